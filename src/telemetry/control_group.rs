@@ -19,6 +19,8 @@ const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 const OWN_LEAF: &str = "tanist-processes";
 /// With what the names of all groups begin that are made here.
 const PREFIX: &str = "tanist-";
+/// The end of the name of a group that is made to see whether one can be.
+const PROBE: &str = "probe";
 /// The period in which processor time is shared out, in microseconds: the kernel's own.
 const PERIOD: u64 = 100_000;
 /// The least that the kernel takes of it.
@@ -52,15 +54,39 @@ struct Facts {
     membership: String,
 }
 
+impl Facts {
+    /// The path of the group that this process is in.
+    fn own(&self) -> Option<&Path> {
+        let mut membership = self.membership.lines();
+        let own = membership.find_map(|line| line.strip_prefix("0::"));
+        own.map(Path::new)
+    }
+
+    /// The groups that are seen here with all below them: the path of each, and its directory.
+    fn mounts(&self) -> impl Iterator<Item = (&Path, &Path)> {
+        self.mounts.lines().filter_map(|line| {
+            let (before, after) = line.split_once(" - ")?;
+            if after.split(' ').next() != Some("cgroup2") {
+                return None;
+            }
+            let mut fields = before.split(' ').skip(3);
+            Some((Path::new(fields.next()?), Path::new(fields.next()?)))
+        })
+    }
+
+    fn read() -> Facts {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Facts {
+            mounts: read("/proc/self/mountinfo"),
+            membership: read("/proc/self/cgroup"),
+        }
+    }
+}
+
 impl ControlGroups {
     /// Takes a group to make others in: that at this path, else the own one. The error says why it can't be. Blocks.
     pub fn claim(at: Option<&Path>) -> Result<ControlGroups, String> {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let facts = Facts {
-            mounts: read("/proc/self/mountinfo"),
-            membership: read("/proc/self/cgroup"),
-        };
-        ControlGroups::claim_by(&facts, at, getpid())
+        ControlGroups::claim_by(&Facts::read(), at, getpid())
     }
 
     fn claim_by(facts: &Facts, at: Option<&Path>, own: Pid) -> Result<ControlGroups, String> {
@@ -82,6 +108,7 @@ impl ControlGroups {
                  (systemd: Delegate=yes)"
             ));
         }
+        check_moves(facts, &directory)?;
         let control = directory.join("cgroup.subtree_control");
         let enabled = fs::read_to_string(&control).unwrap_or_default();
         let is_enabled = |name: &&str| enabled.split_whitespace().any(|it| it == *name);
@@ -105,6 +132,10 @@ impl ControlGroups {
         }
         let groups = ControlGroups { directory };
         groups.remove_leftovers();
+        let probed = groups.make(PROBE, &GroupLimits::default());
+        let probed = probed.and_then(|probe| remove_empty(&probe));
+        let shown = groups.directory.display();
+        probed.map_err(|error| format!("no control group can be made in {shown}: {error}"))?;
         Ok(groups)
     }
 
@@ -162,27 +193,52 @@ impl ControlGroups {
 
 /// The directory of the group that this process is in, or above which it has moved itself.
 fn own_group(facts: &Facts) -> Result<PathBuf, String> {
-    let mut membership = facts.membership.lines();
-    let own = membership.find_map(|line| line.strip_prefix("0::"));
-    let mounted = facts.mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        if after.split(' ').next() != Some("cgroup2") {
-            return None;
-        }
-        let mut fields = before.split(' ').skip(3);
-        Some((fields.next()?, fields.next()?))
-    });
-    let (Some(own), Some((root, mount))) = (own, mounted) else {
+    let (Some(own), Some((root, mount))) = (facts.own(), facts.mounts().next()) else {
         return Err("this system has no control groups of version 2".to_owned());
     };
-    let relative = Path::new(own).strip_prefix(root).map_err(|_| {
+    let relative = own.strip_prefix(root).map_err(|_| {
+        let (own, root) = (own.display(), root.display());
         format!("the control group {own} of this process is not to be seen here, only {root}")
     })?;
     let directory = match relative.file_name() {
         Some(name) if name == OWN_LEAF => relative.parent().unwrap_or(relative),
         _ => relative,
     };
-    Ok(Path::new(mount).join(directory))
+    Ok(mount.join(directory))
+}
+
+/// Makes sure that processes from the group of this one can be moved to groups below a directory: for that the kernel asks for write
+/// access also to the closest group above both.
+fn check_moves(facts: &Facts, directory: &Path) -> Result<(), String> {
+    // What is not to be seen here can't be asked about either.
+    let Some(above) = common_group(facts, directory) else {
+        return Ok(());
+    };
+    let processes = above.join("cgroup.procs");
+    let opened = File::options().write(true).open(&processes);
+    opened.map(drop).map_err(|error| {
+        format!(
+            "nothing that this process starts can be moved below the control group {}, as {}, of the closest group above both, \
+             can't be written: {error}. Let this process be started in a group within the one that is delegated to it",
+            directory.display(),
+            processes.display()
+        )
+    })
+}
+
+/// The closest group above a directory and the group of this process, or one of these; none if that is not to be seen here.
+fn common_group(facts: &Facts, directory: &Path) -> Option<PathBuf> {
+    let own = facts.own()?;
+    let directory = fs::canonicalize(directory).ok()?;
+    let is_above = |mount: &Path| directory.starts_with(mount);
+    // Of those that are mounted into others the innermost one.
+    let above = facts.mounts().filter(|(_, mount)| is_above(mount));
+    let (root, mount) = above.max_by_key(|(_, mount)| mount.components().count())?;
+    let group = root.join(directory.strip_prefix(mount).ok()?);
+    let both = group.components().zip(own.components());
+    let common = both.take_while(|(one, other)| one == other);
+    let common: PathBuf = common.map(|(one, _)| one).collect();
+    Some(mount.join(common.strip_prefix(root).ok()?))
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {
@@ -265,4 +321,4 @@ fn remove_one(group: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 #[path = "control_group_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -18,9 +18,11 @@ impl Tree {
             ("cgroup.controllers", controllers),
             ("cgroup.subtree_control", ""),
             ("cgroup.type", "domain\n"),
+            ("cgroup.procs", ""),
         ] {
             fs::write(service.join(file), text).expect("written");
         }
+        fs::write(directory.path().join("cgroup.procs"), "").expect("written");
         Tree { directory }
     }
 
@@ -47,6 +49,15 @@ pub(super) fn remove_files(group: &Path) {
             let _the_kernel_refuses = fs::remove_file(entry.path());
         }
     }
+}
+
+/// A group without limits, where this host lets this process make one. Whoever asks for it removes it.
+pub(crate) fn group_of_this_host() -> Option<PathBuf> {
+    let group = own_group(&Facts::read()).ok()?;
+    let name = format!("{PREFIX}test-{:016x}", rand::random::<u64>());
+    let group = group.join(name);
+    fs::create_dir(&group).ok()?;
+    Some(group)
 }
 
 #[test]
@@ -144,6 +155,42 @@ fn a_group_that_was_named_is_used_as_it_is() {
         "",
         "it stays where it is"
     );
+}
+
+#[test]
+fn a_group_that_nothing_can_be_moved_to_from_here_is_refused() {
+    let tree = Tree::with_controllers("cpu memory pids");
+    let at = tree.directory.path().join("service");
+    let above = tree.directory.path().join("cgroup.procs");
+    // Nobody can write to a directory, also not root.
+    fs::remove_file(&above).expect("removed");
+    fs::create_dir(&above).expect("made");
+    let claim = |own: &str| ControlGroups::claim_by(&tree.facts(own), Some(&at), getpid());
+    for elsewhere in ["/", "/elsewhere", "/service-2"] {
+        let reason = claim(elsewhere).expect_err("refused");
+        assert!(reason.contains(&*above.to_string_lossy()), "{reason}");
+    }
+    assert_eq!(
+        tree.read("cgroup.subtree_control"),
+        "",
+        "nothing was changed"
+    );
+    for within in ["/service", "/service/its-own"] {
+        let claimed = claim(within);
+        assert!(claimed.is_ok(), "{within}: {claimed:?}");
+    }
+}
+
+#[test]
+fn a_group_in_which_none_can_be_made_is_refused() {
+    let tree = Tree::with_controllers("cpu memory pids");
+    let at = tree.directory.path().join("service");
+    // What is there already is no group.
+    let taken = format!("{PREFIX}{}-{PROBE}", std::process::id());
+    fs::write(at.join(taken), "").expect("written");
+    let claimed = ControlGroups::claim_by(&tree.facts("/"), Some(&at), getpid());
+    let reason = claimed.expect_err("refused");
+    assert!(reason.contains("no control group can be made"), "{reason}");
 }
 
 #[test]

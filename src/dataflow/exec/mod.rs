@@ -10,6 +10,7 @@ mod kept;
 mod launch;
 mod lease;
 mod log;
+mod premises;
 mod processes;
 pub(super) mod program;
 mod protocol;

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::task::{Context, Poll};
@@ -23,8 +23,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::artifacts::HeldArtifact;
 use super::log::{Labels, LastLines, log_lines};
+use super::premises::Premises;
 use super::protocol::{self, Ended, Report, Request, TERMINATE, duration, extension};
 use super::{SUBCOMMAND, SUPERVISE, processes};
 use crate::dataflow::host::Lingering;
@@ -76,10 +76,8 @@ impl ProgramError {
 pub(crate) struct Surroundings {
     /// The binary that knows how to supervise.
     pub(crate) binary: PathBuf,
-    /// A directory that is the program's alone; removed when it has ended.
-    pub(crate) directory: PathBuf,
-    /// What it finds there.
-    pub(crate) artifacts: Vec<HeldArtifact>,
+    /// What is the program's alone; removed when it has ended, or can't be started.
+    pub(crate) premises: Premises,
     /// For the log.
     pub(crate) labels: Labels,
     /// Held until nothing of the program is left.
@@ -124,6 +122,7 @@ impl Program {
         let supervisor = Supervisor {
             child: Some(child),
             its_end,
+            _premises: around.premises,
         };
         match protocol::send(&mut control, request, stdin_there.as_fd()) {
             // It is gone already: that it never said hello tells more.
@@ -154,8 +153,6 @@ impl Program {
             supervisor,
             logs,
             last_lines,
-            directory: around.directory,
-            artifacts: around.artifacts,
             lingering: around.lingering,
             lease: around.lease,
             grace: Duration::from_millis(request.grace_ms),
@@ -206,12 +203,14 @@ fn failed(how: impl ToString, last_lines: impl ToString, is_missing: bool) -> Pr
     }
 }
 
-/// The supervisor's process. Dropped, it has to kill everything at once, and is reaped.
+/// The supervisor's process. Dropped, it has to kill everything at once, and is reaped. What was made for the program goes after that,
+/// and with it what the supervisor has left in the program's control group.
 #[derive(Debug)]
 struct Supervisor {
     child: Option<Child>,
     /// The socket to it, for its end: the supervisor takes that for the end of this process.
     its_end: StdUnixStream,
+    _premises: Premises,
 }
 
 impl Supervisor {
@@ -229,7 +228,7 @@ impl Supervisor {
         let _it_may_have_ended = child.kill();
     }
 
-    /// Waits for its end, kills what it should have, and reaps it. How it ended.
+    /// Waits for its end, kills what it should have, reaps it, and removes what was made for the program. How it ended. Blocks.
     fn reap(mut self) -> String {
         let Some(mut child) = self.child.take() else {
             return String::new();
@@ -267,8 +266,6 @@ struct Attending {
     supervisor: Supervisor,
     logs: Vec<JoinHandle<()>>,
     last_lines: LastLines,
-    directory: PathBuf,
-    artifacts: Vec<HeldArtifact>,
     lingering: Lingering,
     lease: Option<watch::Receiver<u64>>,
     /// The program's, after SIGTERM.
@@ -287,8 +284,6 @@ impl Attending {
             mut supervisor,
             logs,
             last_lines,
-            directory,
-            artifacts,
             lingering,
             grace,
         } = self;
@@ -351,20 +346,8 @@ impl Attending {
                 ))
             }
         };
-        let removed = tokio::task::spawn_blocking(move || {
-            remove(&directory);
-            drop(artifacts);
-        });
-        let _ = removed.await;
         let _the_task_may_be_gone = tell.send(outcome);
         drop(lingering);
-    }
-}
-
-/// A program's directory may have anything in it, also directories that can't be written.
-fn remove(directory: &Path) {
-    if let Err(error) = std::fs::remove_dir_all(directory) {
-        tracing::debug!(path = %directory.display(), %error, "a program's directory can't be removed");
     }
 }
 
@@ -454,3 +437,7 @@ async fn next(reports: &mut BufReader<OwnedReadHalf>) -> Option<Report> {
         Ok(_) | Err(_) => None,
     }
 }
+
+#[cfg(test)]
+#[path = "program_tests.rs"]
+mod tests;

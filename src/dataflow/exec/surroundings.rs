@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::process::getuid;
 use tanist_ha::clock::millis;
 
-use super::artifacts::HeldArtifact;
 use super::log::Labels;
+use super::premises::Premises;
 use super::program::Surroundings;
 use super::protocol::{Request, duration};
 use crate::dataflow::host::host_name;
@@ -23,55 +23,50 @@ const INHERITED: [&str; 10] = [
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
 ];
 
-/// Makes the program's directory and says what is to be run there. Blocks.
+/// Makes what is the program's alone and says what is to be run there. Blocks.
 pub(crate) fn prepare(
     spec: &ExecSpec,
     context: &OperatorContext,
     logs_output: bool,
 ) -> Result<(Request, Surroundings), OperatorError> {
-    let directory = make_directory(context)?;
-    let found = link_artifacts(context, &directory).and_then(|artifacts| {
-        let path_of = |name: &str| {
-            let known = context
-                .graph
-                .artifacts
-                .iter()
-                .any(|known| known.name == name);
-            known.then(|| directory.join(name).to_string_lossy().into_owned())
-        };
-        let resolve = |text: &String| {
-            artifact::resolve(text, path_of).map_err(|name| {
-                OperatorError::specification(format!("there is no artifact {name:?}"))
-            })
-        };
-        let command = spec.command.iter().map(resolve);
-        let command: Vec<String> = command.collect::<Result<_, _>>()?;
-        let mut env = environment(context, &directory);
-        for (name, value) in &spec.env {
-            env.insert(name.clone(), resolve(value)?);
-        }
-        Ok((artifacts, command, env))
-    });
-    let (artifacts, command, env) = found.inspect_err(|_| {
-        let _nothing_else_removes_it = fs::remove_dir_all(&directory);
-    })?;
-    let group = make_group(spec, context, &directory).inspect_err(|_| {
-        let _nothing_else_removes_it = fs::remove_dir_all(&directory);
-    })?;
+    let mut premises = Premises::new(make_directory(context)?);
+    link_artifacts(context, &mut premises)?;
+    let directory = premises.directory().to_owned();
+    let path_of = |name: &str| {
+        let known = context
+            .graph
+            .artifacts
+            .iter()
+            .any(|known| known.name == name);
+        known.then(|| directory.join(name).to_string_lossy().into_owned())
+    };
+    let resolve = |text: &String| {
+        artifact::resolve(text, path_of)
+            .map_err(|name| OperatorError::specification(format!("there is no artifact {name:?}")))
+    };
+    let command = spec.command.iter().map(resolve);
+    let command: Vec<String> = command.collect::<Result<_, _>>()?;
+    let mut env = environment(context, &directory);
+    for (name, value) in &spec.env {
+        env.insert(name.clone(), resolve(value)?);
+    }
+    let group = make_group(spec, context, &directory)?;
+    if let Some(group) = &group {
+        premises.own_group(group.clone());
+    }
     let mut lease = context.host.leases.of(context.job);
     let request = Request {
         ends_ms: lease.as_mut().map(|lease| *lease.borrow_and_update()),
         command,
         env,
-        directory: directory.clone(),
+        directory,
         limits: spec.limits,
         group,
         grace_ms: grace_ms(spec, context),
     };
     let around = Surroundings {
         binary: context.host.exec_binary.clone(),
-        directory,
-        artifacts,
+        premises,
         labels: Labels {
             job: context.job.to_string(),
             vertex: vertex_name(context).to_owned(),
@@ -174,19 +169,15 @@ fn unheld(limits: &GroupLimits, is_root: bool) -> Option<(&'static str, &'static
 }
 
 /// Every program finds all that its job ships under their names.
-fn link_artifacts(
-    context: &OperatorContext,
-    directory: &Path,
-) -> Result<Vec<HeldArtifact>, OperatorError> {
-    let artifacts = context.graph.artifacts.iter();
-    let held = artifacts.map(|artifact| {
+fn link_artifacts(context: &OperatorContext, premises: &mut Premises) -> Result<(), OperatorError> {
+    for artifact in &context.graph.artifacts {
         let held = context.host.artifacts.hold(artifact)?;
-        let link = directory.join(&artifact.name);
-        std::os::unix::fs::symlink(held.path(), &link)
-            .map_err(|error| OperatorError::io("create", link, error))?;
-        Ok(held)
-    });
-    held.collect()
+        let link = premises.directory().join(&artifact.name);
+        let linked = std::os::unix::fs::symlink(held.path(), &link);
+        premises.own_artifact(held);
+        linked.map_err(|error| OperatorError::io("create", link, error))?;
+    }
+    Ok(())
 }
 
 fn vertex_name(context: &OperatorContext) -> &str {

@@ -168,7 +168,7 @@ impl Function {
                 self.keep_int(cell, array.value(row));
             }
             (Min | Max, Some(ColumnView::Float64(array))) => {
-                let value = array.value(row);
+                let value = unsigned_nan(array.value(row));
                 let better = match cell {
                     Cell::Float(kept) => self.is_better(value.total_cmp(kept)),
                     _ => true,
@@ -214,6 +214,12 @@ impl Function {
             _ => order == Ordering::Greater,
         }
     }
+}
+
+/// The same number, but a NaN is the one that counts as greater than all others. Of which sign a NaN is depends on the processor and on
+/// how it was made.
+fn unsigned_nan(number: f64) -> f64 {
+    if number.is_nan() { f64::NAN } else { number }
 }
 
 fn add_int(cell: &mut Cell, value: i64) -> Option<()> {

@@ -47,6 +47,31 @@ fn everything() -> Vec<Aggregation> {
 }
 
 #[test]
+fn a_nan_of_whichever_sign_is_greater_than_all_other_numbers() {
+    use AggregateFunction::{Max, Min};
+    let least_and_greatest = |values: &[f64]| {
+        let floats: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
+        let input = batch([("k", ints(&vec![1; values.len()])), ("f", floats)]);
+        let of = vec![
+            Aggregation::of("least", Min, "f"),
+            Aggregation::of("greatest", Max, "f"),
+        ];
+        let mut harness = Harness::new(&spec(of, Trigger::Final), &input);
+        harness.process(input);
+        harness.end();
+        harness.lines()
+    };
+    for nan in [f64::NAN, -f64::NAN] {
+        for values in [[1.0, nan, 2.0], [nan, 1.0, f64::NEG_INFINITY]] {
+            let least = if values[2] == 2.0 { "1.0" } else { "-inf" };
+            let lines = least_and_greatest(&values);
+            assert_eq!(lines, [format!("1 {least} NaN")], "{values:?}");
+        }
+        assert_eq!(least_and_greatest(&[nan]), ["1 NaN NaN"]);
+    }
+}
+
+#[test]
 fn all_functions_over_all_types_at_the_end() {
     let mut harness = Harness::new(&spec(everything(), Trigger::Final), &records());
     harness.process(records());

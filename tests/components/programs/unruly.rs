@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tanist::dataflow::TaskStatus;
 use tanist::job::{ExecSpec, JobBuilder};
+use tanist::telemetry::control_group::ControlGroups;
 use tanist_chaos::wait_for;
 
 use super::ends::{is_alive, pids};
@@ -80,7 +81,7 @@ async fn nothing_is_left_of_a_program_whose_process_ends_within_its_grace() {
 async fn a_killed_supervisor_takes_its_program_along() {
     let world = World::new();
     let file = world.file("pids");
-    // In the supervisor's session: whoever begins another one after its death is not found.
+    // In the supervisor's session: whoever begins another one is not found without a control group.
     let script = format!(
         "sh -c 'echo $$ >> {file}; exec sleep 1000' & echo $$ >> {file}; echo $PPID >> {file}.parent; wait"
     );
@@ -95,6 +96,29 @@ async fn a_killed_supervisor_takes_its_program_along() {
     };
     assert!(cause.contains("supervisor ended without a word"), "{cause}");
     check_gone(&pids_of_two).await;
+}
+
+/// On a host that delegates control groups; on any other nobody finds it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_supervisor_takes_along_what_left_its_session_if_that_is_in_a_control_group() {
+    let mut world = World::new();
+    world.control_groups = ControlGroups::claim(None);
+    if let Err(reason) = &world.control_groups {
+        assert!(reason.contains("control group"), "{reason}");
+        return;
+    }
+    let file = world.file("pids");
+    let mut program = sh(&format!(
+        "setsid sh -c 'echo $$ >> {file}; exec sleep 1000' &\n\
+         until [ -s {file} ]; do sleep 0.01; done\n\
+         kill -KILL $PPID; wait"
+    ));
+    program.limits.processes = Some(4096);
+    let source = JobBuilder::new("test").exec_source("it", program);
+    let cause = world.cause(source.discard("out")).await;
+    assert!(cause.contains("supervisor ended without a word"), "{cause}");
+    let pids = pids(&file, 1).await;
+    assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
 }
 
 /// Cancels a task and waits until it has ended.

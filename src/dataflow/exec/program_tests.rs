@@ -1,0 +1,132 @@
+//! Programs whose supervisor does not do what it should: nothing that was made for them is left. Files stand for supervisors, and
+//! directories for control groups where the kernel's are not needed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::poll_fn;
+use std::path::Path;
+
+use super::*;
+use crate::job::ExecLimits;
+use crate::telemetry::control_group::tests::group_of_this_host;
+
+/// What was made for one program.
+struct Made {
+    root: tempfile::TempDir,
+    directory: PathBuf,
+    group: PathBuf,
+}
+
+impl Made {
+    fn new() -> Made {
+        let root = tempfile::tempdir().expect("a directory");
+        let group = root.path().join("group");
+        // With files, as those of the kernel have.
+        fs::create_dir_all(group.join("below")).expect("made");
+        fs::write(group.join("cgroup.procs"), "").expect("written");
+        Made::with_group(root, group)
+    }
+
+    fn with_group(root: tempfile::TempDir, group: PathBuf) -> Made {
+        let directory = root.path().join("directory");
+        fs::create_dir_all(&directory).expect("made");
+        fs::write(directory.join("file"), "").expect("written");
+        Made {
+            root,
+            directory,
+            group,
+        }
+    }
+
+    fn start(&self, binary: &Path) -> io::Result<Program> {
+        let request = Request {
+            command: vec!["true".to_owned()],
+            env: BTreeMap::new(),
+            directory: self.directory.clone(),
+            limits: ExecLimits::default(),
+            group: Some(self.group.clone()),
+            grace_ms: 0,
+            ends_ms: None,
+        };
+        let mut premises = Premises::new(self.directory.clone());
+        premises.own_group(self.group.clone());
+        let around = Surroundings {
+            binary: binary.to_owned(),
+            premises,
+            labels: Labels {
+                job: "job".to_owned(),
+                vertex: "vertex".to_owned(),
+                subtask: 0,
+                attempt: 1,
+            },
+            lingering: Lingering::new().0,
+            logs_output: true,
+            lease: None,
+        };
+        Program::start(&request, around)
+    }
+
+    fn check_gone(&self) {
+        assert!(!self.group.exists(), "the control group is left");
+        assert!(!self.directory.exists(), "the directory is left");
+    }
+}
+
+/// Why a program failed.
+async fn cause(mut program: Program) -> String {
+    let ended = poll_fn(|cx| program.poll_ended(cx).map_or(Poll::Pending, Poll::Ready));
+    let ended = timeout(Duration::from_secs(60), ended).await;
+    let ended = ended.expect("it takes no minute");
+    ended.expect_err("it never ran").to_string()
+}
+
+#[tokio::test]
+async fn of_a_program_that_can_t_be_started_neither_directory_nor_control_group_is_left() {
+    let made = Made::new();
+    let error = made.start(Path::new("/nowhere/tanist"));
+    assert_eq!(
+        error.err().map(|error| error.kind()),
+        Some(io::ErrorKind::NotFound)
+    );
+    made.check_gone();
+}
+
+#[tokio::test]
+async fn of_a_program_whose_supervisor_is_none_neither_directory_nor_control_group_is_left() {
+    let made = Made::new();
+    let program = made.start(Path::new("true")).expect("it can be executed");
+    let cause = cause(program).await;
+    assert!(cause.contains("this binary does not know how"), "{cause}");
+    made.check_gone();
+}
+
+/// Its session does not show what has begun another one, and nobody is its subreaper any more: the control group is all that does.
+#[tokio::test]
+async fn what_a_lost_supervisor_leaves_in_the_control_group_is_gone_before_the_program_counts_as_ended()
+ {
+    let Some(group) = group_of_this_host() else {
+        eprintln!("this host lets this process make no control group");
+        return;
+    };
+    let made = Made::with_group(tempfile::tempdir().expect("a directory"), group);
+    let supervisor = made.root.path().join("supervisor");
+    let script = format!(
+        "#!/bin/sh\n\
+         echo '\"Hello\"' >&0\n\
+         setsid sh -c 'echo $$ > {group}/cgroup.procs && exec sleep 100' &\n\
+         until grep -q . {group}/cgroup.procs; do sleep 0.01; done\n",
+        group = made.group.display()
+    );
+    // Not by this process: another test may be starting a process that inherits a file open for writing, which nobody can execute.
+    let written = Command::new("sh")
+        .args(["-c", "printf %s \"$1\" > \"$0\" && chmod 700 \"$0\""])
+        .arg(&supervisor)
+        .arg(&script)
+        .status();
+    assert!(written.expect("a shell").success());
+    let program = made.start(&supervisor).expect("it can be executed");
+    let cause = cause(program).await;
+    assert!(cause.contains("supervisor ended without a word"), "{cause}");
+    // The kernel removes none in which something runs.
+    made.check_gone();
+}
