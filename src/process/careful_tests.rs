@@ -155,10 +155,10 @@ fn a_term_that_is_killed_from_outside_hides_nobody() {
 #[test]
 fn a_new_job_that_ends_a_careful_term_is_found_too() {
     let mut search = Search::of(8, std::iter::once(2));
-    while !search
+    while search
         .records
         .last()
-        .is_some_and(|it| it.suspicion.narrowed.is_some())
+        .is_none_or(|it| it.suspicion.narrowed.is_none())
     {
         search.term(|_| false);
     }
