@@ -7,7 +7,8 @@
 //! blocking edge goes to a file first (`kept`), and each consumer's channel is filled from there.
 //!
 //! Invariants: a channel is served to one consumer, once, and only of exactly the generation that the consumer asks for, in a
-//! term that is not over; the end of a channel is said, never guessed from a closed connection.
+//! term that is not over; the end of a channel is said, never guessed from a closed connection; and whichever side finds the
+//! connection lost fails its end of the channel, as the other one may not have noticed.
 
 mod budget;
 mod channel;
@@ -19,6 +20,7 @@ mod hello;
 mod kept;
 mod partition;
 mod server;
+mod socket;
 #[cfg(test)]
 mod tests;
 
