@@ -50,7 +50,7 @@ pub(super) use partition::{Attempt, PartitionId, PartitionWriter};
 use budget::NetworkBudget;
 use channel::Channel;
 use hello::Hello;
-use kept::KeptWriter;
+use kept::{Kept, KeptWriter};
 use partition::Partitions;
 use server::Server;
 
@@ -344,11 +344,36 @@ impl KeepingWriter {
         self.writer.push(place, batch).await
     }
 
-    /// All is in: from here on it can be read.
-    pub(super) async fn finish(self) -> Result<(), KeptError> {
-        let kept = self.writer.finish().await?;
-        self.partitions.keep(self.partition, self.generation, kept);
-        Ok(())
+    /// All is in, and on disk.
+    pub(super) async fn finish(self) -> Result<CompleteOutput, KeptError> {
+        Ok(CompleteOutput {
+            kept: self.writer.finish().await?,
+            partitions: self.partitions,
+            partition: self.partition,
+            generation: self.generation,
+        })
+    }
+
+    /// From here on its disk is full.
+    #[cfg(test)]
+    pub(super) fn fill_disk(&mut self) {
+        self.writer.fill_disk();
+    }
+}
+
+/// An output that is complete, and that nobody can read yet. Dropped, it leaves nothing.
+pub(super) struct CompleteOutput {
+    partitions: Arc<Partitions>,
+    partition: PartitionId,
+    generation: Generation,
+    kept: Kept,
+}
+
+impl CompleteOutput {
+    /// From here on it can be read, until it is released.
+    pub(super) fn publish(self) {
+        self.partitions
+            .keep(self.partition, self.generation, self.kept);
     }
 }
 
