@@ -2,6 +2,7 @@
 
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobGraph, JobStatus};
+use tokio::sync::watch;
 
 use super::args::{JobArgs, OutputFormat, RunArgs};
 use super::connect::connect;
@@ -30,11 +31,8 @@ pub(super) async fn run(
         Ok(connection) => connection,
         Err(error) => return tell(&error),
     };
-    match connection
-        .cluster
-        .submit(&graph, args.job_id.is_some())
-        .await
-    {
+    let submitting = connection.cluster.submit(&graph, args.job_id.is_some());
+    match telling(connection.jobs.waits(), submitting).await {
         Ok(execution) if args.detached => {
             let id = execution.id();
             match output {
@@ -61,6 +59,25 @@ pub(super) async fn run(
             }
             tell(&error)
         }
+    }
+}
+
+/// Says what it waits for while it submits.
+async fn telling<T>(
+    mut waits: watch::Receiver<Option<String>>,
+    submitting: impl Future<Output = T>,
+) -> T {
+    let tell = async {
+        while waits.changed().await.is_ok() {
+            if let Some(reason) = &*waits.borrow_and_update() {
+                say(format_args!("waits: {reason}"));
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        submitted = submitting => submitted,
+        never = tell => never,
     }
 }
 

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
+use tokio::sync::watch;
 
 use super::error::ClientError;
 use super::model::{
@@ -97,6 +98,11 @@ impl JobClient {
             most_artifacts: bytes,
             ..self
         }
+    }
+
+    /// Follows what a submission waits for where all is well and others come first.
+    pub fn waits(&self) -> watch::Receiver<Option<String>> {
+        self.rest.waits()
     }
 
     pub(super) fn most_artifacts(&self) -> u64 {

@@ -11,10 +11,14 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::error::ClientError;
 use super::finder::LeaderFinder;
+
+/// The header of an answer that only says what keeps the JobManager busy.
+const BUSY: &str = "tanist-busy";
 
 /// How long a client tries.
 #[derive(Debug, Clone)]
@@ -81,6 +85,8 @@ pub(super) type RequestBody = BoxBody<Bytes, std::io::Error>;
 pub(super) enum Failure {
     /// The next JobManager, or the same one later, may answer.
     Passing(String),
+    /// It has others to serve first, and says so: whatever time that takes is not lost.
+    Busy(String),
     /// Every try would end like this.
     Final(ClientError),
 }
@@ -99,6 +105,7 @@ pub struct RestClient {
     http: Client<HttpConnector, RequestBody>,
     /// Who answered last is asked first.
     answered: Arc<Mutex<Option<String>>>,
+    waits: watch::Sender<Option<String>>,
 }
 
 impl RestClient {
@@ -112,7 +119,21 @@ impl RestClient {
             options,
             http: Client::builder(TokioExecutor::new()).build(connector),
             answered: Arc::default(),
+            waits: watch::Sender::new(None),
         }
+    }
+
+    /// Follows what it waits for where all is well and others come first.
+    pub fn waits(&self) -> watch::Receiver<Option<String>> {
+        self.waits.subscribe()
+    }
+
+    fn set_waits(&self, reason: Option<String>) {
+        self.waits.send_if_modified(|waits| {
+            let is_other = *waits != reason;
+            *waits = reason;
+            is_other
+        });
     }
 
     /// How long it tries.
@@ -127,32 +148,39 @@ impl RestClient {
     }
 
     /// Asks one JobManager after the other, again and again, until one gives an answer. `ask` is told how long it may take to
-    /// say something.
+    /// say something. Each time that one says that it is busy the time for all this begins anew.
     pub(super) async fn ask_around(
         &self,
         ask: impl AsyncFn(&str, Duration) -> Result<Answer, Failure>,
     ) -> Result<Answer, ClientError> {
-        let give_up = Instant::now() + self.options.timeout;
-        let left = || give_up.saturating_duration_since(Instant::now());
+        let mut heard_at = Instant::now();
+        let timeout = self.options.timeout;
+        let left = |heard_at: Instant| timeout.saturating_sub(heard_at.elapsed());
         let mut last = None;
         loop {
-            match self.finder.addresses(left()).await {
+            match self.finder.addresses(left(heard_at)).await {
                 Ok(addresses) => {
                     for address in self.in_order(addresses) {
-                        if left().is_zero() {
+                        if left(heard_at).is_zero() {
                             break;
                         }
-                        let patience = self.options.request_timeout.min(left());
+                        let patience = self.options.request_timeout.min(left(heard_at));
                         match ask(&address, patience).await {
                             Ok(answer) => {
                                 self.set_answered(address);
+                                self.set_waits(None);
                                 return Ok(answer);
+                            }
+                            Err(Failure::Busy(reason)) => {
+                                heard_at = Instant::now();
+                                last = Some(format!("{address}: {reason}"));
+                                self.set_waits(Some(reason));
                             }
                             Err(Failure::Final(error)) => return Err(error),
                             Err(Failure::Passing(reason)) => {
                                 tracing::debug!(address, reason, "no answer, trying on");
                                 // What our own end cuts short says less than what was said before.
-                                let is_cut_short = left().is_zero();
+                                let is_cut_short = left(heard_at).is_zero();
                                 if !is_cut_short || last.is_none() {
                                     last = Some(format!("{address}: {reason}"));
                                 }
@@ -162,8 +190,8 @@ impl RestClient {
                 }
                 Err(reason) => last = Some(reason),
             }
-            if left() <= self.options.retry_period {
-                let waited = self.options.timeout;
+            if left(heard_at) <= self.options.retry_period {
+                let waited = timeout;
                 let last = last.unwrap_or_else(|| "there was no time to ask anybody".to_owned());
                 return Err(ClientError::Unreachable { waited, last });
             }
@@ -217,6 +245,11 @@ impl RestClient {
         let answer = self.http.request(http).await;
         let answer = answer.map_err(|error| Failure::Passing(root_cause(&error)))?;
         let status = answer.status();
+        if let Some(reason) = answer.headers().get(BUSY) {
+            // The connection may end before the rest of the answer is read: our body is not wanted.
+            let reason = String::from_utf8_lossy(reason.as_bytes()).into_owned();
+            return Err(Failure::Busy(reason));
+        }
         let body = answer.into_body().collect().await;
         let body = body.map_err(|error| Failure::Passing(root_cause(&error)))?;
         Ok((status, body.to_bytes()))
@@ -246,10 +279,11 @@ pub(super) fn judge(address: &str, status: StatusCode, body: Bytes) -> Result<An
         Ok(_) | Err(_) => vec![format!("status {status}")],
     };
     match status {
-        // Who stands between us and the JobManager may say that it isn't there.
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
-            Err(Failure::Passing(errors.join("; ")))
-        }
+        // Who stands between us and the JobManager may say that it isn't there. What we sent too slowly can be sent again.
+        StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::GATEWAY_TIMEOUT
+        | StatusCode::REQUEST_TIMEOUT => Err(Failure::Passing(errors.join("; "))),
         _ => Err(Failure::Final(ClientError::Refused {
             status: status.as_u16(),
             errors,

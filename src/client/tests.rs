@@ -20,6 +20,8 @@ use super::*;
 enum Step {
     /// It is answered with this status and body.
     Answer(u16, String),
+    /// After so long it is answered that others come first, for this reason.
+    Busy(Duration, &'static str),
     /// It is read, and the connection ends without an answer.
     Lose,
     /// It is read, and never answered.
@@ -68,6 +70,14 @@ impl Scripted {
                 let step = script.pop_front();
                 match step.unwrap_or_else(|| Step::Answer(500, "{}".to_owned())) {
                     Step::Answer(status, body) => answer(&mut connection, status, &body).await,
+                    Step::Busy(after, reason) => {
+                        tokio::time::sleep(after).await;
+                        let text = format!(
+                            "HTTP/1.1 503 x\r\ntanist-busy: {reason}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                        );
+                        let written = connection.write_all(text.as_bytes()).await;
+                        written.expect("the client reads");
+                    }
                     Step::Lose => drop(connection),
                     Step::Hang => hanging.push(connection),
                 }
@@ -302,6 +312,42 @@ async fn a_file_under_two_names_is_uploaded_once() {
     assert_eq!(sent.len(), 2, "{sent:?}");
     assert!(sent[0].starts_with("PUT ") && sent[0].contains("content"));
     assert_eq!(sent[1].matches("the-only-object").count(), 2, "{}", sent[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_waits_for_its_turn_as_long_as_that_takes() {
+    let (pause, reason) = (Duration::from_millis(100), "others are taken");
+    let busy = std::iter::repeat_with(|| Step::Busy(pause, reason));
+    let uploaded = r#"{"object":"an-object","pieces":1,"size":7}"#;
+    let accepted = format!(r#"{{"jobid":"{}","jobUrl":"x"}}"#, job());
+    let taken = [
+        Step::Answer(201, uploaded.to_owned()),
+        Step::Answer(202, accepted),
+    ];
+    // Longer than everything else is tried for.
+    let cluster = Scripted::server(busy.take(1000).chain(taken)).await;
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "content").expect("written");
+    let graph = JobGraph {
+        job_id: job().to_string(),
+        artifacts: vec![Artifact {
+            name: "model".to_owned(),
+            sha256: vec![7; 32].into(),
+            local_path: file.path().to_string_lossy().into_owned(),
+            ..Artifact::default()
+        }],
+        ..JobGraph::default()
+    };
+    let client = client(&[&cluster.address]);
+    let mut waits = client.waits();
+    let told = async {
+        let told = waits.wait_for(Option::is_some).await;
+        told.expect("the client lives").clone()
+    };
+    let (submitted, told) = tokio::join!(client.submit(&graph), told);
+    assert_eq!(submitted.expect("accepted").job, job());
+    assert_eq!(told.as_deref(), Some(reason));
+    assert_eq!(*client.waits().borrow(), None, "it waits no longer");
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 //! that names them is submitted. Those that it names by an address are fetched first, into a temporary file.
 //!
 //! A content is uploaded once, under however many names. An upload is tried at one JobManager after the other, each time from the
-//! beginning. What a try has left that came to nothing is the cluster's to remove. Where a cluster has no place for uploads, files
-//! go into the graph as long as it takes them.
+//! beginning. A JobManager that takes others first says so, and is asked again for as long as it does. What a try has left that came
+//! to nothing is the cluster's to remove. Where a cluster has no place for uploads, files go into the graph as long as it takes them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -40,9 +40,9 @@ pub(super) struct Context {
     pub(super) view: Arc<dyn ClusterView>,
     pub(super) peers: Peers,
     pub(super) options: Arc<RestServerOptions>,
-    /// The server stops: nobody waits any longer.
     /// One for each upload that is taken.
     pub(super) uploads: Arc<Semaphore>,
+    /// The server stops: nobody waits any longer.
     pub(super) stop: CancellationToken,
 }
 

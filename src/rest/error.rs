@@ -9,6 +9,8 @@ use crate::gateway::GatewayError;
 
 /// After how many seconds a request may be sent again that found no leader.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+/// What keeps others from being served at present. A header, as whoever sends a large body may get no more than the head.
+const BUSY: &str = "tanist-busy";
 
 /// An answer that is an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +20,8 @@ pub struct RestError {
     pub status: StatusCode,
     /// What is wrong, at least one text.
     pub errors: Vec<String>,
+    /// All is well, and others come first: it may be asked for again for as long as it is wanted.
+    pub is_busy: bool,
 }
 
 impl RestError {
@@ -26,12 +30,21 @@ impl RestError {
         RestError {
             status,
             errors: vec![error.into()],
+            is_busy: false,
         }
     }
 
     /// The request is wrong.
     pub fn bad_request(error: impl Into<String>) -> RestError {
         RestError::new(StatusCode::BAD_REQUEST, error)
+    }
+
+    /// Others are served, and this later. In printable ASCII.
+    pub fn busy(error: impl Into<String>) -> RestError {
+        RestError {
+            is_busy: true,
+            ..RestError::new(StatusCode::SERVICE_UNAVAILABLE, error)
+        }
     }
 
     /// What was named is not there.
@@ -59,14 +72,18 @@ impl From<GatewayError> for RestError {
 
 impl IntoResponse for RestError {
     fn into_response(self) -> Response {
+        let busy = self.errors.first().filter(|_| self.is_busy);
+        let busy = busy.and_then(|reason| HeaderValue::from_str(reason).ok());
         let body = Json(Errors {
             errors: self.errors,
         });
         let mut response = (self.status, body).into_response();
+        let headers = response.headers_mut();
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, RETRY_AFTER);
+            headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        if let Some(busy) = busy {
+            headers.insert(BUSY, busy);
         }
         response
     }

@@ -18,8 +18,8 @@ use super::peers::Peers;
 use super::view::ClusterView;
 use super::{cluster, ha, jobs, metrics, submit, upload};
 
-/// How many uploads are taken at once; others wait.
-const UPLOADS_AT_ONCE: usize = 4;
+/// How many uploads are taken at once; others are asked to come again.
+pub(super) const UPLOADS_AT_ONCE: usize = 4;
 
 /// What the server waits for and allows.
 #[derive(Debug, Clone)]

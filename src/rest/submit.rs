@@ -144,6 +144,7 @@ fn job_file_error(error: JobFileError) -> RestError {
     RestError {
         status: StatusCode::BAD_REQUEST,
         errors,
+        is_busy: false,
     }
 }
 

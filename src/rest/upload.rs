@@ -1,7 +1,10 @@
 //! The handler of uploads: the content of a file that a job brings along, before the submission that names it.
 //!
 //! `PUT /jobs/ID/artifacts/SHA256`, on any JobManager: it goes into the blob store as it comes, whoever leads. The answer is what
-//! the job's graph has to name. Nothing else is written: content that no submission names is removed after a time.
+//! the job's graph has to name. Nothing else is written: content that no submission names is removed after a time. Few are taken at
+//! once, each for as long as something of it comes; others are told soon that they have to come again.
+
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -16,7 +19,13 @@ use super::ask::Context;
 use super::error::RestError;
 use super::extract::{PathParts, header_text, id};
 use super::json::Uploaded;
+use super::server::UPLOADS_AT_ONCE;
 use crate::gateway::GatewayError;
+
+/// After so long an upload is told that others are taken: sooner than a client takes the silence for a JobManager's that is gone.
+const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long nothing of an upload may come: whoever sent it may be gone without a word, and others wait.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn upload(
     State(context): State<Context>,
@@ -37,7 +46,12 @@ pub(super) async fn upload(
     }
     let store = context.view.uploads()?;
     // Each holds a piece or two in memory.
-    let permit = context.uploads.acquire().await;
+    let turn = tokio::time::timeout(TURN_TIMEOUT, context.uploads.acquire());
+    let Ok(permit) = turn.await else {
+        return Err(RestError::busy(format!(
+            "other files are being uploaded, and {UPLOADS_AT_ONCE} at once are taken"
+        )));
+    };
     let owner: Name = id(&job.to_string())?;
     let mut upload = store.upload(&owner).map_err(unavailable)?;
     let taken = take(&mut upload, body, limit).await;
@@ -72,7 +86,14 @@ pub(super) async fn upload(
 
 async fn take(upload: &mut Upload, body: Body, limit: u64) -> Result<(), RestError> {
     let mut chunks = body.into_data_stream();
-    while let Some(chunk) = chunks.next().await {
+    loop {
+        let Ok(chunk) = tokio::time::timeout(SILENCE_TIMEOUT, chunks.next()).await else {
+            let text = format!("nothing of the body came for {SILENCE_TIMEOUT:?}");
+            return Err(RestError::new(StatusCode::REQUEST_TIMEOUT, text));
+        };
+        let Some(chunk) = chunk else {
+            return Ok(());
+        };
         let chunk = chunk.map_err(|error| {
             RestError::bad_request(format!("the body could not be read: {error}"))
         })?;
@@ -81,7 +102,6 @@ async fn take(upload: &mut Upload, body: Body, limit: u64) -> Result<(), RestErr
         }
         upload.write(&chunk).await.map_err(unavailable)?;
     }
-    Ok(())
 }
 
 fn too_large(limit: u64) -> RestError {

@@ -1,4 +1,7 @@
 //! The consuming side of the network: opens a channel at its producer's TaskManager and fills the local end of it.
+//!
+//! However this ends, the side that is written to is closed before the socket is: with records unread the system would only reset
+//! the connection, which the producer takes for the loss of a consumer that may not know of it, and fails.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,6 +15,7 @@ use prost::Message as _;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::Instant;
 
 use super::channel::Channel;
@@ -20,6 +24,7 @@ use super::frame::{
     self, Decoder, FrameType, LARGEST_BODY, LARGEST_HELLO, read_frame, write_frame,
 };
 use super::hello::{Answer, Hello, Verdict};
+use super::socket;
 use crate::dataflow::record::{describe, same_columns};
 
 /// How long a TaskManager that doesn't accept connections is tried.
@@ -28,6 +33,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(200);
+
+/// A connection. Dropping the half that writes closes that side.
+type Connection = (OwnedReadHalf, OwnedWriteHalf);
 
 /// A channel that is to be opened.
 pub(super) struct Request {
@@ -53,8 +61,7 @@ pub(super) async fn consume(request: Request, channel: Arc<Channel>) {
 
 impl Request {
     async fn run(&self, channel: &Channel) -> Result<(), String> {
-        let stream = self.open().await?;
-        let (mut reader, mut writer) = stream.into_split();
+        let (mut reader, mut writer) = self.open().await?;
         tokio::select! {
             ended = self.receive(&mut reader, channel) => ended,
             never = give_credit(&mut writer, channel) => match never {},
@@ -72,15 +79,15 @@ impl Request {
         self.hello.in_term(cluster, heard.max(*deployed))
     }
 
-    async fn open(&self) -> Result<TcpStream, String> {
+    async fn open(&self) -> Result<Connection, String> {
         let mut backoff = SHORTEST_BACKOFF;
         let mut unreachable_since: Option<Instant> = None;
         loop {
             match self.try_open().await {
-                Ok((stream, answer)) => {
+                Ok((connection, answer)) => {
                     unreachable_since = None;
                     match answer.says() {
-                        Verdict::Accepted => return Ok(stream),
+                        Verdict::Accepted => return Ok(connection),
                         Verdict::Refused => return Err(format!("refused: {}", answer.reason)),
                         Verdict::NotYet | Verdict::StaleEpoch => {
                             tracing::debug!(
@@ -103,14 +110,15 @@ impl Request {
         }
     }
 
-    async fn try_open(&self) -> io::Result<(TcpStream, Answer)> {
+    async fn try_open(&self) -> io::Result<(Connection, Answer)> {
         let connecting = TcpStream::connect(&self.address);
-        let mut stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await??;
-        stream.set_nodelay(true)?;
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await??;
+        socket::set_up(&stream)?;
+        let mut connection = stream.into_split();
         let hello = self.hello();
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, shake_hands(&mut stream, &hello));
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, shake_hands(&mut connection, &hello));
         let answer = answer.await??;
-        Ok((stream, answer))
+        Ok((connection, answer))
     }
 
     async fn receive(
@@ -157,12 +165,9 @@ impl Request {
     }
 }
 
-async fn shake_hands(
-    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    hello: &Hello,
-) -> io::Result<Answer> {
-    write_frame(stream, FrameType::Hello, &hello.encode_to_vec()).await?;
-    match read_frame(stream, LARGEST_HELLO).await? {
+async fn shake_hands((reader, writer): &mut Connection, hello: &Hello) -> io::Result<Answer> {
+    write_frame(writer, FrameType::Hello, &hello.encode_to_vec()).await?;
+    match read_frame(reader, LARGEST_HELLO).await? {
         Some(frame) if frame.frame_type == FrameType::Answer => {
             Answer::decode(frame.body.as_slice()).map_err(io::Error::other)
         }

@@ -131,6 +131,13 @@ impl KeptWriter {
         self.flush().await?;
         Ok(self.kept)
     }
+
+    /// From here on its disk is full.
+    #[cfg(test)]
+    pub(super) fn fill_disk(&mut self) {
+        let full = File::options().write(true).open("/dev/full");
+        self.kept.file = Arc::new(full.expect("every Linux has it"));
+    }
 }
 
 impl Kept {

@@ -7,7 +7,8 @@
 //! blocking edge goes to a file first (`kept`), and each consumer's channel is filled from there.
 //!
 //! Invariants: a channel is served to one consumer, once, and only of exactly the generation that the consumer asks for, in a
-//! term that is not over; the end of a channel is said, never guessed from a closed connection.
+//! term that is not over; the end of a channel is said, never guessed from a closed connection; and whichever side finds the
+//! connection lost fails its end of the channel, as the other one may not have noticed.
 
 mod budget;
 mod channel;
@@ -19,6 +20,7 @@ mod hello;
 mod kept;
 mod partition;
 mod server;
+mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +50,7 @@ pub(super) use partition::{Attempt, PartitionId, PartitionWriter};
 use budget::NetworkBudget;
 use channel::Channel;
 use hello::Hello;
-use kept::KeptWriter;
+use kept::{Kept, KeptWriter};
 use partition::Partitions;
 use server::Server;
 
@@ -342,11 +344,36 @@ impl KeepingWriter {
         self.writer.push(place, batch).await
     }
 
-    /// All is in: from here on it can be read.
-    pub(super) async fn finish(self) -> Result<(), KeptError> {
-        let kept = self.writer.finish().await?;
-        self.partitions.keep(self.partition, self.generation, kept);
-        Ok(())
+    /// All is in, and on disk.
+    pub(super) async fn finish(self) -> Result<CompleteOutput, KeptError> {
+        Ok(CompleteOutput {
+            kept: self.writer.finish().await?,
+            partitions: self.partitions,
+            partition: self.partition,
+            generation: self.generation,
+        })
+    }
+
+    /// From here on its disk is full.
+    #[cfg(test)]
+    pub(super) fn fill_disk(&mut self) {
+        self.writer.fill_disk();
+    }
+}
+
+/// An output that is complete, and that nobody can read yet. Dropped, it leaves nothing.
+pub(super) struct CompleteOutput {
+    partitions: Arc<Partitions>,
+    partition: PartitionId,
+    generation: Generation,
+    kept: Kept,
+}
+
+impl CompleteOutput {
+    /// From here on it can be read, until it is released.
+    pub(super) fn publish(self) {
+        self.partitions
+            .keep(self.partition, self.generation, self.kept);
     }
 }
 

@@ -1,9 +1,12 @@
 //! The producing side of the network: answers hellos and sends batches as far as the consumer's credit goes.
 //!
-//! One connection carries one channel. A channel has one consumer ever: when the connection is lost, the rest of it is never
-//! served again, since the consumer failed and its whole region is restarted.
+//! One connection carries one channel. A channel has one consumer ever: when the connection ends, the rest of it is never
+//! served again. A consumer that goes away by itself closes its side first (see `client`): its task has ended, and whoever leads
+//! hears why from there. Any other loss of the connection may be unknown to the consumer, which then waits for ever: the channel
+//! fails, with it the producer, and their region is restarted.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,7 @@ use super::frame::{self, Encoder, FrameType, LARGEST_HELLO, read_frame, write_fr
 use super::hello::{Answer, Hello, PROTOCOL_VERSION, Verdict};
 use super::kept::Kept;
 use super::partition::Partitions;
+use super::socket;
 
 /// A connection that doesn't say what it wants is closed after this.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,6 +52,14 @@ struct Found {
     kept: Option<Arc<Kept>>,
 }
 
+/// How a connection ended with which nothing is wrong.
+enum Ended {
+    /// The consumer was told all.
+    Sent,
+    /// The consumer went away.
+    Closed,
+}
+
 /// Accepts connections until dropped.
 pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
     let mut connections = JoinSet::new();
@@ -60,8 +72,8 @@ pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
             Ok((stream, peer)) => {
                 let server = Arc::clone(&server);
                 connections.spawn(async move {
-                    let served = match stream.set_nodelay(true) {
-                        Ok(()) => server.connection(stream).await,
+                    let served = match socket::set_up(&stream) {
+                        Ok(()) => server.connection(stream, peer).await,
                         Err(error) => Err(error),
                     };
                     if let Err(error) = served {
@@ -78,7 +90,11 @@ pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
 }
 
 impl Server {
-    async fn connection(&self, stream: impl AsyncRead + AsyncWrite) -> io::Result<()> {
+    async fn connection(
+        &self,
+        stream: impl AsyncRead + AsyncWrite,
+        peer: SocketAddr,
+    ) -> io::Result<()> {
         let (mut reader, mut writer) = tokio::io::split(Box::pin(stream));
         let hello = tokio::time::timeout(HELLO_TIMEOUT, read_frame(&mut reader, LARGEST_HELLO));
         let hello = match hello.await?? {
@@ -108,15 +124,31 @@ impl Server {
             }
             Err(answer) => (answer, None),
         };
-        write_frame(&mut writer, FrameType::Answer, &answer.encode_to_vec()).await?;
+        let answer = answer.encode_to_vec();
         let Some((channel, readable)) = found else {
-            return Ok(());
+            return write_frame(&mut writer, FrameType::Answer, &answer).await;
         };
         let credit = Semaphore::new(0);
         let mut receiving = pin!(receive_credit(&credit, &mut reader));
-        tokio::select! {
-            sent = send(&channel, &readable, &credit, &mut writer) => sent?,
-            received = &mut receiving => return received,
+        let sending = async {
+            write_frame(&mut writer, FrameType::Answer, &answer).await?;
+            send(&channel, &readable, &credit, &mut writer).await
+        };
+        let ended = tokio::select! {
+            sent = sending => sent.map(|()| Ended::Sent),
+            received = &mut receiving => received.map(|()| Ended::Closed),
+        };
+        match ended {
+            Ok(Ended::Sent) => {}
+            Ok(Ended::Closed) => return Ok(()),
+            Err(error) => {
+                if !is_closed_by_consumer(&error) {
+                    channel.fail(format!(
+                        "the connection to its consumer at {peer} was lost: {error}"
+                    ));
+                }
+                return Err(error);
+            }
         }
         // Closing first, with credit unread, would make the system drop what the consumer has not read.
         writer.shutdown().await?;
@@ -193,6 +225,15 @@ impl Server {
     }
 }
 
+/// Whether the error is that the consumer closed its side before. One whose connection breaks without that is no broken pipe: it was
+/// reset, or has timed out.
+fn is_closed_by_consumer(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof
+    )
+}
+
 /// Sends a channel to its end.
 async fn send(
     channel: &Channel,
@@ -256,5 +297,77 @@ async fn receive_credit(
             return Err(frame::invalid(format!("credit for {given} batches")));
         }
         credit.add_permits(given);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tanist_ha::election::ClusterIncarnation;
+    use tanist_proto::id::{Generation, JobId, JobVertexId};
+    use tokio::net::TcpStream;
+
+    use super::super::channel::Closed;
+    use super::super::partition::{Attempt, PartitionId};
+    use super::*;
+    use crate::dataflow::operator::testing::texts;
+    use crate::dataflow::testing::YoungestHeard;
+
+    /// What a producer finds after its consumer went away in this manner, with records unread in its socket.
+    async fn found_after(go: impl FnOnce(TcpStream)) -> Result<(), Closed> {
+        let partitions = Arc::new(Partitions::default());
+        let partition = PartitionId {
+            job: JobId::from_bits(1),
+            vertex: JobVertexId::from_bits(2),
+            subtask: 0,
+            edge: 0,
+        };
+        let attempt = Attempt {
+            job_incarnation: 1,
+            generation: Generation::new(1),
+        };
+        let writer = partitions.register(partition, attempt, [0]);
+        let writer = writer.expect("nothing newer is there");
+        let server = Server {
+            resource_id: "tm".to_owned(),
+            incarnation: "first".to_owned(),
+            gate: Arc::new(YoungestHeard::default()),
+            partitions,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let serving = async {
+            let (stream, peer) = listener.accept().await.expect("accepted");
+            server.connection(stream, peer).await.ok();
+        };
+        let consuming = async {
+            let mut stream = TcpStream::connect(address).await.expect("connected");
+            let hello = Hello::new(partition, attempt, 0, ("tm", "first"));
+            let hello = hello.in_term(&ClusterIncarnation::new("test"), Epoch::new(1));
+            let hello = hello.encode_to_vec();
+            let written = write_frame(&mut stream, FrameType::Hello, &hello).await;
+            written.expect("there is room");
+            let answer = read_frame(&mut stream, LARGEST_HELLO).await;
+            let answer = answer.expect("read").expect("it is there");
+            assert_eq!(answer.frame_type, FrameType::Answer);
+            let written = write_frame(&mut stream, FrameType::Credit, &1_u32.to_le_bytes()).await;
+            written.expect("there is room");
+            stream.peek(&mut [0]).await.expect("records come");
+            go(stream);
+        };
+        writer.push(0, texts("w", &["a"])).await.expect("a place");
+        tokio::join!(serving, consuming);
+        let pushed = writer.push(0, texts("w", &["b"])).now_or_never();
+        pushed.expect("there is a place")
+    }
+
+    #[tokio::test]
+    async fn a_consumer_that_is_lost_fails_its_producer_and_one_that_goes_away_does_not() {
+        // The consumer's own way, see `client`.
+        let left = found_after(|stream| drop(stream.into_split())).await;
+        assert_eq!(left, Ok(()));
+        // As when its process is killed.
+        let Closed(cause) = found_after(drop).await.expect_err("it was reset");
+        assert!(cause.contains("connection to its consumer"), "{cause}");
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tanist_proto::v1::TaskManagerLocation;
+use tokio::net::TcpStream;
 
 use super::*;
 use crate::dataflow::operator::testing::{batch, ints};
@@ -300,25 +301,36 @@ async fn read_error(gate: &mut InputGate) -> String {
     read(gate).await.expect_err("broke off").cause
 }
 
-#[tokio::test]
-async fn a_connection_that_is_cut_breaks_the_consumer_off_naming_the_producer() {
-    let [producer, consumer] = TaskManager::start_many::<2>().await;
-    let writer = register(&producer, attempt(1));
-    // A relay that can be cut while both ends live.
+/// A relay to the producer, and where it is: first in it is the consumer's connection. Both ends live while it is cut.
+async fn relay_to(
+    producer: &TaskManager,
+) -> (
+    TaskManagerLocation,
+    impl Future<Output = (TcpStream, TcpStream)> + Send + 'static,
+) {
     let relay = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let mut location = producer.location.clone();
     let behind = std::mem::replace(
         &mut location.data_address,
         relay.local_addr().expect("bound").to_string(),
     );
+    let connections = async move {
+        let (near, _) = relay.accept().await.expect("accepted");
+        let far = TcpStream::connect(behind).await.expect("connected");
+        (near, far)
+    };
+    (location, connections)
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_breaks_the_consumer_off_naming_the_producer() {
+    let [producer, consumer] = TaskManager::start_many::<2>().await;
+    let writer = register(&producer, attempt(1));
+    let (location, connections) = relay_to(&producer).await;
     let relaying = tokio::spawn(async move {
-        let (mut near, _) = relay.accept().await.expect("accepted");
-        let mut far = tokio::net::TcpStream::connect(behind)
-            .await
-            .expect("connected");
-        tokio::io::copy_bidirectional(&mut near, &mut far)
-            .await
-            .ok();
+        let (mut near, mut far) = connections.await;
+        let copying = tokio::io::copy_bidirectional(&mut near, &mut far);
+        copying.await.ok();
     });
     let mut gate = open(&consumer, request(&location, attempt(1)), 1);
     writer.push(0, numbers(1)).await.expect("there is a place");
@@ -336,6 +348,43 @@ async fn a_connection_that_is_cut_breaks_the_consumer_off_naming_the_producer() 
     // What is left of the channel is never served again.
     let again = refusal(&consumer, request(&producer.location, attempt(1)), 1).await;
     assert!(again.contains("consumer has come already"), "{again}");
+}
+
+#[tokio::test]
+async fn a_connection_of_which_the_consumer_does_not_know_that_it_is_lost_ends_the_producer() {
+    let [producer, consumer] = TaskManager::start_many::<2>().await;
+    let writer = register(&producer, attempt(1));
+    let (location, connections) = relay_to(&producer).await;
+    let (cut, is_cut) = tokio::sync::oneshot::channel::<()>();
+    let relaying = tokio::spawn(async move {
+        let (mut near, mut far) = connections.await;
+        tokio::select! {
+            ended = tokio::io::copy_bidirectional(&mut near, &mut far) => panic!("{ended:?}"),
+            cut = is_cut => cut.expect("the test lives"),
+        }
+        far.set_zero_linger().expect("a socket of TCP");
+        drop(far);
+        near
+    });
+    let mut gate = open(&consumer, request(&location, attempt(1)), 1);
+    writer.push(0, numbers(1)).await.expect("there is a place");
+    wait_until("the batch arrives", || {
+        matches!(gate.poll(), Ok(Input::Batch(_)))
+    })
+    .await;
+    cut.send(()).expect("the relay lives");
+    let _near = relaying.await.expect("no panic");
+    let pushing = async {
+        loop {
+            if let Err(closed) = writer.push(0, numbers(2)).await {
+                return closed.to_string();
+            }
+        }
+    };
+    let pushing = tokio::time::timeout(Duration::from_secs(60), pushing);
+    let cause = pushing.await.expect("it does not wait for ever");
+    assert!(cause.contains("connection to its consumer at"), "{cause}");
+    assert!(matches!(gate.poll(), Ok(Input::Idle)), "it knows nothing");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,16 +1,21 @@
 //! The edges out of a task: records are shared out among the targets, lie together for a moment, and go to consumers that
 //! read meanwhile or into an output that is kept. Event time stands behind all records that were sent before it.
+//!
+//! Of a task that fails nothing is kept: whoever leads has outputs released of tasks that finished, and knows of no others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
+use futures::future::try_join_all;
 use tokio::time::Instant;
 
 use super::plan::{Plan, PlannedOutput};
 use super::run::TaskError;
 use super::status::Counters;
-use crate::dataflow::exchange::{Closed, Exchange, KeepingWriter, KeptError, PartitionWriter};
+use crate::dataflow::exchange::{
+    Closed, CompleteOutput, Exchange, KeepingWriter, KeptError, PartitionWriter,
+};
 use crate::dataflow::operator::Output;
 use crate::dataflow::partitioner::Partitioner;
 use crate::dataflow::record::size_of;
@@ -157,15 +162,27 @@ impl Outputs {
         Ok(())
     }
 
-    /// All is in.
+    /// All is in. What is kept can be read from here on, all of it or, after an error, nothing.
     pub(super) async fn finish(self) -> Result<(), TaskError> {
+        let (mut pipelined, mut blocking) = (Vec::new(), Vec::new());
         for edge in self.edges {
             match edge.writer {
-                Writer::Pipelined(writer) => writer.finish(),
-                Writer::Blocking(writer) => writer.finish().await.map_err(keep_error)?,
+                Writer::Pipelined(writer) => pipelined.push(writer),
+                Writer::Blocking(writer) => blocking.push(writer.finish()),
             }
         }
-        Ok(())
+        match try_join_all(blocking).await.map_err(keep_error) {
+            Ok(complete) => {
+                complete.into_iter().for_each(CompleteOutput::publish);
+                pipelined.into_iter().for_each(PartitionWriter::finish);
+                Ok(())
+            }
+            Err(error) => {
+                let cause = error.to_string();
+                pipelined.into_iter().for_each(|it| it.fail(&cause));
+                Err(error)
+            }
+        }
     }
 
     /// There will be no more, for this reason.
@@ -176,6 +193,62 @@ impl Outputs {
                 // Nobody has begun to read it.
                 Writer::Blocking(_) => {}
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tanist_proto::id::{Generation, JobId, JobVertexId};
+    use tanist_proto::v1::Partitioning;
+
+    use super::*;
+    use crate::dataflow::exchange::{Attempt, PartitionId};
+    use crate::dataflow::operator::testing::texts;
+    use crate::dataflow::testing::TaskManager;
+
+    #[tokio::test]
+    async fn a_task_that_can_not_keep_one_of_its_outputs_keeps_none() {
+        let manager = TaskManager::start("tm").await;
+        let exchange = manager.runtime.exchange();
+        let batch = texts("w", &["a"]);
+        let attempt = Attempt {
+            job_incarnation: 1,
+            generation: Generation::new(1),
+        };
+        let edge = |edge: u32| {
+            let partition = PartitionId {
+                job: JobId::from_bits(1),
+                vertex: JobVertexId::from_bits(2),
+                subtask: 0,
+                edge,
+            };
+            let writer = exchange.keep(partition, attempt, vec![0]);
+            let schema = batch.schema();
+            OutputEdge {
+                partitioner: Partitioner::new(Partitioning::Forward, &[], &schema, 1, 128)
+                    .expect("it has no key"),
+                writer: Writer::Blocking(Box::new(writer.expect("a file"))),
+            }
+        };
+        for is_full in [false, true] {
+            let mut outputs = Outputs {
+                edges: vec![edge(0), edge(1)],
+                counters: Arc::default(),
+                flushed_at: Instant::now(),
+                signals: Vec::new(),
+            };
+            if let (true, Writer::Blocking(second)) = (is_full, &mut outputs.edges[1].writer) {
+                second.fill_disk();
+            }
+            let mut emitted = Output::default();
+            emitted.emit(batch.clone());
+            outputs.send(emitted).await.expect("it waits for more");
+            outputs.flush().await.expect("it waits for more");
+            let finished = outputs.finish().await;
+            assert_eq!(finished.is_err(), is_full, "{finished:?}");
+            assert_eq!(exchange.partition_count(), if is_full { 0 } else { 2 });
+            exchange.release(JobId::from_bits(1), Generation::new(1));
         }
     }
 }

@@ -1,22 +1,34 @@
 //! Uploads: what is taken, what is refused, and what is left of neither.
 
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, Request, StatusCode};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use tanist_ha::blob::{BlobOptions, BlobStore, Checksum};
 use tanist_proto::id::JobId;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::scripted::Served;
 use crate::rest::RestServerOptions;
+use crate::rest::server::UPLOADS_AT_ONCE;
 
 const CONTENT: &[u8] = b"the content of a file";
 
 /// A server over a directory, without a leader: who takes an upload needs none.
 async fn served() -> (tempfile::TempDir, BlobStore, Served) {
+    served_with(100).await
+}
+
+/// One that takes files of so many bytes.
+async fn served_with(max_artifact_size: u64) -> (tempfile::TempDir, BlobStore, Served) {
     let directory = tempfile::tempdir().expect("a directory");
     let url = directory.path().to_string_lossy().into_owned();
     let store = BlobStore::open(&BlobOptions { url, shared: true }).await;
     let store = store.expect("opened");
     let options = RestServerOptions {
-        max_artifact_size: 100,
+        max_artifact_size,
         ..RestServerOptions::default()
     };
     let served = Served::with_uploads(None, options, Some(store.clone())).await;
@@ -65,4 +77,62 @@ async fn a_cluster_without_a_place_for_uploads_says_so() {
     let sum = Checksum::of(CONTENT);
     let answer = served.ask(Method::PUT, &path(sum), &[], CONTENT).await;
     assert_eq!(answer.status, StatusCode::CONFLICT);
+}
+
+/// As many clients as are taken at once, which have sent half a file.
+async fn fill_up(served: &Served) -> Vec<TcpStream> {
+    let path = path(Checksum::of(CONTENT));
+    let length = 2 * CONTENT.len();
+    let head = format!("PUT {path} HTTP/1.1\r\nhost: here\r\ncontent-length: {length}\r\n\r\n");
+    let mut clients = Vec::new();
+    for _ in 0..UPLOADS_AT_ONCE {
+        let connecting = TcpStream::connect(&served.address);
+        let mut client = connecting.await.expect("connected");
+        let half = [head.as_bytes(), CONTENT].concat();
+        client.write_all(&half).await.expect("there is room");
+        clients.push(client);
+    }
+    clients
+}
+
+#[tokio::test(start_paused = true)]
+async fn uploads_of_clients_that_are_gone_make_room_for_others() {
+    let (_directory, store, served) = served().await;
+    let gone = fill_up(&served).await;
+    let path = path(Checksum::of(CONTENT));
+    let mut answers = Vec::new();
+    while answers.last() != Some(&StatusCode::CREATED) && answers.len() < 100 {
+        let answer = served.ask(Method::PUT, &path, &[], CONTENT).await;
+        let is_busy = answer.headers.contains_key("tanist-busy");
+        let is_refused = answer.status == StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(is_busy, is_refused, "{answer:?}");
+        answers.push(answer.status);
+    }
+    assert_eq!(answers.last(), Some(&StatusCode::CREATED), "{answers:?}");
+    for mut client in gone {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.ok();
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    }
+    let left = store.list().await.expect("listed");
+    assert_eq!(left.len(), 1, "of what was broken off nothing is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_hears_that_others_are_taken_also_in_the_middle_of_a_large_file() {
+    // More than sockets hold.
+    let large = Bytes::from(vec![7; 64 * 1024 * 1024]);
+    let (_directory, _store, served) = served_with(large.len() as u64).await;
+    let _others = fill_up(&served).await;
+    let uri = format!("http://{}{}", served.address, path(Checksum::of(CONTENT)));
+    let request = Request::builder().method(Method::PUT).uri(uri);
+    let request = request.body(Full::new(large)).expect("a request");
+    let client = Client::builder(TokioExecutor::new()).build_http();
+    let answer = client.request(request).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let reason = answer.headers().get("tanist-busy").expect("the reason");
+    assert_eq!(
+        reason,
+        "other files are being uploaded, and 4 at once are taken"
+    );
 }
