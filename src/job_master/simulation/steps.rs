@@ -147,6 +147,7 @@ impl World {
     pub(super) fn commit(&mut self, succeeds: bool) {
         if std::mem::take(&mut self.committing) {
             self.sinks_committed |= succeeds;
+            self.sinks_failed |= !succeeds;
             self.hear(if succeeds {
                 Event::SinksCommitted
             } else {

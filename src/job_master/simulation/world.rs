@@ -110,6 +110,8 @@ pub(super) struct World {
     /// How many of them at least.
     pub(super) at_once: Vec<(ResourceProfile, u32)>,
     pub(super) sinks_committed: bool,
+    /// A commit has failed: from then on the job may be cancelled until one succeeds.
+    pub(super) sinks_failed: bool,
     pub(super) cancel_is_acknowledged: bool,
     pub(super) result: Option<pb::JobResult>,
     /// Regions that ran whole when the term began and of which nothing was lost since, with their generations.
@@ -197,6 +199,7 @@ impl World {
             declared: Vec::new(),
             at_once: Vec::new(),
             sinks_committed: false,
+            sinks_failed: false,
             cancel_is_acknowledged: false,
             result: None,
             healthy: BTreeMap::new(),
@@ -442,10 +445,11 @@ impl World {
         }
         self.assert_restarts_together(&state);
         assert!(self.stored.job_incarnation <= state.job_incarnation);
+        let is_given_up = self.sinks_failed && !self.sinks_committed;
         let was_finished = all_finished(&self.graph, &self.stored)
             && self.stored.wanted() != pb::WantedStatus::Canceled;
         assert!(
-            !(was_finished && state.wanted() == pb::WantedStatus::Canceled),
+            is_given_up || !(was_finished && state.wanted() == pb::WantedStatus::Canceled),
             "cancel too late"
         );
         self.assert_stop_stays(&state);
