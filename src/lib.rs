@@ -10,6 +10,8 @@ pub mod client;
 pub mod config;
 pub mod dataflow;
 pub mod dispatcher;
+#[cfg(test)]
+mod draws;
 pub mod gateway;
 pub mod job;
 pub mod job_master;

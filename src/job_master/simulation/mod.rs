@@ -17,11 +17,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
 use tanist_proto::v1 as pb;
 
 use self::steps::Fails;
 use self::world::{Reached, World};
+use crate::draws;
 use crate::job::RegionRule;
 use crate::job_master::event::Event;
 use crate::job_master::failover::FailoverStrategy;
@@ -74,38 +74,23 @@ fn shapes_in_stages() -> impl Strategy<Value = Shape> {
     ]
 }
 
-/// How often cases are drawn.
-const MOST_DRAWS: usize = 20;
-
 /// Runs so many cases, or `PROPTEST_CASES`, and as many again until they have got to all that is wanted, or one fails; gives what they
-/// got to in all. What is rare is not there in each draw of cases: without it they would prove nothing, and that is no failure.
+/// got to in all.
 fn run_cases<T: std::fmt::Debug, const N: usize>(
     cases: u32,
     inputs: impl Strategy<Value = T>,
     case: impl Fn(T) -> Reached,
     wanted: impl Fn(&Reached) -> [u32; N],
 ) -> Reached {
-    let config = ProptestConfig {
-        cases: cases.max(ProptestConfig::default().cases),
-        max_shrink_iters: 20_000,
-        source_file: Some(file!()),
-        ..ProptestConfig::default()
-    };
     let all = RefCell::new(Reached::default());
-    for _ in 0..MOST_DRAWS {
-        let outcome = TestRunner::new(config.clone()).run(&inputs, |input| {
-            let reached = case(input);
-            all.borrow_mut().add(&reached);
-            Ok(())
-        });
-        if let Err(failure) = outcome {
-            panic!("{failure}");
-        }
-        if wanted(&all.borrow()).iter().all(|times| *times > 0) {
-            return all.into_inner();
-        }
-    }
-    panic!("not all that is wanted was got to: {:?}", all.into_inner());
+    draws::run_cases(cases, file!(), inputs, |input, reached| {
+        let of_case = case(input);
+        let mut all = all.borrow_mut();
+        all.add(&of_case);
+        *reached = wanted(&all);
+        Ok(())
+    });
+    all.into_inner()
 }
 
 fn steps(kinds: u8) -> impl Strategy<Value = Vec<(u8, u16)>> {
