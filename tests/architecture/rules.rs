@@ -8,6 +8,7 @@ const LAYERS: [&[&str]; 10] = [
         "job",
         "config",
         "telemetry",
+        "draws",
         "notice",
         "small_map",
         "small_set",
