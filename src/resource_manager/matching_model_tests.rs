@@ -2,15 +2,13 @@
 //! model knows every slot, looks at all of them each time, and keeps no index.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use proptest::prelude::*;
-use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
+use super::scripted::{declared, id};
 use super::slot_manager::{RequestOutcome, SlotHolder, SlotManager, SlotsReport, SlotsVersion};
-use crate::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements};
 
 const WORKERS: u8 = 4;
 const SLOTS: u32 = 4;
@@ -218,20 +216,9 @@ impl Compared {
             Some(known) => *known = (job, minimum, maximum),
             None => self.model.jobs.push((job, minimum, maximum)),
         }
-        self.manager.declare(ResourceRequirements {
-            job: job_id(job),
-            job_master: JobMasterId {
-                epoch: Epoch::new(1),
-                incarnation: 1,
-            },
-            job_master_address: "jm:1".to_owned(),
-            resources: vec![ResourceRequirement {
-                profile: ResourceProfile::Unknown,
-                minimum,
-                maximum,
-            }],
-            held: Arc::default(),
-        });
+        let profile = (ResourceProfile::Unknown, minimum, maximum);
+        self.manager
+            .declare(declared(job_id(job), id(1), [profile]));
     }
 
     fn give_back(&mut self, job: u8, which: usize) {

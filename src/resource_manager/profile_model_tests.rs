@@ -3,10 +3,8 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use proptest::prelude::*;
-use tanist_ha::election::Epoch;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources};
 
@@ -14,11 +12,11 @@ use super::choosing::Balance;
 use super::profile_model::{
     Given, JOBS, KINDS, Model, PROFILES, Reached, WORKERS, Wish, job_id, profile, spec, worker_id,
 };
+use super::scripted::{declared, id};
 use super::slot_manager::{
     ReportedSlot, RequestOutcome, SlotManager, SlotRequest, SlotsReport, SlotsVersion,
 };
 use crate::draws::run_cases;
-use crate::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements};
 
 /// What happens between two matches.
 #[derive(Debug, Clone)]
@@ -165,23 +163,8 @@ impl Compared {
     }
 
     fn declare(&mut self, job: u8, mut wanted: Vec<(ResourceProfile, u32, u32)>) {
-        let resources = wanted
-            .iter()
-            .map(|(profile, minimum, maximum)| ResourceRequirement {
-                profile: profile.clone(),
-                minimum: *minimum,
-                maximum: *maximum,
-            });
-        self.manager.declare(ResourceRequirements {
-            job: job_id(job),
-            job_master: JobMasterId {
-                epoch: Epoch::new(1),
-                incarnation: 1,
-            },
-            job_master_address: "jm:1".to_owned(),
-            resources: resources.collect(),
-            held: Arc::default(),
-        });
+        let profiles = wanted.iter().cloned();
+        self.manager.declare(declared(job_id(job), id(1), profiles));
         wanted.retain(|(_, _, maximum)| *maximum > 0);
         wanted.sort_by_key(|(profile, ..)| {
             let size = profile.resources();

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 
+use super::scripted::{declared, id};
 use super::slot_manager::{
     ReportedSlot, RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotsReport, SlotsVersion,
 };
-use crate::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements};
+use crate::gateway::ResourceRequirements;
 
 fn worker(number: usize) -> ResourceId {
     format!("tm-{number}").parse().expect("a resource id")
@@ -34,23 +34,12 @@ fn spec(cores: u32, gpus: u64) -> WorkerResourceSpec {
 }
 
 fn needs(of: JobId, profiles: &[(ResourceProfile, u32)]) -> ResourceRequirements {
-    let resources = profiles
-        .iter()
-        .map(|(profile, number)| ResourceRequirement {
-            profile: profile.clone(),
-            minimum: *number,
-            maximum: *number,
-        });
-    ResourceRequirements {
-        job: of,
-        job_master: JobMasterId {
-            epoch: Epoch::new(5),
-            incarnation: 1,
-        },
-        job_master_address: "jm:1".to_owned(),
-        resources: resources.collect(),
-        held: Arc::default(),
-    }
+    let profiles = profiles.iter().cloned();
+    declared(
+        of,
+        id(1),
+        profiles.map(|(profile, number)| (profile, number, number)),
+    )
 }
 
 fn report(slots: &[(u32, Option<(SlotHolder, Resources)>)], version: u64) -> SlotsReport {

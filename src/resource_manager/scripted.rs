@@ -255,18 +255,30 @@ pub(super) fn id(incarnation: u64) -> JobMasterId {
     }
 }
 
-pub(super) fn needs(job: JobId, slots: u32) -> ResourceRequirements {
+/// What a JobMaster declares: of each profile at least and at most so many slots.
+pub(super) fn declared(
+    job: JobId,
+    job_master: JobMasterId,
+    profiles: impl IntoIterator<Item = (ResourceProfile, u32, u32)>,
+) -> ResourceRequirements {
+    let resources = profiles
+        .into_iter()
+        .map(|(profile, minimum, maximum)| ResourceRequirement {
+            profile,
+            minimum,
+            maximum,
+        });
     ResourceRequirements {
         job,
-        job_master: id(1),
+        job_master,
         job_master_address: "jm:1".to_owned(),
-        resources: vec![ResourceRequirement {
-            profile: ResourceProfile::Unknown,
-            minimum: slots,
-            maximum: slots,
-        }],
+        resources: resources.collect(),
         held: Arc::default(),
     }
+}
+
+pub(super) fn needs(job: JobId, slots: u32) -> ResourceRequirements {
+    declared(job, id(1), [(ResourceProfile::Unknown, slots, slots)])
 }
 
 pub(super) async fn task_managers(handle: &ResourceManagerHandle) -> Vec<pb::TaskManagerInfo> {

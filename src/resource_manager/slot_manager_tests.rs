@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 
 use super::choosing::Balance;
+use super::scripted::{declared, id};
 use super::slot_manager::{
     RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotsReport, SlotsVersion,
 };
-use crate::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements};
+use crate::gateway::ResourceRequirements;
 use crate::small_map::SmallMap;
 
 /// Of TaskExecutors that tell none.
@@ -26,20 +26,7 @@ pub(super) fn job(number: u128) -> JobId {
 }
 
 pub(super) fn needs(of: JobId, minimum: u32, maximum: u32) -> ResourceRequirements {
-    ResourceRequirements {
-        job: of,
-        job_master: JobMasterId {
-            epoch: Epoch::new(5),
-            incarnation: 1,
-        },
-        job_master_address: "jm:1".to_owned(),
-        resources: vec![ResourceRequirement {
-            profile: ResourceProfile::Unknown,
-            minimum,
-            maximum,
-        }],
-        held: Arc::default(),
-    }
+    declared(of, id(1), [(ResourceProfile::Unknown, minimum, maximum)])
 }
 
 pub(super) fn cores(number: u32) -> Resources {
@@ -66,17 +53,12 @@ pub(super) fn with_workers(free: &[u32]) -> SlotManager {
 
 /// So many slots of each of these profiles.
 pub(super) fn needs_of(of: JobId, profiles: &[(Resources, u32)]) -> ResourceRequirements {
-    let resources = profiles
-        .iter()
-        .map(|(profile, number)| ResourceRequirement {
-            profile: profile.clone().into(),
-            minimum: *number,
-            maximum: *number,
-        });
-    ResourceRequirements {
-        resources: resources.collect(),
-        ..needs(of, 0, 0)
-    }
+    let profiles = profiles.iter().cloned();
+    declared(
+        of,
+        id(1),
+        profiles.map(|(profile, number)| (profile.into(), number, number)),
+    )
 }
 
 fn chosen(requests: &[SlotRequest]) -> Vec<(String, u32)> {

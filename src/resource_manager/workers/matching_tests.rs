@@ -1,18 +1,15 @@
 //! Planning and slot matching together: what the one takes for enough the other one gives.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
-use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 
+use super::super::scripted::{declared, id};
 use super::super::slot_manager::{
     ReportedSlot, RequestOutcome, SlotHolder, SlotManager, SlotsReport, SlotsVersion,
 };
 use super::planning::{Bounds, Plan, Situation, plan};
 use super::{Lacking, Room};
-use crate::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements};
 
 /// Cores and units of memory.
 type Amounts = (u32, u64);
@@ -84,21 +81,12 @@ impl Cluster {
             slots.put_worker(&id, it.spec(), it.report());
         }
         for (number, profiles) in self.jobs.iter().enumerate() {
-            let resources = profiles.iter().map(|(profile, count)| ResourceRequirement {
-                profile: profile.clone(),
-                minimum: *count,
-                maximum: *count,
-            });
-            slots.declare(ResourceRequirements {
-                job: job(number),
-                job_master: JobMasterId {
-                    epoch: Epoch::new(1),
-                    incarnation: 1,
-                },
-                job_master_address: "jm:1".to_owned(),
-                resources: resources.collect(),
-                held: Arc::default(),
-            });
+            let profiles = profiles.iter().cloned();
+            slots.declare(declared(
+                job(number),
+                id(1),
+                profiles.map(|(profile, count)| (profile, count, count)),
+            ));
         }
         loop {
             let requests = slots.match_slots();
