@@ -190,6 +190,22 @@ pub struct Member {
     pub cache: Option<MemberCache>,
 }
 
+#[cfg(test)]
+impl Member {
+    /// One that says no more than who it is.
+    pub(crate) fn named(process: &str) -> Member {
+        Member {
+            process: ProcessId::new(process),
+            incarnation: "1".to_owned(),
+            addresses: BTreeMap::new(),
+            reads_format: 1,
+            version: String::new(),
+            host: None,
+            cache: None,
+        }
+    }
+}
+
 /// What a member says of its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberCache {

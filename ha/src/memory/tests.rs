@@ -19,18 +19,6 @@ fn process(name: &str) -> ProcessId {
     ProcessId::new(name)
 }
 
-fn member(name: &str) -> Member {
-    Member {
-        process: process(name),
-        incarnation: "1".to_owned(),
-        addresses: Default::default(),
-        reads_format: 1,
-        version: String::new(),
-        cache: None,
-        host: None,
-    }
-}
-
 async fn nonce(election: &MemoryElection) -> Nonce {
     let mut session = election.session();
     let state = session
@@ -189,7 +177,7 @@ async fn the_lease_of_a_dead_process_ends_and_its_keys_with_it() {
     let a = cluster.election(process("a"), Clock::tokio());
     let observer = cluster.observer();
     take(&a, "a").await;
-    let member = member("a");
+    let member = Member::named("a");
     a.announce(&member).await.expect("announce");
     // Many times the ttl: renewals keep it.
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -213,10 +201,10 @@ async fn who_announces_while_the_lease_is_granted_is_a_member() {
     for round in 0..2_000 {
         let cluster = MemoryCluster::default();
         let a = cluster.election(process("a"), Clock::tokio());
-        a.announce(&member("a")).await.expect("announce");
+        a.announce(&Member::named("a")).await.expect("announce");
         nonce(&a).await;
         let members = cluster.observer().members().await.expect("members");
-        assert_eq!(members, [member("a")], "round {round}");
+        assert_eq!(members, [Member::named("a")], "round {round}");
     }
 }
 

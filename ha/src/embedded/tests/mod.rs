@@ -239,15 +239,7 @@ async fn members_are_those_that_live() {
         election(dir.path(), "host:1").await,
         election(dir.path(), "../b").await,
     );
-    let member = |name: &str| Member {
-        process: process(name),
-        incarnation: "1".to_owned(),
-        addresses: Default::default(),
-        reads_format: 1,
-        version: String::new(),
-        cache: None,
-        host: None,
-    };
+    let member = Member::named;
     a.announce(&member("host:1")).await.expect("announced");
     b.announce(&member("../b")).await.expect("announced");
     assert_eq!(

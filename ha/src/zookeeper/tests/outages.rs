@@ -41,15 +41,7 @@ async fn a_session_that_expired_is_replaced_and_the_term_goes_on() -> TestResult
     let a = election(&server).await?;
     let store = open_store(options(server.endpoints())).await?;
     let term = take(&a, "a").await?;
-    let member = Member {
-        process: ProcessId::new("host:6123/%"),
-        incarnation: "1".into(),
-        addresses: BTreeMap::new(),
-        reads_format: 1,
-        version: String::new(),
-        cache: None,
-        host: None,
-    };
+    let member = Member::named("host:6123/%");
     a.announce(&member).await?;
     assert_eq!(a.members().await?, std::slice::from_ref(&member));
     let first = request(&term, Change::default(), vec![put("x", "1")]);
