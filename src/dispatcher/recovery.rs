@@ -290,6 +290,7 @@ impl JobStore {
             }
             let graph = self.records.get::<GraphRecord>(&name).await;
             let state = self.records.get::<StateRecord>(&name).await;
+            // What is denied may stay so for long: that is no answer to wait for here, and leaves the job out of reach.
             let passes = |error: &Error| error.outcome() != Outcome::Fatal;
             let failure = graph.as_ref().err().or(state.as_ref().err());
             match failure.filter(|error| passes(error)) {

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
 use serde::Deserialize;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::{JobId, JobVertexId};
@@ -15,11 +16,12 @@ use super::extract::{Parameters, PathParts, id, position_headers, read_body};
 use super::json::events::Events;
 use super::json::exceptions::Exceptions;
 use super::json::hindrance::QuarantineListing;
-use super::json::job::{JobBody, JobIds, JobStatusBody, JobsOverview};
+use super::json::job::{JobBody, JobIdAndStatus, JobOverview, JobStatusBody};
 use super::json::plan::{Plan, PlanBody};
 use super::json::result::ExecutionResult;
 use super::json::vertex::{SubtaskTimesBody, VertexBody};
 use super::json::{Nothing, StopTriggered};
+use super::rows::Rows;
 
 /// How many failures are listed unless `maxExceptions` says otherwise.
 const MAX_EXCEPTIONS: usize = 20;
@@ -80,22 +82,21 @@ fn of_job<T>(details: &pb::JobDetails, body: T) -> (HeaderMap, Json<T>) {
 pub(super) async fn job_ids(
     State(context): State<Context>,
     parameters: Parameters,
-) -> Answer<JobIds> {
+) -> Result<impl IntoResponse, RestError> {
     let answer = list(&context, &parameters).await?;
     let headers = position_headers(answer.as_of);
-    Ok((headers, Json(JobIds::new(&answer.jobs))))
+    Ok((headers, Rows::new(answer.jobs, JobIdAndStatus::new)))
 }
 
 pub(super) async fn overview(
     State(context): State<Context>,
     parameters: Parameters,
-) -> Answer<JobsOverview> {
+) -> Result<impl IntoResponse, RestError> {
     let answer = list(&context, &parameters).await?;
     let headers = position_headers(answer.as_of);
-    Ok((
-        headers,
-        Json(JobsOverview::new(&answer.jobs, wall_clock_ms())),
-    ))
+    let now = wall_clock_ms();
+    let row = move |job: &pb::JobDetails| JobOverview::new(job, now);
+    Ok((headers, Rows::new(answer.jobs, row)))
 }
 
 pub(super) async fn job(

@@ -17,6 +17,7 @@ mod jobs;
 pub mod json;
 mod metrics;
 mod peers;
+mod rows;
 mod server;
 mod submit;
 mod upload;

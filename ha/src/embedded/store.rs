@@ -130,21 +130,23 @@ impl CoordinationStore for EmbeddedStore {
     async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
         let keys = keys.to_vec();
         let read = move |database: &mut Database| database.read(|tables| tables.get(&keys));
-        let mut values = self.reader.call(read).await?;
-        values.iter_mut().flatten().for_each(own);
-        Ok(values)
+        let values = self.reader.call(read).await?;
+        let copies = values.iter().map(|value| value.as_ref().map(copied));
+        Ok(copies.collect())
     }
 
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
         let after = page.map(|page| page.after);
         let list =
             move |database: &mut Database| database.read(|t| t.list(kind, after.as_ref(), limit));
-        let mut page = self.reader.call(list).await?;
-        for (name, value) in &mut page.items {
-            *name = name.clone();
-            own(value);
-        }
-        Ok(page)
+        let Page { items, next } = self.reader.call(list).await?;
+        let copies = items
+            .iter()
+            .map(|(name, value)| (name.clone(), copied(value)));
+        Ok(Page {
+            items: copies.collect(),
+            next,
+        })
     }
 
     async fn guard(&self) -> Result<Guard> {
@@ -239,8 +241,8 @@ impl CoordinationStore for EmbeddedStore {
     }
 }
 
-/// Makes a copy of what the reader has read: its thread gets the memory back for what it reads next. Else all that a recovery has read
-/// would stay with it, used by nobody; a name that is kept keeps the page that its value was beside.
-fn own(value: &mut Bytes) {
-    *value = Bytes::copy_from_slice(value);
+/// Of what the reader has read: its thread gets the memory back for what it reads next. Else all that a recovery has read would stay with
+/// it, used by nobody. All of an answer is copied before any of it is given back: the allocator would take that for the next copy.
+fn copied(value: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(value)
 }

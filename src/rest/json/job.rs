@@ -47,13 +47,6 @@ fn quarantine_of(job: &JobDetails) -> Option<String> {
     Some(job.quarantine.clone()).filter(|reason| !reason.is_empty())
 }
 
-/// `/jobs`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct JobIds {
-    /// Every job.
-    pub jobs: Vec<JobIdAndStatus>,
-}
-
 /// A job in `/jobs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct JobIdAndStatus {
@@ -63,15 +56,12 @@ pub struct JobIdAndStatus {
     pub status: &'static str,
 }
 
-impl JobIds {
-    /// These jobs.
-    pub fn new(jobs: &[JobDetails]) -> JobIds {
-        let short = |job: &JobDetails| JobIdAndStatus {
+impl JobIdAndStatus {
+    /// A job.
+    pub fn new(job: &JobDetails) -> JobIdAndStatus {
+        JobIdAndStatus {
             id: job.job_id.clone(),
             status: job_status(status_of(job)),
-        };
-        JobIds {
-            jobs: jobs.iter().map(short).collect(),
         }
     }
 }
@@ -90,13 +80,6 @@ impl JobStatusBody {
             status: job_status(status_of(job)),
         }
     }
-}
-
-/// `/jobs/overview`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct JobsOverview {
-    /// Every job.
-    pub jobs: Vec<JobOverview>,
 }
 
 /// A job in `/jobs/overview`.
@@ -134,17 +117,9 @@ pub struct JobOverview {
     pub cause: Option<String>,
 }
 
-impl JobsOverview {
-    /// These jobs at `now`.
-    pub fn new(jobs: &[JobDetails], now: u64) -> JobsOverview {
-        JobsOverview {
-            jobs: jobs.iter().map(|job| JobOverview::new(job, now)).collect(),
-        }
-    }
-}
-
 impl JobOverview {
-    fn new(job: &JobDetails, now: u64) -> JobOverview {
+    /// A job at `now`.
+    pub fn new(job: &JobDetails, now: u64) -> JobOverview {
         let changes = job.timestamps.iter().map(|timestamp| timestamp.at_ms);
         let last_change = changes.chain([job.started_at_ms, job.ended_at_ms]).max();
         JobOverview {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tanist_proto::v1 as pb;
 
 use super::cluster::{Overview, UiConfig};
-use super::job::{JobBody, JobIds, JobStatusBody, JobsOverview};
+use super::job::{JobBody, JobIdAndStatus, JobOverview, JobStatusBody};
 use super::result::ExecutionResult;
 use super::task_managers::TaskManagers;
 use super::vertex::VertexBody;
@@ -174,13 +174,12 @@ fn a_job_has_flinks_fields() {
 
 #[test]
 fn the_lists_of_jobs_have_flinks_fields() {
-    let jobs = [job()];
+    let job = job();
     assert_eq!(
-        to_json(JobIds::new(&jobs)),
-        json!({"jobs": [{"id": "a".repeat(32), "status": "RUNNING"}]})
+        to_json(JobIdAndStatus::new(&job)),
+        json!({"id": "a".repeat(32), "status": "RUNNING"})
     );
     let expected = json!({
-        "jobs": [{
             "jid": "a".repeat(32), "name": "count", "start-time": 1000, "end-time": -1,
             "duration": 1000, "state": "RUNNING", "last-modification": 1200,
             "tasks": {
@@ -189,9 +188,8 @@ fn the_lists_of_jobs_have_flinks_fields() {
                 "initializing": 0
             },
             "pending-operators": 0, "job-type": "STREAMING"
-        }]
     });
-    assert_eq!(to_json(JobsOverview::new(&jobs, 2_000)), expected);
+    assert_eq!(to_json(JobOverview::new(&job, 2_000)), expected);
 }
 
 #[test]
@@ -266,7 +264,7 @@ fn a_quarantined_job_is_suspended_and_says_why() {
     );
     for body in [
         to_json(JobBody::new(&job, 2_000)),
-        to_json(JobsOverview::new(std::slice::from_ref(&job), 2_000))["jobs"][0].clone(),
+        to_json(JobOverview::new(&job, 2_000)),
     ] {
         assert_eq!(body["state"], "SUSPENDED");
         assert_eq!(body["quarantine"], "its graph can't be read");
@@ -283,7 +281,7 @@ fn a_failed_job_says_why_it_was_not_restarted() {
     };
     for body in [
         to_json(JobBody::new(&job, 2_000)),
-        to_json(JobsOverview::new(std::slice::from_ref(&job), 2_000))["jobs"][0].clone(),
+        to_json(JobOverview::new(&job, 2_000)),
     ] {
         assert_eq!(body["cause"], cause);
     }
@@ -423,8 +421,8 @@ fn a_job_says_what_it_waits_for() {
         "slots-needed": 2, "slots-missing": 1, "missing": ["sums (2/2)"]
     }]);
     assert_eq!(body["not-running"], expected);
-    let listed = body_of(&JobsOverview::new(&[job], 2_000));
-    assert_eq!(listed["jobs"][0]["not-running"], "1 of 2 slots are missing");
+    let listed = body_of(&JobOverview::new(&job, 2_000));
+    assert_eq!(listed["not-running"], "1 of 2 slots are missing");
 }
 
 #[test]

@@ -55,6 +55,8 @@ async fn every_path_answers_with_and_without_its_version() {
         for prefix in ["", "/v1"] {
             let answer = served.get(&format!("{prefix}{path}")).await;
             assert_eq!(answer.status, StatusCode::OK, "{prefix}{path}: {answer:?}");
+            let kind = answer.headers["content-type"].to_str().expect("text");
+            assert_eq!(kind, "application/json", "{prefix}{path}");
         }
     }
 }
