@@ -91,7 +91,8 @@ impl Chronicle {
 
     fn add(&mut self, mut event: JobEvent) {
         shorten(&mut event.text, KEPT_TEXT);
-        // A list begins with room for four; the next news may be long in coming.
+        // A text has grown to twice its length, and a list begins with room for four; the next news may be long in coming.
+        event.text.shrink_to_fit();
         self.events.reserve_exact(1);
         self.events.push(event);
         keep_newest(&mut self.events);
