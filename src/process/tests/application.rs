@@ -3,15 +3,17 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tanist_ha::keys::Name;
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
+use tanist_proto::v1::QuarantineAction;
 
 use crate::config::{Configuration, LoadOptions};
 use crate::job::{CompileOptions, JobBuilder};
 use crate::process::ApplicationSetup;
 use crate::process::application::job_id_of;
 use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::history::Stored;
+use crate::process::testing::history::{Record, Stored};
 use crate::telemetry::ExitCode;
 
 fn cluster_id() -> Name {
@@ -105,4 +107,80 @@ async fn an_application_ends_though_its_cleanup_is_given_up_and_whoever_leads_ne
     assert_eq!(cluster.end_of_job_manager("jm3").await, ExitCode::Ended);
     assert!(cluster.world.stored().results.is_empty());
     cluster.check();
+}
+
+/// Two jobs, of whose first one a record is damaged when its leader dies; when it has ended already, `has_ended`. The next leader sets it aside
+/// and waits, until it is deleted. Gives the codes that it ends with, and with which one that stands by does.
+async fn damaged(kind: Kind, has_ended: bool) -> [ExitCode; 2] {
+    let application = submits("damaged".to_owned(), 2);
+    let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
+    let [first, second] = [job(0), job(1)];
+    cluster.until_running(first, 2).await;
+    cluster.until_running(second, 2).await;
+    if has_ended {
+        cluster.world.finish_tasks(first);
+        cluster.until_clean(first).await;
+    }
+    let name = Name::new(first.to_string()).expect("a name");
+    let damaged = Write::Put {
+        key: Key::new(kind, name),
+        value: bytes::Bytes::from_static(b"bit rot"),
+    };
+    cluster.write_as_a_stranger(damaged).await;
+    cluster.kill_job_manager("jm1").await;
+    cluster.start_job_manager("jm2");
+    cluster.start_job_manager("jm3");
+    cluster.until_running(second, 2).await;
+    let details = cluster.client.describe(first).await.expect("it is there");
+    assert!(!details.quarantine.is_empty(), "{details:?}");
+    // Longer than anything but a person takes.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let leader = cluster.leader_above(1).await;
+    let standby = if leader == "jm2" { "jm3" } else { "jm2" };
+    let deleted = cluster.client.resolve(first, QuarantineAction::Delete);
+    deleted.await.expect("deleted");
+    let code = cluster.end_of_job_manager(&leader).await;
+    [code, cluster.end_of_job_manager(standby).await]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_record_can_not_be_read_is_waited_for_until_somebody_deletes_it() {
+    let codes = damaged(Kind::States, false).await;
+    assert_eq!(codes, [ExitCode::JobCanceled; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_result_can_not_be_read_is_waited_for_and_nobody_knows_the_end_once_it_is_deleted()
+ {
+    let codes = damaged(Kind::Results, true).await;
+    assert_eq!(codes, [ExitCode::Fatal; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_deleted_job_left_is_taken_for_its_end_though_it_can_not_be_compared() {
+    let application = submits("deleted".to_owned(), 1);
+    let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
+    let first = job(0);
+    cluster.until_running(first, 2).await;
+    let name = Name::new(first.to_string()).expect("a name");
+    let damaged = Write::Put {
+        key: Key::new(Kind::States, name),
+        value: bytes::Bytes::from_static(b"bit rot"),
+    };
+    cluster.write_as_a_stranger(damaged).await;
+    cluster.kill_job_manager("jm1").await;
+    cluster.start_job_manager("jm2");
+    cluster.leader_above(1).await;
+    let is_result = |record: &Record| matches!(record, Record::Result(..));
+    cluster.strike_at(move |step| step.committed(is_result));
+    let client = cluster.client.clone();
+    let deleting =
+        tokio::spawn(async move { client.resolve(first, QuarantineAction::Delete).await });
+    assert_eq!(cluster.after_strike().await, "jm2");
+    cluster.start_job_manager("jm3");
+    assert_eq!(
+        cluster.end_of_job_manager("jm3").await,
+        ExitCode::JobCanceled
+    );
+    deleting.abort();
 }
