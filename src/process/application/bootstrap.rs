@@ -86,7 +86,7 @@ impl ApplicationTerm {
                 failpoint("application.recorded").await;
                 record
             }
-            Standing::Recovered(record) => *record,
+            Standing::Recovered(record) => self.take_over(*record).await?,
         };
         if record.status == ApplicationStatus::Running {
             match self.run_program(&mut record).await {
@@ -114,12 +114,30 @@ impl ApplicationTerm {
             );
         }
         match end::carry_out(self, &mut record).await {
+            // What this process brings never ran.
+            Ok(()) if !record.is_of(&self.setup) => {
+                let reason = record.is_of_another(&self.cluster_id);
+                Ok((ExitCode::Refused, reason))
+            }
             Ok(()) => Ok((record.status.exit_code(), last_words(&record))),
             Err(Unfinished::Refused(error)) => Err(error),
             Err(Unfinished::Stuck(why)) => Ok(self
                 .unknown(format!("{}; {why}", last_words(&record)))
                 .await),
         }
+    }
+
+    /// The record to go on from. Where whoever began did not come to submit anything, and was another application of this name, the cluster
+    /// is this one's from here on.
+    async fn take_over(&self, record: ApplicationRecord) -> Result<ApplicationRecord, Error> {
+        let has_begun =
+            || record.status != ApplicationStatus::Running || !record.submitted.is_empty();
+        if record.is_of(&self.setup) || has_begun() || !self.all_jobs().await.is_empty() {
+            return Ok(record);
+        }
+        let record = ApplicationRecord::begin(&self.setup, wall_clock_ms());
+        self.commit(vec![record.write(&self.cluster_id)]).await?;
+        Ok(record)
     }
 
     /// Nobody can say how it ended. The record goes on saying what it says: whoever leads next may know more.

@@ -20,6 +20,9 @@ use crate::telemetry::ExitCode;
 /// How many characters of a text are kept: the record has to fit into a transaction of any store.
 pub(super) const LONGEST_TEXT: usize = 4096;
 
+/// What whoever has no business in a cluster is told to do.
+const ELSEWHERE: &str = "choose another high-availability.cluster-id";
+
 /// How an application stands, or how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
@@ -135,9 +138,18 @@ impl ApplicationRecord {
     }
 
     /// Whether it is of this application, or of another one of the same name; where one of them can't say it is taken for the same.
-    fn is_of(&self, setup: &ApplicationSetup) -> bool {
+    pub(super) fn is_of(&self, setup: &ApplicationSetup) -> bool {
         let can_say = !self.identity.is_empty() && !setup.identity.is_empty();
         self.name == setup.name && (!can_say || self.identity == setup.identity)
+    }
+
+    /// Why nobody is told that end who asked for another application of its name.
+    pub(super) fn is_of_another(&self, cluster_id: &Name) -> String {
+        format!(
+            "cluster {cluster_id} was that of another {:?}, which has ended {}: {ELSEWHERE}",
+            self.name,
+            self.status.name()
+        )
     }
 
     /// The write that keeps it.
@@ -196,27 +208,24 @@ pub(in crate::process) fn standing(
         )?),
         None => None,
     };
-    let elsewhere = "choose another high-availability.cluster-id";
     match (application, found) {
         (None, None) => Ok(Standing::Session),
         (Some(_), None) if records.of(Kind::Graphs).next().is_some() => Err(format!(
-            "cluster {cluster_id} has jobs and is no application's: {elsewhere}"
+            "cluster {cluster_id} has jobs and is no application's: {ELSEWHERE}"
         )),
         (Some(_), None) => Ok(Standing::Fresh),
         (Some(own), Some(record)) if record.is_of(own) && record.cleaned => {
             Ok(Standing::Over(Box::new(record)))
         }
-        // Whether it goes on with the same jobs is seen when it submits them.
+        // Whether it goes on with the same jobs is seen when it submits them. An end that was decided is carried out by whoever comes.
         (Some(own), Some(record)) if own.name == record.name && !record.cleaned => {
             Ok(Standing::Recovered(Box::new(record)))
         }
-        (Some(own), Some(record)) if own.name == record.name => Err(format!(
-            "cluster {cluster_id} was that of another {:?}, which has ended {}: {elsewhere}",
-            record.name,
-            record.status.name()
-        )),
+        (Some(own), Some(record)) if own.name == record.name => {
+            Err(record.is_of_another(cluster_id))
+        }
         (_, Some(record)) => Err(format!(
-            "cluster {cluster_id} is that of the application {:?}, which is {}: {elsewhere}",
+            "cluster {cluster_id} is that of the application {:?}, which is {}: {ELSEWHERE}",
             record.name,
             record.status.name()
         )),

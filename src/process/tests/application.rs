@@ -11,7 +11,7 @@ use tanist_proto::v1::QuarantineAction;
 use crate::config::{Configuration, LoadOptions};
 use crate::job::{CompileOptions, JobBuilder};
 use crate::process::ApplicationSetup;
-use crate::process::application::job_id_of;
+use crate::process::application::{ApplicationContext, job_id_of};
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::process::testing::history::{Record, Stored};
 use crate::telemetry::ExitCode;
@@ -183,4 +183,51 @@ async fn what_a_deleted_job_left_is_taken_for_its_end_though_it_can_not_be_compa
         ExitCode::JobCanceled
     );
     deleting.abort();
+}
+
+/// An application that submits the graph of so many subtasks, and is told from others of its name by that.
+fn identified(subtasks: u32) -> ApplicationSetup {
+    let program = move |context: ApplicationContext| async move {
+        context.execute_graph(graph(job(0), subtasks)).await?;
+        Ok(())
+    };
+    ApplicationSetup::new("identified", program).identified_by(subtasks.to_string())
+}
+
+/// The code of a JobManager that is started for such an application.
+async fn code_of(cluster: &mut TestCluster, name: &str, subtasks: u32) -> ExitCode {
+    cluster.application = Some(identified(subtasks));
+    cluster.start_job_manager(name);
+    cluster.end_of_job_manager(name).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_carries_out_the_end_of_another_application_is_not_told_that_its_own_has_ended() {
+    let mut cluster = cluster_of(identified(1), LoadOptions::default(), &["jm1"]).await;
+    let tasks = &cluster.world.tasks;
+    tasks.finish_after(job(0), Duration::from_secs(1));
+    // The end is decided by then.
+    let is_end = |record: &Record| matches!(record, Record::Deleted(Kind::Results, _));
+    cluster.strike_at(move |step| step.commits(is_end));
+    cluster.after_strike().await;
+    assert_eq!(code_of(&mut cluster, "jm2", 2).await, ExitCode::Refused);
+    assert!(cluster.world.stored().results.is_empty());
+    assert_eq!(code_of(&mut cluster, "jm3", 1).await, ExitCode::Ended);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_is_that_of_whoever_comes_to_submit_in_it() {
+    let mut cluster = cluster_of(identified(1), LoadOptions::default(), &["jm1"]).await;
+    cluster.strike_at(|step| step.commits(|record| matches!(record, Record::Graph(_))));
+    cluster.after_strike().await;
+    let tasks = &cluster.world.tasks;
+    tasks.finish_after(job(0), Duration::from_secs(1));
+    for (name, subtasks, code) in [
+        ("jm2", 2, ExitCode::Ended),
+        ("jm3", 1, ExitCode::Refused),
+        ("jm4", 2, ExitCode::Ended),
+    ] {
+        assert_eq!(code_of(&mut cluster, name, subtasks).await, code, "{name}");
+    }
+    cluster.check();
 }
