@@ -210,7 +210,7 @@ pub(in crate::process) fn standing(
     };
     match (application, found) {
         (None, None) => Ok(Standing::Session),
-        (Some(_), None) if records.of(Kind::Graphs).next().is_some() => Err(format!(
+        (Some(_), None) if has_jobs(records) => Err(format!(
             "cluster {cluster_id} has jobs and is no application's: {ELSEWHERE}"
         )),
         (Some(_), None) => Ok(Standing::Fresh),
@@ -232,6 +232,12 @@ pub(in crate::process) fn standing(
     }
 }
 
+/// Whether there is anything of a job, be it only its result: what ended must not end another's application, nor be removed with it.
+fn has_jobs(records: &Records) -> bool {
+    let mut kinds = [Kind::Graphs, Kind::States, Kind::Results].into_iter();
+    kinds.any(|kind| records.of(kind).next().is_some())
+}
+
 fn key(cluster_id: &Name) -> Key {
     Key::new(Kind::Applications, cluster_id.clone())
 }
@@ -249,15 +255,19 @@ mod tests {
     }
 
     fn records(record: Option<&ApplicationRecord>, graphs: usize) -> Records {
+        records_of(Kind::Graphs, record, graphs)
+    }
+
+    fn records_of(kind: Kind, record: Option<&ApplicationRecord>, jobs: usize) -> Records {
         let mut all = Vec::new();
         if let Some(record) = record
             && let Write::Put { key, value } = record.write(&cluster())
         {
             all.push((key, value));
         }
-        for number in 0..graphs {
+        for number in 0..jobs {
             let name = Name::new(format!("{number:032x}")).expect("a name");
-            all.push((Key::new(Kind::Graphs, name), bytes::Bytes::new()));
+            all.push((Key::new(kind, name), bytes::Bytes::new()));
         }
         all.into_iter().collect()
     }
@@ -289,8 +299,11 @@ mod tests {
             let reason = refused.expect_err("refused");
             assert!(reason.contains("\"counts\""), "{reason}");
         }
-        let refused = standing(Some(&own), &cluster(), &records(None, 1));
-        assert!(refused.expect_err("refused").contains("has jobs"));
+        // A session's, also if they have all ended.
+        for kind in [Kind::Graphs, Kind::States, Kind::Results] {
+            let refused = standing(Some(&own), &cluster(), &records_of(kind, None, 1));
+            assert!(refused.expect_err("refused").contains("has jobs"));
+        }
     }
 
     #[test]
