@@ -14,6 +14,7 @@ use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::store::{CoordinationStore, Write};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
@@ -41,6 +42,8 @@ pub(in crate::process) struct ApplicationTerm {
     pub ending: Ending,
     /// Who starts TaskManagers, if anybody does.
     pub driver: Option<Arc<dyn ResourceManagerDriver>>,
+    /// Whether the term's record says that all jobs stand.
+    pub has_recovered: watch::Receiver<bool>,
 }
 
 /// Returns when the process is to end, which `ending` then says; never if the term ends first.
@@ -89,6 +92,7 @@ impl ApplicationTerm {
             Standing::Recovered(record) => self.take_over(*record).await?,
         };
         if record.status == ApplicationStatus::Running {
+            self.all_stand().await;
             match self.run_program(&mut record).await {
                 Cause::Status(ApplicationStatus::Unknown, diagnosis) => {
                     return Ok(self.unknown(diagnosis).await);
@@ -138,6 +142,14 @@ impl ApplicationTerm {
         let record = ApplicationRecord::begin(&self.setup, wall_clock_ms());
         self.commit(vec![record.write(&self.cluster_id)]).await?;
         Ok(record)
+    }
+
+    /// The program may end its process, and no job of it is to be taken for what did that. Never returns if the term ends first.
+    async fn all_stand(&self) {
+        let mut has_recovered = self.has_recovered.clone();
+        if has_recovered.wait_for(|has| *has).await.is_err() {
+            std::future::pending().await
+        }
     }
 
     /// Nobody can say how it ended. The record goes on saying what it says: whoever leads next may know more.

@@ -12,6 +12,8 @@ use crate::config::{Configuration, LoadOptions};
 use crate::job::{CompileOptions, JobBuilder};
 use crate::process::ApplicationSetup;
 use crate::process::application::{ApplicationContext, job_id_of};
+use crate::process::careful::TermPhase;
+use crate::process::history;
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::process::testing::history::{Record, Stored};
 use crate::telemetry::ExitCode;
@@ -228,6 +230,28 @@ async fn a_cluster_is_that_of_whoever_comes_to_submit_in_it() {
         ("jm4", 2, ExitCode::Ended),
     ] {
         assert_eq!(code_of(&mut cluster, name, subtasks).await, code, "{name}");
+    }
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_ends_its_process_in_each_term_has_no_job_set_aside() {
+    let application = submits("ends".to_owned(), 2);
+    let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
+    // More deaths than it takes to find a culprit.
+    for _ in 0..7 {
+        let is_second = |record: &Record| matches!(record, Record::Graph(it) if *it == job(1));
+        cluster.strike_at(move |step| step.commits(is_second));
+        let struck = cluster.after_strike().await;
+        cluster.start_job_manager(&struck);
+    }
+    cluster.until_running(job(1), 2).await;
+    assert_eq!(cluster.until_running(job(0), 2).await, 1, "adopted");
+    let terms = history::read_all(&cluster.memory.store()).await;
+    let terms = terms.expect("readable");
+    for term in &terms {
+        let phase = (term.phase, term.suspicion.died.len());
+        assert_eq!(phase, (Some(TermPhase::Leading), 0), "{terms:#?}");
     }
     cluster.check();
 }
