@@ -109,7 +109,8 @@ async fn host(
         ));
     };
     let code = match end {
-        _ if host.stop.is_cancelled() => {
+        HostedEnd::Decided(code) => code,
+        HostedEnd::JobManager(ExitCode::Ended) => {
             goes_on();
             return ExitCode::Interrupted;
         }
@@ -117,7 +118,7 @@ async fn host(
             goes_on();
             return failure.code;
         }
-        HostedEnd::JobManager(code) => code,
+        HostedEnd::JobManager(code) => return code,
     };
     let how = match code {
         ExitCode::Ended => "FINISHED",
