@@ -3,6 +3,10 @@
 //! The cluster is an application whose program submits the one graph, so whoever runs this again with the same
 //! `high-availability.cluster-id` joins it: as a standby while it goes on, and to be told how it ended afterwards.
 
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobGraph;
 
@@ -19,6 +23,12 @@ use crate::job::slots_needed;
 use crate::process::application::{job_id_of, left_by};
 use crate::process::{ApplicationSetup, ha};
 use crate::telemetry::ExitCode;
+
+/// How long whoever stands by may take to end, once the job has.
+const STANDBY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often is tried to remove an embedded store.
+const MOST_REMOVALS: u32 = 20;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn per_job(
     load: LoadOptions,
@@ -66,10 +76,23 @@ pub(super) async fn per_job(
                 "{left}; the cluster {cluster_id} is kept: run this again with -D high-availability.cluster-id={cluster_id} to try again"
             ));
         }
-        None if is_own => remove_store(&configuration).await,
+        None if is_own => remove_when_all_have_ended(&configuration).await,
         None => {}
     }
     code
+}
+
+/// Who stands by reads in the store how the job ended.
+async fn remove_when_all_have_ended(configuration: &Configuration) {
+    let why = match ha::until_nobody_contends(configuration.ha(), STANDBY_TIMEOUT).await {
+        Ok(true) => return remove_store(configuration).await,
+        Ok(false) => "other JobManagers of it have not ended yet".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let cluster_id = &configuration.ha().cluster_id;
+    say(format_args!(
+        "what the store has of the cluster {cluster_id} is kept: {why}"
+    ));
 }
 
 async fn host(
@@ -224,8 +247,7 @@ async fn remove_store(configuration: &Configuration) {
     let cluster_id = options.cluster_id.as_str();
     let removed = match &options.backend {
         BackendOptions::Embedded(embedded) => {
-            let directory = embedded.directory.join(cluster_id);
-            std::fs::remove_dir_all(directory).map_err(|error| error.to_string())
+            remove_directory(&embedded.directory.join(cluster_id)).await
         }
         BackendOptions::Etcd(_) | BackendOptions::Zookeeper(_) => {
             let removed = ha::remove_cluster(options).await;
@@ -236,5 +258,19 @@ async fn remove_store(configuration: &Configuration) {
         say(format_args!(
             "what the store has of the cluster {cluster_id} could not be removed: {error}"
         ));
+    }
+}
+
+/// Removes a directory with all that is in it. Processes that just end may still put a file there.
+async fn remove_directory(directory: &Path) -> Result<(), String> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match std::fs::remove_dir_all(directory) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) if tries == MOST_REMOVALS => return Err(error.to_string()),
+            Err(_) => tokio::time::sleep(REMOVAL_PAUSE).await,
+        }
     }
 }

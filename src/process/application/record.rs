@@ -173,6 +173,9 @@ pub(super) async fn read(
 
 /// What an application whose process has ended left behind, if anything, for people. `None` also where that can't be read.
 pub(crate) async fn left_by(options: &HaOptions) -> Option<String> {
+    if !ha::is_there(options) {
+        return None;
+    }
     let records = ha::open_records(options).await.ok()?;
     let found = read(&**records.coordination_store(), &options.cluster_id).await;
     let left = found.ok()??.left;
