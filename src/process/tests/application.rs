@@ -1,8 +1,11 @@
 //! Applications: what their record takes, what they leave, and with what their JobManagers end.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tanist_ha::blob::{BlobOptions, BlobStore};
+use tanist_ha::election::Epoch;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
@@ -254,4 +257,33 @@ async fn a_program_that_ends_its_process_in_each_term_has_no_job_set_aside() {
         assert_eq!(phase, (Some(TermPhase::Leading), 0), "{terms:#?}");
     }
     cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_former_leaders_left_in_the_blob_store_goes_with_the_application() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = BlobOptions {
+        url: directory.path().to_string_lossy().into_owned(),
+        shared: true,
+    };
+    let blobs = Arc::new(BlobStore::open(&options).await.expect("opened"));
+    let mut cluster =
+        cluster_of(submits("leaves".to_owned(), 1), LoadOptions::default(), &[]).await;
+    cluster.blobs = Some(blobs.clone());
+    cluster.start_job_manager("jm1");
+    cluster.until_running(job(0), 2).await;
+    let incarnation = cluster.leader_view().incarnation.expect("somebody leads");
+    let own = blobs.of_cluster(&incarnation);
+    let owner = Name::new(job(0).to_string()).expect("a name");
+    let bytes = bytes::Bytes::from_static(b"left");
+    let left = own.put(&owner, Epoch::new(0), bytes).await;
+    left.expect("put");
+    let mut upload = own.upload(&owner).expect("a name");
+    upload.write(b"left").await.expect("written");
+    upload.finish().await.expect("finished");
+    assert_eq!(blobs.list().await.expect("listed").len(), 2);
+    cluster.world.finish_tasks(job(0));
+    assert_eq!(cluster.end_of_job_manager("jm1").await, ExitCode::Ended);
+    let left = blobs.list().await.expect("listed");
+    assert!(left.is_empty(), "{left:?}");
 }
