@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use sha2::{Digest as _, Sha256};
-use tanist::client::{ClusterClient, ExecuteError, Job, JobExecutionResult, JobId};
+use tanist::client::{ClusterClient, ExecuteError, Job, JobExecutionResult, JobId, JobStatus};
 use tanist::config::{Configuration, LoadOptions};
 use tanist::job::JobBuilder;
 
@@ -70,7 +70,7 @@ async fn main() -> ExitCode {
         anyhow::Ok(result)
     };
     match ended.await {
-        Ok(result) if result.cause.is_none() => ExitCode::SUCCESS,
+        Ok(result) if result.status == JobStatus::Finished => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("{error:#}");

@@ -19,8 +19,9 @@ use crate::process::application::left_by;
 use crate::telemetry::{self, ExitCode};
 
 const EXIT_STATUS: &str = "\
-Exit status of jobmanager and local: 0 the application SUCCEEDED, or a signal asked the process to end; 4 it FAILED; \
-5 it was CANCELED; 10 to 13 not started: configuration, port, operators, directory; 20 fatal error, or nobody knows how the \
+Exit status of jobmanager and local: 0 the application SUCCEEDED, or a signal asked a jobmanager to end; 4 it FAILED; \
+5 it was CANCELED, or a signal ended local and with it the application, whose store was its own; 7 a signal ended local, and the \
+application goes on with the store that is configured; 10 to 13 not started: configuration, port, operators, directory; 20 fatal error, or nobody knows how the \
 application ended; 21 refused for good, also because the program is not the one that the application was started with.";
 
 /// An application: JobManager, TaskManager and client by subcommand
@@ -224,15 +225,32 @@ async fn local(
                 "the application runs at {}",
                 cluster.rest_address()
             ));
-            match Box::pin(cluster.run(stop.clone())).await {
-                _ if stop.is_cancelled() => ExitCode::Interrupted,
-                HostedEnd::JobManager(code) => {
+            let (what, interrupted) = if has_own_store {
+                let what = "the application ends with its cluster".to_owned();
+                (what, ExitCode::JobCanceled)
+            } else {
+                let id = &ha.cluster_id;
+                let what = format!(
+                    "the application has not ended: it goes on with the same high-availability.cluster-id, {id}"
+                );
+                (what, ExitCode::Interrupted)
+            };
+            match Box::pin(cluster.run(stop)).await {
+                HostedEnd::Decided(code) => {
                     if let Some(left) = left_by(&ha).await {
                         say(left);
                     }
                     code
                 }
-                HostedEnd::TaskManager(failure) => failure.code,
+                HostedEnd::JobManager(ExitCode::Ended) => {
+                    say(format_args!("interrupted: {what}"));
+                    interrupted
+                }
+                HostedEnd::JobManager(code) => code,
+                HostedEnd::TaskManager(failure) => {
+                    say(what);
+                    failure.code
+                }
             }
         }
         Err((code, error)) => {

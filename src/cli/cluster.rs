@@ -1,12 +1,13 @@
 //! A JobManager and TaskManagers in this process, for an application that ends with them. Others may join: the store is the
 //! configured one.
 //!
-//! Invariant: a TaskManager that can't go on ends the process, as it does where it is one of its own. The application is not lost
+//! Invariants: where the end of the application was decided, that is what is told, whoever asks this process to end meanwhile. A TaskManager that can't go on ends the process, as it does where it is one of its own. The application is not lost
 //! with that: another process goes on with it, or this one when it is started again.
 
 use std::path::Path;
 use std::time::Duration;
 
+use tanist_ha::failpoint::failpoint;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +31,9 @@ pub(super) struct HostedCluster {
 /// With what a cluster of this process ended here.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HostedEnd {
-    /// As the JobManager did: with the application, or asked to.
+    /// With the application, or refused by it; whatever else happened meanwhile.
+    Decided(ExitCode),
+    /// As the JobManager did otherwise: asked to, or refused by the store.
     JobManager(ExitCode),
     /// A TaskManager could not go on. The application goes on elsewhere, or when it is started again.
     TaskManager(TaskManagerFailure),
@@ -83,11 +86,13 @@ impl HostedCluster {
             taskmanagers.spawn(Box::pin(taskmanager.run(stop_taskmanagers.clone())));
         }
         let stop = stop.child_token();
+        let ending = self.jobmanager.ending();
+        let decided = || ending.code().map(HostedEnd::Decided);
         let running = run_jobmanager(self.jobmanager, &self.configuration, stop.clone());
         let mut jobmanager = Box::pin(running);
         let end = tokio::select! {
             biased;
-            code = &mut jobmanager => HostedEnd::JobManager(code),
+            code = &mut jobmanager => decided().unwrap_or(HostedEnd::JobManager(code)),
             failure = first_failure(&mut taskmanagers) => {
                 say(&failure);
                 // It resigns, so that somebody else leads at once.
@@ -96,9 +101,10 @@ impl HostedCluster {
                 if tokio::time::timeout(bound, jobmanager).await.is_err() {
                     say("the JobManager takes too long to end and is left to the end of this process");
                 }
-                HostedEnd::TaskManager(failure)
+                decided().unwrap_or(HostedEnd::TaskManager(failure))
             }
         };
+        failpoint("hosted.jobmanager-ended").await;
         stop_taskmanagers.cancel();
         let ending = async { while taskmanagers.join_next().await.is_some() {} };
         if tokio::time::timeout(END_TIMEOUT, ending).await.is_err() {

@@ -3,6 +3,11 @@
 //! The cluster is an application whose program submits the one graph, so whoever runs this again with the same
 //! `high-availability.cluster-id` joins it: as a standby while it goes on, and to be told how it ended afterwards.
 
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use tanist_ha::keys::Name;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobGraph;
 
@@ -12,13 +17,22 @@ use super::host::Host;
 use super::output::{answer_json, say};
 use super::progress::Progress;
 use super::run::{Files, compile_job};
-use crate::client::ClusterClient;
+use crate::client::{ClusterClient, JobInfo};
 use crate::config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
 use crate::job::artifact::{digest, hex};
 use crate::job::slots_needed;
 use crate::process::application::{job_id_of, left_by};
 use crate::process::{ApplicationSetup, ha};
 use crate::telemetry::ExitCode;
+
+/// How long whoever stands by may take to end, once the job has.
+const STANDBY_TIMEOUT: Duration = Duration::from_secs(10);
+/// From one look at a job that is not submitted yet, or that nobody leads at present, to the next.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONG_PAUSE: Duration = Duration::from_secs(1);
+/// How often is tried to remove an embedded store.
+const MOST_REMOVALS: u32 = 20;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn per_job(
     load: LoadOptions,
@@ -66,10 +80,23 @@ pub(super) async fn per_job(
                 "{left}; the cluster {cluster_id} is kept: run this again with -D high-availability.cluster-id={cluster_id} to try again"
             ));
         }
-        None if is_own => remove_store(&configuration).await,
+        None if is_own => remove_when_all_have_ended(&configuration).await,
         None => {}
     }
     code
+}
+
+/// Who stands by reads in the store how the job ended.
+async fn remove_when_all_have_ended(configuration: &Configuration) {
+    let why = match ha::until_nobody_contends(configuration.ha(), STANDBY_TIMEOUT).await {
+        Ok(true) => return remove_store(configuration).await,
+        Ok(false) => "other JobManagers of it have not ended yet".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let cluster_id = &configuration.ha().cluster_id;
+    say(format_args!(
+        "what the store has of the cluster {cluster_id} is kept: {why}"
+    ));
 }
 
 async fn host(
@@ -109,7 +136,8 @@ async fn host(
         ));
     };
     let code = match end {
-        _ if host.stop.is_cancelled() => {
+        HostedEnd::Decided(code) => code,
+        HostedEnd::JobManager(ExitCode::Ended) => {
             goes_on();
             return ExitCode::Interrupted;
         }
@@ -117,7 +145,7 @@ async fn host(
             goes_on();
             return failure.code;
         }
-        HostedEnd::JobManager(code) => code,
+        HostedEnd::JobManager(code) => return code,
     };
     let how = match code {
         ExitCode::Ended => "FINISHED",
@@ -173,21 +201,47 @@ async fn show_progress(
     rest: &str,
     job: JobId,
 ) -> std::convert::Infallible {
-    let mut progress = Progress::new();
     let addresses = [rest.to_owned()];
     if let Ok(client) = ClusterClient::connect_to(configuration, &addresses).await {
-        while client
-            .job(job)
-            .result_with(|info| progress.update(info))
-            .await
-            .is_err_and(|error| error.is_not_found())
-        {
+        follow(&client, &configuration.ha().cluster_id, job).await;
+    }
+    std::future::pending().await
+}
+
+/// Shows how the job gets on, to its end.
+async fn follow(client: &ClusterClient, cluster_id: &Name, job: JobId) {
+    let mut progress = Progress::new();
+    let mut told = None;
+    loop {
+        let seen = |info: &JobInfo| {
+            if info.quarantine.is_none() {
+                told = None;
+            }
+            progress.update(info);
+        };
+        let pause = match client.job(job).result_with(seen).await {
+            Ok(result) => match result.info.quarantine {
+                None => break,
+                // That is no end: somebody may have it led again.
+                Some(reason) => {
+                    if told.as_ref() != Some(&reason) {
+                        progress.end();
+                        say(format_args!(
+                            "job {job} is quarantined: {reason}. It is led again by: tanist job quarantine retry {job} \
+                             -D high-availability.cluster-id={cluster_id}"
+                        ));
+                        told = Some(reason);
+                    }
+                    LONG_PAUSE
+                }
+            },
             // It is not submitted yet.
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
+            Err(error) if error.is_not_found() => FIRST_PAUSE,
+            Err(_) => LONG_PAUSE,
+        };
+        tokio::time::sleep(pause).await;
     }
     progress.end();
-    std::future::pending().await
 }
 
 /// The configuration with a cluster id of its own, unless one is chosen, and with free ports where none are. Whether the id is
@@ -223,8 +277,7 @@ async fn remove_store(configuration: &Configuration) {
     let cluster_id = options.cluster_id.as_str();
     let removed = match &options.backend {
         BackendOptions::Embedded(embedded) => {
-            let directory = embedded.directory.join(cluster_id);
-            std::fs::remove_dir_all(directory).map_err(|error| error.to_string())
+            remove_directory(&embedded.directory.join(cluster_id)).await
         }
         BackendOptions::Etcd(_) | BackendOptions::Zookeeper(_) => {
             let removed = ha::remove_cluster(options).await;
@@ -235,5 +288,67 @@ async fn remove_store(configuration: &Configuration) {
         say(format_args!(
             "what the store has of the cluster {cluster_id} could not be removed: {error}"
         ));
+    }
+}
+
+/// Removes a directory with all that is in it. Processes that just end may still put a file there.
+async fn remove_directory(directory: &Path) -> Result<(), String> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match std::fs::remove_dir_all(directory) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) if tries == MOST_REMOVALS => return Err(error.to_string()),
+            Err(_) => tokio::time::sleep(REMOVAL_PAUSE).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::IntoFuture as _;
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::StatusCode;
+    use axum::routing::get;
+    use axum::{Json, Router};
+    use serde_json::json;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_is_followed_over_a_quarantine_to_its_end() {
+        let job = |state: &str, quarantine: Option<&str>| {
+            json!({
+                "jid": "0".repeat(32), "name": "count", "state": state, "start-time": 1, "end-time": -1,
+                "duration": 200, "vertices": [], "quarantine": quarantine
+            })
+        };
+        let answers = [
+            (StatusCode::NOT_FOUND, json!({"errors": ["no such job"]})),
+            (StatusCode::OK, job("SUSPENDED", Some("bit rot"))),
+            (StatusCode::OK, job("RUNNING", None)),
+            (StatusCode::BAD_REQUEST, json!({"errors": ["no answer"]})),
+            (StatusCode::OK, job("FINISHED", None)),
+        ];
+        let left = Arc::new(Mutex::new(answers.into_iter()));
+        let asked = left.clone();
+        let tell = async move || {
+            let next = asked.lock().expect("nothing panics holding it").next();
+            let (status, body) = next.expect("nobody asks after its end");
+            (status, Json(body))
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let router = Router::new().route("/v1/jobs/{job}", get(tell));
+        tokio::spawn(axum::serve(listener, router).into_future());
+        let configuration = Configuration::defaults();
+        let client = ClusterClient::connect_to(&configuration, &[address]).await;
+        let client = client.expect("it has an address");
+        follow(&client, &configuration.ha().cluster_id, JobId::from_bits(0)).await;
+        assert!(left.lock().expect("nothing panicked").next().is_none());
     }
 }

@@ -137,7 +137,7 @@ async fn an_application_whose_taskmanager_hangs_ends_its_process_and_goes_on_in_
     assert_eq!(failure.code, ExitCode::Fatal, "{failure}");
     assert!(failure.cause.contains("did not end within"), "{failure}");
     shared.let_go();
-    assert_eq!(run(2).await, HostedEnd::JobManager(ExitCode::Ended));
+    assert_eq!(run(2).await, HostedEnd::Decided(ExitCode::Ended));
 }
 
 #[tokio::test(flavor = "multi_thread")]

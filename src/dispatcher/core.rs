@@ -16,7 +16,7 @@ pub struct SubmissionKey {
 }
 
 impl SubmissionKey {
-    /// That of a job whose record of it can't be read at present.
+    /// That of a job whose record of it can't be read, or could not be when the job ended.
     pub fn unknown() -> SubmissionKey {
         SubmissionKey {
             token: String::new(),
@@ -177,6 +177,13 @@ pub fn admit(submission: &Submission, known: Known<'_>, now: &Times) -> GatewayR
         } else {
             Admission::Repeated
         }),
+        Known::Accepted(key) | Known::Ended { key, .. } if key.is_unknown() => {
+            Err(GatewayError::Incomparable(format!(
+                "job {} was already submitted, and whether this is the same submission can't be told, as its record can't be \
+                 read: choose another job id if it is another job",
+                submission.job
+            )))
+        }
         Known::Accepted(key) | Known::Ended { key, .. } => {
             let what = if key.digest == submission.key.digest {
                 "another submission of the same graph"
@@ -336,6 +343,19 @@ mod tests {
             let refusal = admit(&other, Known::Accepted(&first.key), &at(50));
             assert!(
                 matches!(refusal, Err(GatewayError::Conflict(_))),
+                "{refusal:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_compared_is_not_called_another_job() {
+        let key = &SubmissionKey::unknown();
+        let ended = Known::Ended { key, dirty: true };
+        for known in [Known::Accepted(key), ended] {
+            let refusal = admit(&submission("t", 1), known, &at(50));
+            assert!(
+                matches!(&refusal, Err(GatewayError::Incomparable(reason)) if !reason.contains("another graph")),
                 "{refusal:?}"
             );
         }

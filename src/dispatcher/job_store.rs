@@ -74,8 +74,8 @@ impl From<JobStoreError> for GatewayError {
             JobStoreError::Refused(Error::TooLarge { .. }) | JobStoreError::NotUploaded(_) => {
                 GatewayError::Invalid(error.to_string())
             }
-            // The blob store gave no answer: nothing was written.
-            JobStoreError::Refused(cause) if cause.outcome() == Outcome::Transient => {
+            // The blob store gave no answer, or denies it at present: nothing was written.
+            JobStoreError::Refused(cause) if may_pass(cause) => {
                 GatewayError::NotYet(error.to_string())
             }
             JobStoreError::Refused(_) => GatewayError::Internal(error.to_string()),
@@ -405,6 +405,8 @@ mod tests {
             reason: "the token has expired".to_owned(),
         };
         assert!(may_pass(&denied));
+        let refusal = GatewayError::from(JobStoreError::Refused(denied));
+        assert!(refusal.is_retryable(), "{refusal:?}");
         let too_large = Error::TooLarge {
             store: "etcd",
             what: "a record",
@@ -412,6 +414,8 @@ mod tests {
             limit: 1,
         };
         assert!(!may_pass(&too_large));
+        let refusal = GatewayError::from(JobStoreError::Refused(too_large));
+        assert!(!refusal.is_retryable(), "{refusal:?}");
     }
 
     #[test]

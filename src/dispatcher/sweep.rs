@@ -93,8 +93,26 @@ impl Holdings {
 }
 
 impl JobStore {
-    /// Deletes objects that nothing points to and that are older than `grace`. How many it were.
+    /// Deletes objects that nothing points to and what ended processes were writing, if they are older than `grace`. How many objects
+    /// it were.
     pub async fn sweep(&self, grace: Duration) -> Result<usize, JobStoreError> {
+        let Some(blobs) = self.records.blobs() else {
+            return Ok(0);
+        };
+        let swept = self.sweep_objects(grace).await;
+        let unfinished = blobs.remove_unfinished(grace).await;
+        if let Ok(files) =
+            unfinished.inspect_err(|error| debug!(%error, "unfinished files are left"))
+            && files > 0
+        {
+            info!(files, "removed what ended processes were writing");
+        }
+        swept
+    }
+
+    /// The same of objects alone: those of this cluster. What is being written may be another one's, and where nothing is submitted any
+    /// more no object needs a grace.
+    pub async fn sweep_objects(&self, grace: Duration) -> Result<usize, JobStoreError> {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
         };
@@ -121,13 +139,6 @@ impl JobStore {
         }
         if swept > 0 {
             info!(objects = swept, "removed objects that nothing points to");
-        }
-        let unfinished = blobs.remove_unfinished(grace).await;
-        if let Ok(files) =
-            unfinished.inspect_err(|error| debug!(%error, "unfinished files are left"))
-            && files > 0
-        {
-            info!(files, "removed what ended processes were writing");
         }
         refused.map_or(Ok(swept), |error| Err(JobStoreError::Refused(error)))
     }

@@ -71,6 +71,9 @@ pub enum GatewayError {
     /// It exists already, with other content, or is in a state that does not allow this.
     #[error("{0}")]
     Conflict(String),
+    /// It exists already, and whether with this content can't be told: its record can't be read.
+    #[error("{0}")]
+    Incomparable(String),
     /// The request itself is wrong.
     #[error("{0}")]
     Invalid(String),
@@ -101,6 +104,7 @@ impl GatewayError {
             | GatewayError::Unknown(_) => true,
             GatewayError::NotFound(_)
             | GatewayError::Conflict(_)
+            | GatewayError::Incomparable(_)
             | GatewayError::Invalid(_)
             | GatewayError::Internal(_) => false,
         }

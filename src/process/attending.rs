@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tanist_ha::store::cache::Records;
 use tanist_ha::{Error, Result};
+use tokio::sync::watch;
 
 use super::application::{self, ApplicationSetup, ApplicationTerm, Standing};
 use super::term::TermServices;
@@ -31,6 +32,7 @@ pub(super) async fn attend_application(
     resources: ResourceManagerHandle,
     store: &Arc<JobStore>,
     standing: Standing,
+    has_recovered: watch::Receiver<bool>,
 ) {
     let Some(setup) = services.application.clone() else {
         return std::future::pending().await;
@@ -45,6 +47,7 @@ pub(super) async fn attend_application(
         jobs: store.clone(),
         ending: services.ending.clone(),
         driver: services.driver.clone(),
+        has_recovered,
     };
     application::attend(term, standing).await;
 }

@@ -78,6 +78,7 @@ pub(super) struct Contender {
     cache: watch::Sender<CacheStatus>,
     peers: watch::Sender<Option<PeersHandle>>,
     lacking_permissions: watch::Sender<LackingPermissions>,
+    ending: Ending,
 }
 
 impl Contender {
@@ -91,7 +92,13 @@ impl Contender {
             cache: watch::Sender::default(),
             peers: watch::Sender::new(None),
             lacking_permissions: watch::Sender::new(None),
+            ending: Ending::default(),
         }
+    }
+
+    /// How its application ended, once that is decided.
+    pub(super) fn ending(&self) -> Ending {
+        self.ending.clone()
     }
 
     /// The components of the term that it leads, at each moment.
@@ -191,7 +198,7 @@ impl Contender {
             blobs: of.blobs.clone(),
             application: of.application.clone(),
             driver: of.driver.clone(),
-            ending: Ending::default(),
+            ending: self.ending.clone(),
             last_led: Arc::default(),
         };
         let code = lead_term_after_term(&terms, &opened, &mut cache, stop).await;
@@ -234,14 +241,14 @@ async fn lead_term_after_term(
                     tokio::select! {
                         _ = &mut leading => {
                             give_back(services, opened, std::future::ready(())).await;
-                            return ExitCode::Ended;
+                            return asked_to_end(services);
                         }
                         _ = peers.leave() => {}
                     }
                 }
                 services.current.end();
                 give_back(services, opened, leading).await;
-                return ExitCode::Ended;
+                return asked_to_end(services);
             }
         };
         if let Some(end) = services.ending.decided() {
@@ -265,6 +272,17 @@ async fn lead_term_after_term(
                 }
             }
         }
+    }
+}
+
+/// What a process ends with that was asked to: as its application did, if that ended meanwhile.
+fn asked_to_end(services: &TermServices) -> ExitCode {
+    match services.ending.decided() {
+        Some(end) => {
+            end.code.log_last_words(&end.cause);
+            end.code
+        }
+        None => ExitCode::Ended,
     }
 }
 

@@ -20,6 +20,9 @@ use crate::config::{BackendOptions, HaOptions, MemorySize, StorageLocation, Stor
 
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const SLOWEST_RETRY: Duration = Duration::from_secs(5);
+/// The pauses between two looks at who contends.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
+const SLOWEST_LOOK: Duration = Duration::from_millis(500);
 
 /// Options of the configured backend.
 #[derive(Debug, Clone)]
@@ -148,6 +151,22 @@ pub async fn remove_cluster(options: &HaOptions) -> Result<()> {
             "an embedded store has no servers: remove its directory".into(),
         )),
     }
+}
+
+/// Waits until no JobManager contends for the cluster any more, or is asked no longer than for `patience`. Whether that is so.
+pub async fn until_nobody_contends(options: &HaOptions, patience: Duration) -> Result<bool> {
+    let process = ProcessId::new("observer");
+    let driver = Backend::of(options).open_driver(process, false).await?;
+    let waiting = async {
+        let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+        while !driver.members().await?.is_empty() {
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+        Ok(true)
+    };
+    let waited = tokio::time::timeout(patience, waiting).await;
+    driver.close().await;
+    waited.unwrap_or(Ok(false))
 }
 
 async fn open_blobs(storage: &StorageOptions) -> Result<BlobStore> {

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::application::ApplicationSetup;
+use super::application::{ApplicationSetup, Ending};
 use super::contender::{Contender, ContenderOptions};
 use super::ha::{self, Backend};
 use super::listen::{self, BindError};
@@ -104,6 +104,11 @@ impl JobManager {
     /// Whose cluster it leads; none: a session's.
     pub fn application(&self) -> Option<&ApplicationSetup> {
         self.contender.application()
+    }
+
+    /// How its application ended, once that is decided: the code of [`run`](JobManager::run) alone does not tell that from being asked to end.
+    pub(crate) fn ending(&self) -> Ending {
+        self.contender.ending()
     }
 
     /// Where this process is reached: `rpc`, `rest`, `blob`.

@@ -15,6 +15,7 @@ use tanist_ha::election::LeaderSession;
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_proto::id::JobId;
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::adoptions::Adoptions;
@@ -104,14 +105,15 @@ pub(super) fn suspects(recovered: &RecoveredJobs) -> Vec<JobId> {
     suspects
 }
 
-/// Starts the suspects among so many recovered jobs, and says in the record when everything stands. Never ends; ends with the
-/// term, by being dropped.
+/// Starts the suspects among so many recovered jobs, and says in the record, and then to `is_finished`, when everything stands. Never ends;
+/// ends with the term, by being dropped.
 pub(super) async fn finish_recovery(
     recovered: usize,
     mut suspects: Vec<JobId>,
     dispatcher: &DispatcherHandle,
     adoptions: &Adoptions,
     record: &TermRecord,
+    is_finished: &watch::Sender<bool>,
 ) -> Infallible {
     if suspects.is_empty() {
         adoptions.all_started();
@@ -154,5 +156,6 @@ pub(super) async fn finish_recovery(
     };
     // Not only for people: as long as it says otherwise, a later end of the process accuses those that were started last.
     let _over = record.note_surely(stands).await;
+    is_finished.send_replace(true);
     std::future::pending().await
 }

@@ -22,6 +22,7 @@ use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
@@ -257,12 +258,15 @@ async fn lead_on(
                 interval: services.options.heartbeat.interval,
                 timeout: services.options.heartbeat.timeout,
             };
+            // Where there are no jobs the record says so from the beginning.
+            let has_recovered = watch::Sender::new(jobs == 0);
             let attending = attend_application(
                 services,
                 &term.components,
                 resources.clone(),
                 &store,
                 standing,
+                has_recovered.subscribe(),
             );
             // Nobody waits for this, and nobody is held up by it.
             let grace = services.options.ha.blob_orphan_grace;
@@ -279,6 +283,7 @@ async fn lead_on(
                     &term.components.dispatcher,
                     &term.adoptions,
                     &record,
+                    &has_recovered,
                 ) => match never {},
                 never = keep_pulse(
                     reports,

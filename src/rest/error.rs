@@ -58,7 +58,7 @@ impl From<GatewayError> for RestError {
         let status = match &error {
             GatewayError::Invalid(_) => StatusCode::BAD_REQUEST,
             GatewayError::NotFound(_) => StatusCode::NOT_FOUND,
-            GatewayError::Conflict(_) => StatusCode::CONFLICT,
+            GatewayError::Conflict(_) | GatewayError::Incomparable(_) => StatusCode::CONFLICT,
             GatewayError::NotYet(_)
             | GatewayError::Unreachable { .. }
             | GatewayError::NoAnswer { .. }

@@ -17,6 +17,7 @@ pub(super) fn to_status(error: GatewayError) -> Status {
         GatewayError::NotYet(text)
         | GatewayError::NotFound(text)
         | GatewayError::Conflict(text)
+        | GatewayError::Incomparable(text)
         | GatewayError::Invalid(text)
         | GatewayError::Unknown(text)
         | GatewayError::Internal(text) => text.clone(),
@@ -31,6 +32,7 @@ pub(super) fn to_status(error: GatewayError) -> Status {
         }
         GatewayError::NotFound(_) => Status::not_found(message),
         GatewayError::Conflict(_) => Status::already_exists(message),
+        GatewayError::Incomparable(_) => Status::data_loss(message),
         GatewayError::Invalid(_) => Status::invalid_argument(message),
         GatewayError::Unknown(_) => Status::aborted(message),
         GatewayError::Internal(_) => Status::internal(message),
@@ -61,6 +63,7 @@ pub(super) fn from_status(target: &str, status: Status) -> GatewayError {
         }
         Code::NotFound => GatewayError::NotFound(reason),
         Code::AlreadyExists => GatewayError::Conflict(reason),
+        Code::DataLoss => GatewayError::Incomparable(reason),
         Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted => {
             GatewayError::Invalid(reason)
         }
@@ -72,7 +75,6 @@ pub(super) fn from_status(target: &str, status: Status) -> GatewayError {
         | Code::PermissionDenied
         | Code::Unimplemented
         | Code::Internal
-        | Code::DataLoss
         | Code::Unauthenticated => GatewayError::Internal(reason),
     }
 }
@@ -100,6 +102,7 @@ mod tests {
             GatewayError::NotYet("recovering".to_owned()),
             GatewayError::NotFound("no job".to_owned()),
             GatewayError::Conflict("taken".to_owned()),
+            GatewayError::Incomparable("unreadable".to_owned()),
             GatewayError::Invalid("no name".to_owned()),
             GatewayError::Unknown("ask again".to_owned()),
             GatewayError::Internal("broken".to_owned()),

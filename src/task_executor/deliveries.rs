@@ -189,6 +189,7 @@ impl Core {
             | GatewayError::NoAnswer { .. }
             | GatewayError::NotYet(_)
             | GatewayError::Conflict(_)
+            | GatewayError::Incomparable(_)
             | GatewayError::Invalid(_)
             | GatewayError::Unknown(_)
             | GatewayError::Internal(_) => {}

@@ -11,7 +11,7 @@ use tanist::application::{Application, job_id_of};
 use tanist::client::{ClientError, ClusterClient, ExecuteError};
 use tanist::config::{Configuration, LoadOptions};
 use tanist::job::{JobBuilder, StreamGraph};
-use tanist_chaos::{Store, StoreKind};
+use tanist_chaos::{Store, StoreKind, wait_for};
 use tanist_ha::keys::Name;
 use tanist_proto::v1::JobStatus;
 use tokio::process::{Child, Command};
@@ -25,11 +25,15 @@ const BOUND: Duration = Duration::from_secs(60);
 const TICKS: u64 = 900;
 const RATE: u64 = 300;
 
+/// A process of this name has the store that it would have if nobody chose one.
+const OWN_STORE: &str = "own-store";
+
 on_stores! {
     usually on embedded(Embedded) {
         an_application_outlives_its_leader_and_ends_once_in_every_process,
         a_leader_that_is_killed_between_any_two_steps_changes_nothing_about_the_end,
         a_jobmanager_that_is_asked_to_end_keeps_the_application,
+        a_signal_to_local_ends_the_application_if_its_store_goes_with_it,
         a_cluster_for_one_job_ends_as_the_job_does_and_finds_it_ended,
     }
 }
@@ -126,13 +130,19 @@ impl Processes {
 
     fn start_with(&self, command: &str, id: &str, failpoints: &str) -> anyhow::Result<Child> {
         let mut arguments = vec![command.to_owned()];
-        if command == "jobmanager" {
+        if command != "taskmanager" {
             let directory = self.path().to_string_lossy();
             arguments.extend(["--param".to_owned(), format!("directory={directory}")]);
             arguments.extend(["--param".to_owned(), format!("ticks={}", self.ticks)]);
+        }
+        if command == "jobmanager" {
             arguments.extend(["-D".to_owned(), format!("jobmanager.id={id}")]);
         }
+        let is_left_out = |key: &str| id == OWN_STORE && key.starts_with("high-availability.");
         for (key, value) in self.settings() {
+            if is_left_out(&key) {
+                continue;
+            }
             arguments.extend(["-D".to_owned(), format!("{key}={value}")]);
         }
         let mut program = Command::new(std::env::current_exe()?);
@@ -343,9 +353,7 @@ async fn a_jobmanager_that_is_asked_to_end_keeps_the_application(
     let mut worker = processes.start("taskmanager", "tm-1")?;
     let client = processes.client().await?;
     processes.wait_until_ticking(&client).await?;
-    let pid = first.id().context("it runs")?;
-    let pid = rustix::process::Pid::from_raw(pid.try_into()?).context("a process id")?;
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+    ask_to_end(&first)?;
     let code = processes.code_of(&mut first, "jm-1").await?;
     ensure!(code == Some(0), "{code:?}:\n{}", processes.log("jm-1"));
     ensure!(
@@ -358,6 +366,44 @@ async fn a_jobmanager_that_is_asked_to_end_keeps_the_application(
     ensure!(code == Some(0), "{code:?}:\n{}", processes.log("jm-2"));
     processes.code_of(&mut worker, "tm-1").await?;
     processes.check_succeeded().await
+}
+
+fn ask_to_end(process: &Child) -> anyhow::Result<()> {
+    let pid = process.id().context("it runs")?;
+    let pid = rustix::process::Pid::from_raw(pid.try_into()?).context("a process id")?;
+    Ok(rustix::process::kill_process(
+        pid,
+        rustix::process::Signal::TERM,
+    )?)
+}
+
+async fn a_signal_to_local_ends_the_application_if_its_store_goes_with_it(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    for (id, expected, told) in [
+        (OWN_STORE, 5, "ends with its cluster"),
+        ("configured", 7, "goes on with the same"),
+    ] {
+        let processes = Processes::new(kind, TICKS).await?;
+        let mut local = processes.start("local", id)?;
+        let has_started = async || {
+            ensure!(processes.runs()? > 0, "{}", processes.log(id));
+            anyhow::Ok(())
+        };
+        wait_for("the program to start", BOUND, has_started).await?;
+        ask_to_end(&local)?;
+        let code = processes.code_of(&mut local, id).await?;
+        let said = processes.log(id);
+        ensure!(code == Some(expected), "{id}: {code:?}:\n{said}");
+        ensure!(said.contains(told), "{id}:\n{said}");
+        if expected == 7 {
+            let mut again = processes.start("local", id)?;
+            let code = processes.code_of(&mut again, id).await?;
+            ensure!(code == Some(0), "{code:?}:\n{}", processes.log(id));
+            processes.check_succeeded().await?;
+        }
+    }
+    Ok(())
 }
 
 const JOB: &str = "\

@@ -30,6 +30,8 @@ on_stores! {
     usually on embedded(Embedded) {
         the_standby_of_a_job_with_a_cluster_of_its_own_ends_as_the_job_did_when_its_leader_dies_at_the_end,
         taskmanagers_of_one_process_keep_their_files_apart_and_leave_none,
+        a_signal_that_comes_after_the_end_changes_nothing_about_it,
+        who_stands_by_for_a_job_whose_cluster_has_an_id_that_nobody_chose_ends_as_it_did,
     }
 }
 
@@ -92,6 +94,60 @@ async fn taskmanagers_of_one_process_keep_their_files_apart_and_leave_none(
     Ok(())
 }
 
+async fn a_signal_that_comes_after_the_end_changes_nothing_about_it(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let cluster = PerJob::new(kind, 1).await?;
+    let held = cluster.path("held");
+    std::fs::write(&held, "")?;
+    std::fs::write(cluster.path("go"), "")?;
+    let place = "hosted.jobmanager-ended";
+    let armed = format!("{place}=hold-while:{}", held.to_string_lossy());
+    let mut running = cluster.start_of("leader", &armed, None, 1)?;
+    cluster.until_logged("leader", place).await?;
+    let pid = running.id().context("it runs")?;
+    let pid = rustix::process::Pid::from_raw(pid.try_into()?).context("a process id")?;
+    rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
+    cluster.until_logged("leader", "asked to end").await?;
+    std::fs::remove_file(&held)?;
+    let code = cluster.code_of(&mut running).await?;
+    ensure!(code == Some(4), "{code:?}: {}", cluster.logs());
+    let said = cluster.log("leader");
+    ensure!(!said.contains("has not ended"), "{said}");
+    cluster.check_that_the_store_is_empty(kind)
+}
+
+async fn who_stands_by_for_a_job_whose_cluster_has_an_id_that_nobody_chose_ends_as_it_did(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let cluster = PerJob::new(kind, 1).await?;
+    let mut leader = cluster.start_of("leader", "", None, 1)?;
+    cluster
+        .until("leader", |own| own["role"] == "leading")
+        .await?;
+    cluster.until_it_runs().await?;
+    let said = cluster.log("leader");
+    let id = said.split("has the cluster ").nth(1);
+    let id = id.and_then(|text| text.split_whitespace().next());
+    let id = id.context("it names its cluster")?;
+    let names = ["standby", "late"];
+    let mut standbys = Vec::new();
+    for name in names {
+        standbys.push(cluster.start_of(name, "", Some(id), 1)?);
+        let is_current = |own: &Value| own["role"] == "standby" && own["cache"]["behind"] == 0;
+        cluster.until(name, is_current).await?;
+    }
+    std::fs::write(cluster.path("go"), "")?;
+    for (name, process) in names.iter().zip(&mut standbys) {
+        let code = cluster.code_of(process).await?;
+        ensure!(code == Some(4), "{name}: {code:?}: {}", cluster.logs());
+    }
+    let code = cluster.code_of(&mut leader).await?;
+    ensure!(code == Some(4), "{code:?}: {}", cluster.logs());
+    cluster.check_that_the_store_is_empty(kind)
+}
+
 /// The processes of a job, in a directory.
 struct PerJob {
     directory: tempfile::TempDir,
@@ -138,23 +194,33 @@ impl PerJob {
         Ok(())
     }
 
+    fn id(&self) -> anyhow::Result<String> {
+        let id = self.directory.path().file_name();
+        let id = id.context("a directory has a name")?;
+        Ok(id.to_string_lossy().into_owned())
+    }
+
     /// Its command, logging everything that matters; `-D` and `--param` may follow.
     fn command(&self, job: &Path) -> anyhow::Result<Command> {
-        let id = self.directory.path().file_name();
-        let id = id.context("a directory has a name")?.to_string_lossy();
+        let id = self.id()?;
+        Ok(self.command_in(job, Some(&id)))
+    }
+
+    /// The same in the cluster with this id; none: one that nobody chooses.
+    fn command_in(&self, job: &Path, id: Option<&str>) -> Command {
         let mut settings = self.store.settings(&self.path("store"), false);
-        let text = |path: &Path| path.to_string_lossy().into_owned();
-        settings.extend([
-            ("high-availability.cluster-id".to_owned(), id.into_owned()),
-            ("io.tmp.dirs".to_owned(), text(self.directory.path())),
-        ]);
+        let id_of = |id: &str| ("high-availability.cluster-id".to_owned(), id.to_owned());
+        settings.extend(id.map(id_of));
+        let directory = self.directory.path().to_string_lossy();
+        settings.push(("io.tmp.dirs".to_owned(), directory.into_owned()));
+        settings.push(("log.level".to_owned(), "info".to_owned()));
         let mut command = Command::new(PROGRAM);
         command.args(["run", "--target", "per-job", "-v"]).arg(job);
         for (key, value) in settings {
             command.args(["-D", &format!("{key}={value}")]);
         }
         command.env_remove("TANIST_TEST_ALL").env("NO_COLOR", "1");
-        Ok(command)
+        command
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -177,8 +243,19 @@ impl PerJob {
     }
 
     fn start_with(&self, name: &str, failpoints: &str, code: u8) -> anyhow::Result<Child> {
+        let id = self.id()?;
+        self.start_of(name, failpoints, Some(&id), code)
+    }
+
+    fn start_of(
+        &self,
+        name: &str,
+        failpoints: &str,
+        id: Option<&str>,
+        code: u8,
+    ) -> anyhow::Result<Child> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let mut command = self.command(&job_file("once.yaml"))?;
+        let mut command = self.command_in(&job_file("once.yaml"), id);
         let parameters = [
             ("runs", text(&self.path("runs"))),
             ("go", text(&self.path("go"))),
@@ -196,6 +273,25 @@ impl PerJob {
             anyhow::Ok(())
         })
         .await
+    }
+
+    async fn until_logged(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        wait_for(text, BOUND, async || {
+            ensure!(self.log(name).contains(text), "{}", self.log(name));
+            anyhow::Ok(())
+        })
+        .await
+    }
+
+    /// Nothing is left of a cluster whose id nobody chose.
+    fn check_that_the_store_is_empty(&self, kind: StoreKind) -> anyhow::Result<()> {
+        if kind == StoreKind::Embedded {
+            let left = std::fs::read_dir(self.path("store"))?.flatten();
+            // Beside the clusters there are the blobs of all of them.
+            let left: Vec<_> = left.filter(|it| it.file_name() != "blobs").collect();
+            ensure!(left.is_empty(), "{left:?}: {}", self.logs());
+        }
+        Ok(())
     }
 
     /// Waits until a process says this of itself.

@@ -14,6 +14,7 @@ use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::store::{CoordinationStore, Write};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
@@ -41,6 +42,8 @@ pub(in crate::process) struct ApplicationTerm {
     pub ending: Ending,
     /// Who starts TaskManagers, if anybody does.
     pub driver: Option<Arc<dyn ResourceManagerDriver>>,
+    /// Whether the term's record says that all jobs stand.
+    pub has_recovered: watch::Receiver<bool>,
 }
 
 /// Returns when the process is to end, which `ending` then says; never if the term ends first.
@@ -86,9 +89,10 @@ impl ApplicationTerm {
                 failpoint("application.recorded").await;
                 record
             }
-            Standing::Recovered(record) => *record,
+            Standing::Recovered(record) => self.take_over(*record).await?,
         };
         if record.status == ApplicationStatus::Running {
+            self.all_stand().await;
             match self.run_program(&mut record).await {
                 Cause::Status(ApplicationStatus::Unknown, diagnosis) => {
                     return Ok(self.unknown(diagnosis).await);
@@ -114,11 +118,37 @@ impl ApplicationTerm {
             );
         }
         match end::carry_out(self, &mut record).await {
+            // What this process brings never ran.
+            Ok(()) if !record.is_of(&self.setup) => {
+                let reason = record.is_of_another(&self.cluster_id);
+                Ok((ExitCode::Refused, reason))
+            }
             Ok(()) => Ok((record.status.exit_code(), last_words(&record))),
             Err(Unfinished::Refused(error)) => Err(error),
             Err(Unfinished::Stuck(why)) => Ok(self
                 .unknown(format!("{}; {why}", last_words(&record)))
                 .await),
+        }
+    }
+
+    /// The record to go on from. Where whoever began did not come to submit anything, and was another application of this name, the cluster
+    /// is this one's from here on.
+    async fn take_over(&self, record: ApplicationRecord) -> Result<ApplicationRecord, Error> {
+        let has_begun =
+            || record.status != ApplicationStatus::Running || !record.submitted.is_empty();
+        if record.is_of(&self.setup) || has_begun() || !self.all_jobs().await.is_empty() {
+            return Ok(record);
+        }
+        let record = ApplicationRecord::begin(&self.setup, wall_clock_ms());
+        self.commit(vec![record.write(&self.cluster_id)]).await?;
+        Ok(record)
+    }
+
+    /// The program may end its process, and no job of it is to be taken for what did that. Never returns if the term ends first.
+    async fn all_stand(&self) {
+        let mut has_recovered = self.has_recovered.clone();
+        if has_recovered.wait_for(|has| *has).await.is_err() {
+            std::future::pending().await
         }
     }
 

@@ -268,6 +268,11 @@ impl ApplicationContext {
                 failpoint("application.submitted").await;
                 Ok(submitted)
             }
+            // The id is this application's: nobody else has submitted it. If it is set aside, somebody has to say what becomes of it.
+            Err(GatewayError::Incomparable(reason)) => {
+                warn!(%job, reason, "what the program submits can't be compared with the job that is there");
+                self.goes_on_with(job, position).await
+            }
             Err(GatewayError::Conflict(reason)) => {
                 let error = ApplicationError::AnotherGraph {
                     job,
@@ -296,13 +301,13 @@ impl ApplicationContext {
         }
     }
 
-    /// Has the job that an earlier run submitted, of which some files can't be compared.
+    /// Has the job that an earlier run submitted, though it can't be compared with what this one submits.
     async fn goes_on_with(
         &self,
         job: JobId,
         position: u32,
     ) -> Result<ApplicationJob, ApplicationError> {
-        info!(%job, position, "the application goes on with its job, whose files are not compared");
+        info!(%job, position, "the application goes on with its job, which is not compared");
         self.note_submitted(position, job).await?;
         Ok(self.has(job))
     }

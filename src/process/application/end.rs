@@ -37,7 +37,14 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
 /// What is left of ended jobs and terms, of which no reader needs more than the tombstone.
 /// A worker that is left ends when it finds no record of itself.
-const REMOVED: [Kind; 3] = [Kind::Descriptions, Kind::Workers, Kind::History];
+const REMOVED: [Kind; 4] = [
+    Kind::Descriptions,
+    Kind::Workers,
+    Kind::Doomed,
+    Kind::History,
+];
+/// How long a blob store may take to give up what former leaders left there.
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of how many jobs it is said what they left.
 const TOLD: usize = 3;
 
@@ -79,6 +86,7 @@ pub(super) async fn carry_out(
             break;
         }
     }
+    sweep(term).await;
     for kind in REMOVED {
         remove(term, kind).await?;
     }
@@ -258,6 +266,21 @@ async fn forget_jobs(term: &ApplicationTerm) -> bool {
             }
         }
         tokio::time::sleep(backoff.next_delay()).await;
+    }
+}
+
+/// Removes the objects that nothing points to, however young: nothing is submitted any more, and nobody looks for them later. What the blob
+/// store does not give up stays.
+async fn sweep(term: &ApplicationTerm) {
+    let sweeping = term.jobs.sweep_objects(Duration::ZERO);
+    match tokio::time::timeout(SWEEP_TIMEOUT, sweeping).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => {
+            warn!(%error, "objects of the cluster that nothing points to are left in the blob store");
+        }
+        Err(_elapsed) => warn!(
+            "the blob store gave no answer for {SWEEP_TIMEOUT:?}: objects of the cluster may be left in it"
+        ),
     }
 }
 

@@ -24,5 +24,5 @@ pub use submitted::SubmittedJobs;
 pub(super) use bootstrap::{ApplicationTerm, attend, last_words};
 pub(crate) use record::left_by;
 pub(super) use record::{Standing, standing};
-pub(super) use setup::Ending;
+pub(crate) use setup::Ending;
 pub(super) use watch::until_over;

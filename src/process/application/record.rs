@@ -20,6 +20,9 @@ use crate::telemetry::ExitCode;
 /// How many characters of a text are kept: the record has to fit into a transaction of any store.
 pub(super) const LONGEST_TEXT: usize = 4096;
 
+/// What whoever has no business in a cluster is told to do.
+const ELSEWHERE: &str = "choose another high-availability.cluster-id";
+
 /// How an application stands, or how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
@@ -135,9 +138,18 @@ impl ApplicationRecord {
     }
 
     /// Whether it is of this application, or of another one of the same name; where one of them can't say it is taken for the same.
-    fn is_of(&self, setup: &ApplicationSetup) -> bool {
+    pub(super) fn is_of(&self, setup: &ApplicationSetup) -> bool {
         let can_say = !self.identity.is_empty() && !setup.identity.is_empty();
         self.name == setup.name && (!can_say || self.identity == setup.identity)
+    }
+
+    /// Why nobody is told that end who asked for another application of its name.
+    pub(super) fn is_of_another(&self, cluster_id: &Name) -> String {
+        format!(
+            "cluster {cluster_id} was that of another {:?}, which has ended {}: {ELSEWHERE}",
+            self.name,
+            self.status.name()
+        )
     }
 
     /// The write that keeps it.
@@ -161,6 +173,9 @@ pub(super) async fn read(
 
 /// What an application whose process has ended left behind, if anything, for people. `None` also where that can't be read.
 pub(crate) async fn left_by(options: &HaOptions) -> Option<String> {
+    if !ha::is_there(options) {
+        return None;
+    }
     let records = ha::open_records(options).await.ok()?;
     let found = read(&**records.coordination_store(), &options.cluster_id).await;
     let left = found.ok()??.left;
@@ -196,31 +211,34 @@ pub(in crate::process) fn standing(
         )?),
         None => None,
     };
-    let elsewhere = "choose another high-availability.cluster-id";
     match (application, found) {
         (None, None) => Ok(Standing::Session),
-        (Some(_), None) if records.of(Kind::Graphs).next().is_some() => Err(format!(
-            "cluster {cluster_id} has jobs and is no application's: {elsewhere}"
+        (Some(_), None) if has_jobs(records) => Err(format!(
+            "cluster {cluster_id} has jobs and is no application's: {ELSEWHERE}"
         )),
         (Some(_), None) => Ok(Standing::Fresh),
         (Some(own), Some(record)) if record.is_of(own) && record.cleaned => {
             Ok(Standing::Over(Box::new(record)))
         }
-        // Whether it goes on with the same jobs is seen when it submits them.
+        // Whether it goes on with the same jobs is seen when it submits them. An end that was decided is carried out by whoever comes.
         (Some(own), Some(record)) if own.name == record.name && !record.cleaned => {
             Ok(Standing::Recovered(Box::new(record)))
         }
-        (Some(own), Some(record)) if own.name == record.name => Err(format!(
-            "cluster {cluster_id} was that of another {:?}, which has ended {}: {elsewhere}",
-            record.name,
-            record.status.name()
-        )),
+        (Some(own), Some(record)) if own.name == record.name => {
+            Err(record.is_of_another(cluster_id))
+        }
         (_, Some(record)) => Err(format!(
-            "cluster {cluster_id} is that of the application {:?}, which is {}: {elsewhere}",
+            "cluster {cluster_id} is that of the application {:?}, which is {}: {ELSEWHERE}",
             record.name,
             record.status.name()
         )),
     }
+}
+
+/// Whether there is anything of a job, be it only its result: what ended must not end another's application, nor be removed with it.
+fn has_jobs(records: &Records) -> bool {
+    let mut kinds = [Kind::Graphs, Kind::States, Kind::Results].into_iter();
+    kinds.any(|kind| records.of(kind).next().is_some())
 }
 
 fn key(cluster_id: &Name) -> Key {
@@ -240,15 +258,19 @@ mod tests {
     }
 
     fn records(record: Option<&ApplicationRecord>, graphs: usize) -> Records {
+        records_of(Kind::Graphs, record, graphs)
+    }
+
+    fn records_of(kind: Kind, record: Option<&ApplicationRecord>, jobs: usize) -> Records {
         let mut all = Vec::new();
         if let Some(record) = record
             && let Write::Put { key, value } = record.write(&cluster())
         {
             all.push((key, value));
         }
-        for number in 0..graphs {
+        for number in 0..jobs {
             let name = Name::new(format!("{number:032x}")).expect("a name");
-            all.push((Key::new(Kind::Graphs, name), bytes::Bytes::new()));
+            all.push((Key::new(kind, name), bytes::Bytes::new()));
         }
         all.into_iter().collect()
     }
@@ -280,8 +302,11 @@ mod tests {
             let reason = refused.expect_err("refused");
             assert!(reason.contains("\"counts\""), "{reason}");
         }
-        let refused = standing(Some(&own), &cluster(), &records(None, 1));
-        assert!(refused.expect_err("refused").contains("has jobs"));
+        // A session's, also if they have all ended.
+        for kind in [Kind::Graphs, Kind::States, Kind::Results] {
+            let refused = standing(Some(&own), &cluster(), &records_of(kind, None, 1));
+            assert!(refused.expect_err("refused").contains("has jobs"));
+        }
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub(in crate::process) struct End {
 
 /// Decided by a term, once: the first cause wins. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(in crate::process) struct Ending {
+pub(crate) struct Ending {
     decided: Arc<OnceLock<End>>,
 }
 
@@ -95,6 +95,11 @@ impl Ending {
     pub(in crate::process) fn decide(&self, code: ExitCode, cause: impl Into<String>) {
         let cause = cause.into();
         let _ = self.decided.set(End { code, cause });
+    }
+
+    /// With what the process ends, whoever asks it to, once that is decided.
+    pub(crate) fn code(&self) -> Option<ExitCode> {
+        self.decided().map(|end| end.code)
     }
 
     /// What was decided.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::blob::BlobStore;
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
 use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
@@ -74,6 +75,8 @@ pub struct TestCluster {
     pub driver: Option<Arc<dyn ResourceManagerDriver>>,
     /// Of JobManagers that are started from here on.
     pub application: Option<ApplicationSetup>,
+    /// Of JobManagers that are started from here on.
+    pub blobs: Option<Arc<BlobStore>>,
     options: Arc<ClusterOptions>,
     connector: LocalConnector,
     sinks: Sinks,
@@ -120,6 +123,7 @@ impl TestCluster {
             client,
             driver: None,
             application: None,
+            blobs: None,
             options: Arc::new(configuration.options().clone()),
             connector,
             sinks,
@@ -200,7 +204,7 @@ impl TestCluster {
                 world: self.world.clone(),
                 life: life.clone(),
             }),
-            blobs: None,
+            blobs: self.blobs.clone(),
         };
         let stop = CancellationToken::new();
         let asked = stop.clone();

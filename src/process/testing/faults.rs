@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tanist_ha::election::{Detection, Evidence, Former, ProcessId};
 use tanist_ha::keys::Kind;
-use tanist_ha::store::CoordinationStore as _;
+use tanist_ha::store::{CommitReply, CommitRequest, CoordinationStore as _, Fence, Write};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
@@ -104,6 +104,24 @@ impl TestCluster {
             tokio::time::sleep(time).await;
             memory.unavailable(false);
         });
+    }
+
+    /// Writes behind the leader's back, whose term ends when it finds that out.
+    pub async fn write_as_a_stranger(&self, write: Write) {
+        let store = self.memory.store_of(ProcessId::new("stranger"));
+        let guard = store.guard().await.expect("readable");
+        let (epoch, token, incarnation) = guard.epoch.expect("somebody leads");
+        let request = CommitRequest {
+            fence: Fence {
+                epoch,
+                token,
+                incarnation,
+            },
+            after: guard.change,
+            writes: vec![write],
+        };
+        let reply = store.commit(&request).await.expect("answered");
+        assert_eq!(reply, CommitReply::Applied);
     }
 
     /// Removes what is left of a JobManager that was struck; gives its name.

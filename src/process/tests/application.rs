@@ -1,17 +1,24 @@
 //! Applications: what their record takes, what they leave, and with what their JobManagers end.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tanist_ha::keys::Name;
+use tanist_ha::blob::{BlobOptions, BlobStore};
+use tanist_ha::election::Epoch;
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
+use tanist_proto::v1::QuarantineAction;
 
 use crate::config::{Configuration, LoadOptions};
 use crate::job::{CompileOptions, JobBuilder};
 use crate::process::ApplicationSetup;
-use crate::process::application::job_id_of;
+use crate::process::application::{ApplicationContext, job_id_of};
+use crate::process::careful::TermPhase;
+use crate::process::history;
 use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::history::Stored;
+use crate::process::testing::history::{Record, Stored};
 use crate::telemetry::ExitCode;
 
 fn cluster_id() -> Name {
@@ -105,4 +112,178 @@ async fn an_application_ends_though_its_cleanup_is_given_up_and_whoever_leads_ne
     assert_eq!(cluster.end_of_job_manager("jm3").await, ExitCode::Ended);
     assert!(cluster.world.stored().results.is_empty());
     cluster.check();
+}
+
+/// Two jobs, of whose first one a record is damaged when its leader dies; when it has ended already, `has_ended`. The next leader sets it aside
+/// and waits, until it is deleted. Gives the codes that it ends with, and with which one that stands by does.
+async fn damaged(kind: Kind, has_ended: bool) -> [ExitCode; 2] {
+    let application = submits("damaged".to_owned(), 2);
+    let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
+    let [first, second] = [job(0), job(1)];
+    cluster.until_running(first, 2).await;
+    cluster.until_running(second, 2).await;
+    if has_ended {
+        cluster.world.finish_tasks(first);
+        cluster.until_clean(first).await;
+    }
+    let name = Name::new(first.to_string()).expect("a name");
+    let damaged = Write::Put {
+        key: Key::new(kind, name),
+        value: bytes::Bytes::from_static(b"bit rot"),
+    };
+    cluster.write_as_a_stranger(damaged).await;
+    cluster.kill_job_manager("jm1").await;
+    cluster.start_job_manager("jm2");
+    cluster.start_job_manager("jm3");
+    cluster.until_running(second, 2).await;
+    let details = cluster.client.describe(first).await.expect("it is there");
+    assert!(!details.quarantine.is_empty(), "{details:?}");
+    // Longer than anything but a person takes.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let leader = cluster.leader_above(1).await;
+    let standby = if leader == "jm2" { "jm3" } else { "jm2" };
+    let deleted = cluster.client.resolve(first, QuarantineAction::Delete);
+    deleted.await.expect("deleted");
+    let code = cluster.end_of_job_manager(&leader).await;
+    [code, cluster.end_of_job_manager(standby).await]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_record_can_not_be_read_is_waited_for_until_somebody_deletes_it() {
+    let codes = damaged(Kind::States, false).await;
+    assert_eq!(codes, [ExitCode::JobCanceled; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_result_can_not_be_read_is_waited_for_and_nobody_knows_the_end_once_it_is_deleted()
+ {
+    let codes = damaged(Kind::Results, true).await;
+    assert_eq!(codes, [ExitCode::Fatal; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_deleted_job_left_is_taken_for_its_end_though_it_can_not_be_compared() {
+    let application = submits("deleted".to_owned(), 1);
+    let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
+    let first = job(0);
+    cluster.until_running(first, 2).await;
+    let name = Name::new(first.to_string()).expect("a name");
+    let damaged = Write::Put {
+        key: Key::new(Kind::States, name),
+        value: bytes::Bytes::from_static(b"bit rot"),
+    };
+    cluster.write_as_a_stranger(damaged).await;
+    cluster.kill_job_manager("jm1").await;
+    cluster.start_job_manager("jm2");
+    cluster.leader_above(1).await;
+    let is_result = |record: &Record| matches!(record, Record::Result(..));
+    cluster.strike_at(move |step| step.committed(is_result));
+    let client = cluster.client.clone();
+    let deleting =
+        tokio::spawn(async move { client.resolve(first, QuarantineAction::Delete).await });
+    assert_eq!(cluster.after_strike().await, "jm2");
+    cluster.start_job_manager("jm3");
+    assert_eq!(
+        cluster.end_of_job_manager("jm3").await,
+        ExitCode::JobCanceled
+    );
+    deleting.abort();
+}
+
+/// An application that submits the graph of so many subtasks, and is told from others of its name by that.
+fn identified(subtasks: u32) -> ApplicationSetup {
+    let program = move |context: ApplicationContext| async move {
+        context.execute_graph(graph(job(0), subtasks)).await?;
+        Ok(())
+    };
+    ApplicationSetup::new("identified", program).identified_by(subtasks.to_string())
+}
+
+/// The code of a JobManager that is started for such an application.
+async fn code_of(cluster: &mut TestCluster, name: &str, subtasks: u32) -> ExitCode {
+    cluster.application = Some(identified(subtasks));
+    cluster.start_job_manager(name);
+    cluster.end_of_job_manager(name).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_carries_out_the_end_of_another_application_is_not_told_that_its_own_has_ended() {
+    let mut cluster = cluster_of(identified(1), LoadOptions::default(), &["jm1"]).await;
+    let tasks = &cluster.world.tasks;
+    tasks.finish_after(job(0), Duration::from_secs(1));
+    // The end is decided by then.
+    let is_end = |record: &Record| matches!(record, Record::Deleted(Kind::Results, _));
+    cluster.strike_at(move |step| step.commits(is_end));
+    cluster.after_strike().await;
+    assert_eq!(code_of(&mut cluster, "jm2", 2).await, ExitCode::Refused);
+    assert!(cluster.world.stored().results.is_empty());
+    assert_eq!(code_of(&mut cluster, "jm3", 1).await, ExitCode::Ended);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_is_that_of_whoever_comes_to_submit_in_it() {
+    let mut cluster = cluster_of(identified(1), LoadOptions::default(), &["jm1"]).await;
+    cluster.strike_at(|step| step.commits(|record| matches!(record, Record::Graph(_))));
+    cluster.after_strike().await;
+    let tasks = &cluster.world.tasks;
+    tasks.finish_after(job(0), Duration::from_secs(1));
+    for (name, subtasks, code) in [
+        ("jm2", 2, ExitCode::Ended),
+        ("jm3", 1, ExitCode::Refused),
+        ("jm4", 2, ExitCode::Ended),
+    ] {
+        assert_eq!(code_of(&mut cluster, name, subtasks).await, code, "{name}");
+    }
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_ends_its_process_in_each_term_has_no_job_set_aside() {
+    let application = submits("ends".to_owned(), 2);
+    let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
+    // More deaths than it takes to find a culprit.
+    for _ in 0..7 {
+        let is_second = |record: &Record| matches!(record, Record::Graph(it) if *it == job(1));
+        cluster.strike_at(move |step| step.commits(is_second));
+        let struck = cluster.after_strike().await;
+        cluster.start_job_manager(&struck);
+    }
+    cluster.until_running(job(1), 2).await;
+    assert_eq!(cluster.until_running(job(0), 2).await, 1, "adopted");
+    let terms = history::read_all(&cluster.memory.store()).await;
+    let terms = terms.expect("readable");
+    for term in &terms {
+        let phase = (term.phase, term.suspicion.died.len());
+        assert_eq!(phase, (Some(TermPhase::Leading), 0), "{terms:#?}");
+    }
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_former_leaders_left_in_the_blob_store_goes_with_the_application() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = BlobOptions {
+        url: directory.path().to_string_lossy().into_owned(),
+        shared: true,
+    };
+    let blobs = Arc::new(BlobStore::open(&options).await.expect("opened"));
+    let mut cluster =
+        cluster_of(submits("leaves".to_owned(), 1), LoadOptions::default(), &[]).await;
+    cluster.blobs = Some(blobs.clone());
+    cluster.start_job_manager("jm1");
+    cluster.until_running(job(0), 2).await;
+    let incarnation = cluster.leader_view().incarnation.expect("somebody leads");
+    let own = blobs.of_cluster(&incarnation);
+    let owner = Name::new(job(0).to_string()).expect("a name");
+    let bytes = bytes::Bytes::from_static(b"left");
+    let left = own.put(&owner, Epoch::new(0), bytes).await;
+    left.expect("put");
+    let mut upload = own.upload(&owner).expect("a name");
+    upload.write(b"left").await.expect("written");
+    upload.finish().await.expect("finished");
+    assert_eq!(blobs.list().await.expect("listed").len(), 2);
+    cluster.world.finish_tasks(job(0));
+    assert_eq!(cluster.end_of_job_manager("jm1").await, ExitCode::Ended);
+    let left = blobs.list().await.expect("listed");
+    assert!(left.is_empty(), "{left:?}");
 }

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tanist_ha::election::ProcessId;
 use tanist_ha::keys::{Key, Kind};
-use tanist_ha::store::{CommitReply, CommitRequest, CoordinationStore as _, Fence, Write};
+use tanist_ha::store::{CoordinationStore as _, Write};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
@@ -173,26 +173,13 @@ async fn what_a_leader_leaves_that_dies_between_the_parts_and_the_graph_is_remov
     assert_eq!(parts(&cluster).await, 0);
 }
 
-/// Deletes a part behind the leader's back, whose term ends when it finds that out.
+/// Deletes a part behind the leader's back.
 async fn delete_a_part(cluster: &TestCluster) {
     let store = cluster.memory.store_of(ProcessId::new("stranger"));
     let page = store.list(Kind::Parts, None, 1).await.expect("readable");
     let (name, _) = page.items.into_iter().next().expect("there is one");
-    let guard = store.guard().await.expect("readable");
-    let (epoch, token, incarnation) = guard.epoch.expect("somebody leads");
-    let fence = Fence {
-        epoch,
-        token,
-        incarnation,
-    };
     let key = Key::new(Kind::Parts, name);
-    let request = CommitRequest {
-        fence,
-        after: guard.change,
-        writes: vec![Write::Delete { key }],
-    };
-    let reply = store.commit(&request).await.expect("answered");
-    assert_eq!(reply, CommitReply::Applied);
+    cluster.write_as_a_stranger(Write::Delete { key }).await;
 }
 
 #[tokio::test(start_paused = true)]
