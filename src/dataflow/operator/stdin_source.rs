@@ -37,6 +37,8 @@ struct Inlet {
     pieces: Receiver<io::Result<Vec<u8>>>,
     more: Arc<Notify>,
     buffer: LineBuffer,
+    /// Why no more could be read. It stays so for all that come later: an end would pass for that of the input.
+    failed: Option<(io::ErrorKind, String)>,
 }
 
 impl Inlet {
@@ -69,7 +71,15 @@ impl Inlet {
             pieces,
             more,
             buffer: LineBuffer::default(),
+            failed: None,
         })
+    }
+
+    /// What stands between the input and its end, if it could not be read to that.
+    fn failure(&self) -> Option<OperatorError> {
+        let (kind, text) = self.failed.as_ref()?;
+        let error = io::Error::new(*kind, text.clone());
+        Some(OperatorError::io("read", "standard input", error))
     }
 }
 
@@ -141,9 +151,8 @@ impl Source for StdinSource {
             }
             match inlet.pieces.try_recv() {
                 Ok(Ok(piece)) => inlet.buffer.push(&piece),
-                Ok(Err(error)) => {
-                    return Err(OperatorError::io("read", "standard input", error));
-                }
+                Ok(Err(error)) => inlet.failed = Some((error.kind(), error.to_string())),
+                Err(_) if inlet.failed.is_some() => break,
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     if let Some(rest) = inlet.buffer.take_rest() {
@@ -155,6 +164,9 @@ impl Source for StdinSource {
         }
         if !lines.is_empty() {
             return Ok(SourceState::Batch(lines.finish(&self.output)?));
+        }
+        if let Some(failure) = inlet.failure() {
+            return Err(failure);
         }
         Ok(match ended {
             true => SourceState::End,
@@ -193,7 +205,11 @@ mod tests {
     }
 
     fn slot(pieces: &[&'static str]) -> &'static Slot {
-        let inlet = Inlet::start(Pieces(pieces.iter().copied().collect())).expect("a thread");
+        slot_of(Pieces(pieces.iter().copied().collect()))
+    }
+
+    fn slot_of(reader: impl Read + Send + 'static) -> &'static Slot {
+        let inlet = Inlet::start(reader).expect("a thread");
         Box::leak(Box::new(Slot(Mutex::new(State::Free(inlet)))))
     }
 
@@ -251,5 +267,43 @@ mod tests {
             lines.extend(batch);
         }
         assert_eq!(lines, ["a", "half line", "b"]);
+    }
+
+    /// Can't be read behind its first line.
+    struct Broken(bool);
+
+    impl Read for Broken {
+        fn read(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
+            if std::mem::replace(&mut self.0, true) {
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            chunk[..4].copy_from_slice(b"a\nha");
+            Ok(4)
+        }
+    }
+
+    #[tokio::test]
+    async fn an_input_that_could_not_be_read_to_its_end_fails_each_later_attempt_too() {
+        let slot = slot_of(Broken(false));
+        let mut lines = Vec::new();
+        for _ in 0..2 {
+            let mut source = source(slot);
+            source.open().expect("free");
+            let failed = loop {
+                match source.next(Instant::now()) {
+                    Ok(SourceState::Batch(batch)) => {
+                        let batch = batch.column(0).as_string::<i32>();
+                        lines.extend(batch.iter().flatten().map(str::to_owned));
+                    }
+                    Ok(SourceState::WaitFor(more)) => more.notified().await,
+                    Ok(other) => panic!("{other:?}"),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            let expected = "can't read \"standard input\": ";
+            assert!(failed.starts_with(expected), "{failed}");
+            assert!(failed.contains("os error 5"), "{failed}");
+        }
+        assert_eq!(lines, ["a"]);
     }
 }
