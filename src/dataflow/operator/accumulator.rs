@@ -117,6 +117,11 @@ impl Accumulator {
             .collect()
     }
 
+    /// The bytes of text in the results so far, by which a batch ends: a long text may be the result of every record.
+    pub(super) fn text_bytes(builders: &[ColumnBuilder]) -> usize {
+        builders.iter().map(ColumnBuilder::text_bytes).sum()
+    }
+
     /// Appends a key's results.
     pub(super) fn append(builders: &mut [ColumnBuilder], cells: &[Cell]) {
         for (builder, cell) in builders.iter_mut().zip(cells) {
