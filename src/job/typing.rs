@@ -11,7 +11,7 @@ use super::expression::{self, NamedExpression};
 use super::operator::{Comparison, Emit, OperatorSpec};
 use super::problem::{MAX_PROBLEMS, instead};
 use super::schema::{Column, ColumnType, Schema};
-use super::spec::{Aggregate, EventTime, Trigger, line};
+use super::spec::{Aggregate, Trigger, line};
 use super::validate::name_problem;
 
 /// A step computes at most so many columns.
@@ -193,30 +193,6 @@ impl OperatorSpec {
                 problems.extend(wrong);
                 Err(problems)
             }
-        }
-    }
-
-    /// The event time of what it emits, from that of its input.
-    pub(super) fn event_time(&self, input: Option<&EventTime>) -> Option<EventTime> {
-        match self {
-            OperatorSpec::Watermarks(spec) => Some(EventTime {
-                column: spec.column.clone(),
-                span_ms: 0,
-            }),
-            OperatorSpec::Aggregate(spec) => spec.event_time(),
-            OperatorSpec::Count { .. } | OperatorSpec::Sum { .. } => None,
-            // A program gives its records when it likes, and its columns are others even where they have the same names.
-            OperatorSpec::Exec(_) | OperatorSpec::ExecSource(_) | OperatorSpec::ExecSink(_) => None,
-            _ if self.is_source() => None,
-            _ => input.cloned(),
-        }
-    }
-
-    /// What is wrong with the event time of its input.
-    pub(super) fn event_time_problem(&self, input: Option<&EventTime>) -> Option<String> {
-        match self {
-            OperatorSpec::Aggregate(spec) => spec.event_time_problem(input),
-            _ => None,
         }
     }
 

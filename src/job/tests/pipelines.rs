@@ -389,6 +389,52 @@ fn event_time_reaches_windows_only_on_all_ways_and_windows_only_whole_ones() {
 }
 
 #[test]
+fn a_column_that_takes_the_place_of_the_event_time_ends_it() {
+    let steps = |between: &str| {
+        with_steps(&format!(
+            "- stdin-source: {{}}
+- {{name: read, parse-json: {{column: line, columns: {{t: timestamp, payload: string}}}}}}
+- {{name: timed, watermarks: {{column: t}}}}
+{between}
+- key-by: {{columns: [payload]}}
+- count: {{window: {{tumbling: {{size: 1 s}}}}}}
+- discard: {{}}
+"
+        ))
+    };
+    let read = "columns: {t: timestamp, payload: string}}";
+    let mut replacing = vec![
+        format!("- parse-json: {{column: payload, {read}"),
+        format!("- parse-csv: {{column: payload, {read}"),
+        "- flat-map-regex: {column: payload, pattern: '(?<t>.) (?<payload>.)', columns: {t: int64}}".to_owned(),
+    ];
+    let mut keeping = vec!["- filter: {column: payload, op: eq, value: a}"];
+    if cfg!(feature = "sql") {
+        replacing.push("- map: {columns: {t: \"date_trunc('day', t)\"}}".to_owned());
+        replacing.push(
+            "- project: {columns: [payload, {name: t, expression: to_timestamp(0)}]}".to_owned(),
+        );
+        keeping.extend([
+            "- map: {columns: {payload: upper(payload)}}",
+            "- map: {columns: {t: t}}",
+            "- project: {columns: [payload, t]}",
+        ]);
+    }
+    for between in replacing {
+        let said = message_of(&steps(&between), &options());
+        assert!(
+            said.contains("windows need event time"),
+            "{between}: {said}"
+        );
+        let anew = format!("{between}\n- watermarks: {{column: t}}");
+        graph_of(&steps(&anew), &options());
+    }
+    for between in keeping {
+        graph_of(&steps(between), &options());
+    }
+}
+
+#[test]
 fn connectors_that_can_not_be() {
     for address in ["host", ":1", "host:0", "host:99999", "a b:1", "http://h:1"] {
         says(
