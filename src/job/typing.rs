@@ -207,6 +207,16 @@ impl OperatorSpec {
         }
     }
 
+    /// Whether a graph may say that it emits `declared`, where it emits `output`. In graphs from before columns were kept as they are a
+    /// kept one that may be without a value must have one.
+    pub(crate) fn may_declare(&self, declared: &Schema, output: &Schema) -> bool {
+        let computes = matches!(
+            self,
+            OperatorSpec::Map { .. } | OperatorSpec::Project { .. }
+        );
+        declared == output || computes && declared.narrows(output)
+    }
+
     /// What it emits for this input (empty for a source), or everything that is wrong with the input. Nothing is wrong and
     /// it is an error all the same where the fields' problems say it: a feature is missing.
     pub(crate) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
@@ -244,7 +254,7 @@ impl OperatorSpec {
             OperatorSpec::Map { columns } => {
                 let types = expression::types_of(columns, input)?;
                 let mut all = input.columns().to_vec();
-                for column in computed(columns, types) {
+                for column in computed(columns, types, input) {
                     match all.iter_mut().find(|it| it.name == column.name) {
                         Some(replaced) => *replaced = column,
                         None => all.push(column),
@@ -254,7 +264,7 @@ impl OperatorSpec {
             }
             OperatorSpec::Project { columns } => {
                 let types = expression::types_of(columns, input)?;
-                Ok(Schema::new(computed(columns, types).collect()))
+                Ok(Schema::new(computed(columns, types, input).collect()))
             }
             OperatorSpec::Count { keys, .. } => {
                 aggregated(input, keys, Column::new("count", ColumnType::Int64))
@@ -309,9 +319,18 @@ fn column_problems(columns: &[NamedExpression]) -> Vec<String> {
     problems.take(MAX_PROBLEMS).collect()
 }
 
-fn computed(columns: &[NamedExpression], types: Vec<ColumnType>) -> impl Iterator<Item = Column> {
+/// What columns come of expressions: one that is computed has a value in each record, one that is kept is as it was.
+fn computed(
+    columns: &[NamedExpression],
+    types: Vec<ColumnType>,
+    input: &Schema,
+) -> impl Iterator<Item = Column> {
     let named = columns.iter().zip(types);
-    named.map(|(column, column_type)| Column::new(&column.name, column_type))
+    named.map(|(column, column_type)| {
+        let kept = input.column(&column.name).filter(|_| column.keeps());
+        kept.cloned()
+            .unwrap_or_else(|| Column::new(&column.name, column_type))
+    })
 }
 
 /// Whether these can be key columns of records like these.
