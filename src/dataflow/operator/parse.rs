@@ -32,12 +32,17 @@ pub(super) fn json(
     output: SchemaRef,
 ) -> Result<Parse<impl Format + use<>>, OperatorError> {
     let columns = spec.reading.columns.iter().enumerate();
+    let places = columns.map(|(index, column)| {
+        let place = json::Place {
+            column: index,
+            is_text: column.column_type == ColumnType::String,
+        };
+        (column.name.clone(), place)
+    });
     Ok(Parse {
         column: column_of(input, &spec.column)?.0,
         format: Json {
-            places: columns
-                .map(|(place, column)| (column.name.clone(), place))
-                .collect(),
+            places: places.collect(),
         },
         rows: RowReader::new(spec.reading.clone(), output),
     })
