@@ -11,7 +11,7 @@ use super::expression::{self, NamedExpression};
 use super::operator::{Comparison, Emit, OperatorSpec};
 use super::problem::{MAX_PROBLEMS, instead};
 use super::schema::{Column, ColumnType, Schema};
-use super::spec::{Aggregate, Trigger, line};
+use super::spec::{Aggregate, Reading, Trigger, line};
 use super::validate::name_problem;
 
 /// A step computes at most so many columns.
@@ -180,6 +180,19 @@ impl OperatorSpec {
             | OperatorSpec::StdinSource {}
             | OperatorSpec::FormatJson {} => {}
         }
+        problems
+    }
+
+    /// What is wrong with its fields where a job is submitted. Not all of that is said of a graph that was accepted once: it runs on.
+    pub(super) fn submission_problems(&self) -> Vec<String> {
+        let mut problems = self.field_problems();
+        let reading = match self {
+            OperatorSpec::ParseJson(spec) => Some(&spec.reading),
+            OperatorSpec::ParseCsv(spec) => Some(&spec.reading),
+            OperatorSpec::FlatMapRegex(spec) => Some(&spec.reading),
+            _ => None,
+        };
+        problems.extend(reading.and_then(Reading::format_problem));
         problems
     }
 

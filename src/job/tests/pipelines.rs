@@ -5,9 +5,11 @@ use std::time::Duration;
 use super::{graph_of, message_of, options, options_with, with_steps};
 use crate::job::spec::{
     AggregateFunction, Aggregation, DeclaredColumn, FlatMapRegex, FollowFiles, FormatCsv, OnError,
-    ParseCsv, Reading, SocketSource, Watermarks,
+    ParseCsv, ParseJson, Reading, SocketSource, Watermarks,
 };
-use crate::job::{ColumnType, Emit, JobBuilder, OperatorSpec, Plan, Windows, validate_job_graph};
+use crate::job::{
+    ColumnType, Emit, JobBuilder, OperatorSpec, Plan, Schema, Windows, validate_job_graph,
+};
 
 const ACCESS_LOG: &str = include_str!("../../../examples/access-log.yaml");
 
@@ -61,7 +63,7 @@ steps:
   - name: log
     file-source: {paths: [a.log, b.log], follow: true, discovery-interval: 5 s}
   - name: parts
-    flat-map-regex: {column: line, pattern: '(?<u>\\w+) (?<n>\\d+) (?<t>.+)', columns: {n: int64, t: timestamp}, on-error: skip, timestamp-format: '%H'}
+    flat-map-regex: {column: line, pattern: '(?<u>\\w+) (?<n>\\d+) (?<t>.+)', columns: {n: int64, t: timestamp}, on-error: skip, timestamp-format: '%d/%b %Y'}
   - name: in-time
     watermarks: {column: t, out-of-orderness: 2 s, idle-timeout: 1 min}
   - name: by-user
@@ -105,7 +107,7 @@ steps:
                 DeclaredColumn::new("t", ColumnType::Timestamp),
             ],
             on_error: OnError::Skip,
-            timestamp_format: Some("%H".into()),
+            timestamp_format: Some("%d/%b %Y".into()),
         },
         ..FlatMapRegex::new("line", r"(?<u>\w+) (?<n>\d+) (?<t>.+)")
     });
@@ -233,6 +235,21 @@ fn columns_that_can_not_be_read() {
         &parse("columns: {a: string}, timestamp-format: '%'"),
         "`timestamp-format` \"%\" is no format",
     );
+    says(
+        &parse("columns: {a: timestamp}, timestamp-format: '%H:%M'"),
+        "`timestamp-format` \"%H:%M\" does not say a time: write a date at least",
+    );
+    // One that was accepted before by another version runs on.
+    let lines = Schema::of([("line", ColumnType::String)]);
+    let reading = Reading {
+        timestamp_format: Some("%H:%M".into()),
+        ..Reading::of([DeclaredColumn::new("a", ColumnType::Timestamp)])
+    };
+    let recorded = OperatorSpec::ParseJson(ParseJson {
+        column: "line".into(),
+        reading,
+    });
+    assert!(recorded.emits(&lines).is_ok());
     says(
         "- stdin-source: {}\n- parse-csv: {column: text, columns: {a: string}}\n- print: {}\n",
         "step `parse-csv`: column `text` is not in its input (line: string); there is: line",
