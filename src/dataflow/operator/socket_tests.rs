@@ -118,6 +118,33 @@ async fn a_source_that_does_not_reconnect_ends_with_its_connection() {
     }
 }
 
+#[tokio::test]
+async fn a_source_that_is_stopped_hands_on_the_lines_that_it_has_read() {
+    let (listener, address) = listener().await;
+    let mut source = source(&address, true);
+    let (mut stream, _) = listener.accept().await.expect("it comes");
+    let text: String = (0..5_000).map(|number| format!("{number}\n")).collect();
+    let text = format!("{text}half");
+    stream.write_all(text.as_bytes()).await.expect("sent");
+    let mut lines = take(&mut source, 1).await;
+    assert!(lines.len() < 5_000, "a batch holds them all");
+    assert_eq!(source.stop(), Stopped::Soon);
+    lines.extend(take(&mut source, usize::MAX).await);
+    let numbers: Vec<String> = (0..5_000).map(|number| number.to_string()).collect();
+    assert_eq!(lines, numbers);
+    assert!(matches!(source.next(Instant::now()), Ok(SourceState::End)));
+}
+
+#[tokio::test]
+async fn a_source_that_waits_for_its_server_ends_when_it_is_stopped() {
+    let peers = Peers::default();
+    let mut source = source_that_tells("127.0.0.1:1", true, &peers);
+    until_away(&peers, true).await;
+    assert_eq!(source.stop(), Stopped::Soon);
+    assert!(take(&mut source, usize::MAX).await.is_empty());
+    until_away(&peers, false).await;
+}
+
 async fn line(reader: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> Option<String> {
     let mut line = String::new();
     let read = reader.read_line(&mut line).await.expect("read");

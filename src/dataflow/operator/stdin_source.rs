@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{self, Receiver, error::TryRecvError};
 use tokio::time::Instant;
 
 use super::lines::{LineBatch, LineBuffer};
-use super::{OperatorContext, OperatorError, Source, SourceState};
+use super::{OperatorContext, OperatorError, Source, SourceState, Stopped};
 
 const CHUNK: usize = 64 * 1024;
 /// Pieces that wait for the task.
@@ -86,6 +86,8 @@ impl Inlet {
 pub(super) struct StdinSource {
     slot: &'static Slot,
     inlet: Option<Inlet>,
+    /// It ends with what has been read by now.
+    is_stopped: bool,
     output: SchemaRef,
 }
 
@@ -94,6 +96,7 @@ impl StdinSource {
         StdinSource {
             slot: &STANDARD_INPUT,
             inlet: None,
+            is_stopped: false,
             output: context.output_schema(),
         }
     }
@@ -153,7 +156,10 @@ impl Source for StdinSource {
                 Ok(Ok(piece)) => inlet.buffer.push(&piece),
                 Ok(Err(error)) => inlet.failed = Some((error.kind(), error.to_string())),
                 Err(_) if inlet.failed.is_some() => break,
-                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Empty) => {
+                    ended = self.is_stopped;
+                    break;
+                }
                 Err(TryRecvError::Disconnected) => {
                     if let Some(rest) = inlet.buffer.take_rest() {
                         lines.push(&rest);
@@ -172,6 +178,12 @@ impl Source for StdinSource {
             true => SourceState::End,
             false => SourceState::WaitFor(Arc::clone(&inlet.more)),
         })
+    }
+
+    /// What comes later stays where it is.
+    fn stop(&mut self) -> Stopped {
+        self.is_stopped = true;
+        Stopped::Soon
     }
 }
 
@@ -305,5 +317,33 @@ mod tests {
             assert!(failed.contains("os error 5"), "{failed}");
         }
         assert_eq!(lines, ["a"]);
+    }
+
+    #[tokio::test]
+    async fn a_source_that_is_stopped_ends_with_the_lines_that_were_read() {
+        /// Gives lines once, and then waits to be told that there are no more.
+        struct Endless(Option<String>, std::sync::mpsc::Receiver<()>);
+
+        impl Read for Endless {
+            fn read(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
+                let Some(text) = self.0.take() else {
+                    return Ok(self.1.recv().map_or(0, |()| 0));
+                };
+                chunk[..text.len()].copy_from_slice(text.as_bytes());
+                Ok(text.len())
+            }
+        }
+
+        let text: String = (0..5_000).map(|number| format!("{number}\n")).collect();
+        let (_ended, end) = std::sync::mpsc::sync_channel(1);
+        let mut source = source(slot_of(Endless(Some(text + "half"), end)));
+        source.open().expect("free");
+        let mut lines = next(&mut source).await.expect("lines");
+        assert_eq!(source.stop(), Stopped::Soon);
+        while let Some(batch) = next(&mut source).await {
+            lines.extend(batch);
+        }
+        let numbers: Vec<String> = (0..5_000).map(|number| number.to_string()).collect();
+        assert_eq!(lines, numbers);
     }
 }
