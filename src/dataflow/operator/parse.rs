@@ -11,7 +11,7 @@ use crate::job::ColumnType;
 use crate::job::spec::{ParseCsv, ParseJson};
 
 /// What some programs write at the beginning of a text file. It belongs to no value.
-const BYTE_ORDER_MARK: char = '\u{feff}';
+pub(super) const BYTE_ORDER_MARK: char = '\u{feff}';
 
 pub(super) struct Parse<F> {
     column: usize,

@@ -207,7 +207,7 @@ fn numbers() -> impl Strategy<Value = f64> {
 
 fn values() -> impl Strategy<Value = Values> {
     (
-        prop::option::of("[a\",;{}\n\\\\ßé]{0,8}"),
+        prop::option::of("\u{feff}?[a\",;{}\n\\\\ßé]{0,8}"),
         prop::option::of(any::<i64>()),
         prop::option::of(numbers()),
         prop::option::of(any::<bool>()),
