@@ -118,7 +118,7 @@ fn a_mean_of_large_integers_does_not_overflow_and_a_sum_names_the_record() {
         .to_string();
     assert_eq!(
         error,
-        "the result overflows int64, at record [1 9223372036854775807]"
+        "the result `r` overflows int64, at record [1 9223372036854775807]"
     );
 }
 
