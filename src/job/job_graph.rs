@@ -429,7 +429,7 @@ fn vertex_output(
         let in_step = |problem: &str| format!("step {}: {problem}", shown(&operator.name));
         let spec = OperatorSpec::from_json(&operator.spec)
             .map_err(|error| vec![in_step(&format!("its specification is not known: {error}"))])?;
-        let mut problems = spec.field_problems();
+        let mut problems = spec.submission_problems();
         let has_input = position > 0 || !edges.is_empty();
         if spec.is_source() && has_input {
             problems.push("a source has no input".into());
@@ -469,8 +469,11 @@ fn vertex_output(
             Ok(output) => schema = output,
             Err(types) => problems.extend(types),
         }
-        if problems.is_empty() && Schema::from_proto(&operator.output).as_ref() != Ok(&schema) {
-            problems.push(format!("its output must be ({schema})"));
+        if problems.is_empty() {
+            match Schema::from_proto(&operator.output) {
+                Ok(declared) if spec.may_declare(&declared, &schema) => schema = declared,
+                Ok(_) | Err(_) => problems.push(format!("its output must be ({schema})")),
+            }
         }
         if !problems.is_empty() {
             return Err(problems.iter().map(|problem| in_step(problem)).collect());

@@ -19,6 +19,7 @@ mod chaining;
 pub mod compile;
 pub mod custom;
 mod endless;
+mod event_time;
 pub mod exec;
 pub mod expression;
 pub mod job_graph;

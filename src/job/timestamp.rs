@@ -1,7 +1,9 @@
 //! Points in time as texts. A time is milliseconds since 1970-01-01T00:00:00Z; what a text says of smaller parts is cut off.
 
-use chrono::format::{Item, StrftimeItems};
-use chrono::{DateTime, NaiveDateTime, SecondsFormat};
+use std::fmt::Write as _;
+
+use chrono::format::{self, Fixed, Item, Parsed, StrftimeItems};
+use chrono::{DateTime, NaiveDateTime, NaiveTime, SecondsFormat};
 
 /// Times before and after this are taken for mistakes: a hundred million days, about 270,000 years.
 pub const FARTHEST: i64 = 8_640_000_000_000_000;
@@ -12,15 +14,15 @@ const WITH_TEXT: std::ops::Range<i64> = -62_135_596_800_000..253_402_300_800_000
 /// Without a zone in the text it is UTC.
 const WITHOUT_ZONE: [&str; 2] = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
 
+/// A Wednesday in summer, by which formats are tried.
+const EXAMPLE: i64 = 1_784_118_896_789;
+
 /// Reads RFC 3339 (a space may stand for the `T`, the zone may be left out) or a whole number of milliseconds; or, with a
-/// format, a text of that format.
+/// format, a text of that format. A date without a time of day is its midnight.
 pub fn parse(text: &str, format: Option<&str>) -> Option<i64> {
     let text = text.trim();
     let millis = match format {
-        Some(format) => DateTime::parse_from_str(text, format)
-            .map(|time| time.timestamp_millis())
-            .or_else(|_| naive(text, format))
-            .ok()?,
+        Some(format) => by_format(text, format)?,
         None => {
             if let Ok(millis) = text.parse::<i64>() {
                 return in_range(millis);
@@ -33,6 +35,28 @@ pub fn parse(text: &str, format: Option<&str>) -> Option<i64> {
         }
     };
     in_range(millis)
+}
+
+fn by_format(text: &str, format: &str) -> Option<i64> {
+    let mut parsed = Parsed::new();
+    format::parse(&mut parsed, text, StrftimeItems::new(format)).ok()?;
+    if let Ok(time) = parsed.to_datetime() {
+        return Some(time.timestamp_millis());
+    }
+    if let Ok(time) = parsed.to_naive_datetime_with_offset(0) {
+        return Some(time.and_utc().timestamp_millis());
+    }
+    let has_time_of_day = parsed.hour_div_12().is_some()
+        || parsed.hour_mod_12().is_some()
+        || parsed.minute().is_some()
+        || parsed.second().is_some()
+        || parsed.nanosecond().is_some();
+    if has_time_of_day {
+        return None;
+    }
+    let midnight = parsed.to_naive_date().ok()?.and_time(NaiveTime::MIN);
+    let offset = i64::from(parsed.offset().unwrap_or(0));
+    Some(midnight.and_utc().timestamp_millis() - offset * 1_000)
 }
 
 fn naive(text: &str, format: &str) -> Result<i64, chrono::ParseError> {
@@ -57,6 +81,24 @@ pub fn format(millis: i64) -> String {
 /// Whether a format can be understood.
 pub fn is_format(format: &str) -> bool {
     !format.is_empty() && StrftimeItems::new(format).all(|item| !matches!(item, Item::Error))
+}
+
+/// Whether a text of a format says a time: one of which only the hour is known, or the year, does not.
+pub fn says_a_time(format: &str) -> bool {
+    let Some(example) = DateTime::from_timestamp_millis(EXAMPLE) else {
+        return false;
+    };
+    // What only exists for reading can't be written.
+    let only_read = StrftimeItems::new("%#z").next();
+    let items = StrftimeItems::new(format).map(|item| match Some(&item) == only_read.as_ref() {
+        true => Item::Fixed(Fixed::TimezoneOffset),
+        false => item,
+    });
+    let items: Vec<Item<'_>> = items.collect();
+    let mut text = String::new();
+    is_format(format)
+        && write!(text, "{}", example.format_with_items(items.iter())).is_ok()
+        && parse(&text, Some(format)).is_some()
 }
 
 #[cfg(test)]
@@ -96,6 +138,47 @@ mod tests {
         assert!(is_format("%Y") && !is_format("%!") && !is_format(""));
     }
 
+    #[test]
+    fn a_date_is_its_midnight_and_a_part_of_a_time_is_none() {
+        let midnight = Some(1_767_312_000_000);
+        for (text, format) in [
+            ("2026-01-02", "%Y-%m-%d"),
+            ("02.01.26", "%d.%m.%y"),
+            ("2026-002", "%Y-%j"),
+            ("2026-01-02 00:00", "%Y-%m-%d %H:%M"),
+        ] {
+            assert_eq!(parse(text, Some(format)), midnight, "{format}");
+            assert!(says_a_time(format), "{format}");
+        }
+        assert_eq!(
+            parse("2026-01-02 +0100", Some("%Y-%m-%d %z")),
+            midnight.map(|midnight| midnight - 3_600_000)
+        );
+        for format in [
+            "%s",
+            "%+",
+            "%c",
+            "%d/%b/%Y:%H:%M:%S %#z",
+            "%FT%T%.f%Z",
+            "%F %I:%M %p",
+        ] {
+            assert!(says_a_time(format), "{format}");
+        }
+        for format in [
+            "%H",
+            "%H:%M:%S",
+            "%Y",
+            "%Y-%m",
+            "%Y-%m-%d %H",
+            "at",
+            "",
+            "%!",
+        ] {
+            assert!(!says_a_time(format), "{format}");
+        }
+        assert_eq!(parse("2026-01-02 03", Some("%Y-%m-%d %H")), None);
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read_again(
@@ -105,8 +188,9 @@ mod tests {
         }
 
         #[test]
-        fn no_text_and_no_format_panic(text in ".{0,30}", pattern in ".{0,10}") {
+        fn no_text_and_no_format_panic(text in ".{0,30}", pattern in "(%[-#:.0-9]{0,3}[a-zA-Z+]|.){0,6}") {
             let _ = parse(&text, None);
+            let _ = says_a_time(&pattern);
             if is_format(&pattern) {
                 let _ = parse(&text, Some(&pattern));
             }

@@ -11,7 +11,7 @@ use super::expression::{self, NamedExpression};
 use super::operator::{Comparison, Emit, OperatorSpec};
 use super::problem::{MAX_PROBLEMS, instead};
 use super::schema::{Column, ColumnType, Schema};
-use super::spec::{Aggregate, EventTime, Trigger, line};
+use super::spec::{Aggregate, Reading, Trigger, line};
 use super::validate::name_problem;
 
 /// A step computes at most so many columns.
@@ -183,6 +183,19 @@ impl OperatorSpec {
         problems
     }
 
+    /// What is wrong with its fields where a job is submitted. Not all of that is said of a graph that was accepted once: it runs on.
+    pub(super) fn submission_problems(&self) -> Vec<String> {
+        let mut problems = self.field_problems();
+        let reading = match self {
+            OperatorSpec::ParseJson(spec) => Some(&spec.reading),
+            OperatorSpec::ParseCsv(spec) => Some(&spec.reading),
+            OperatorSpec::FlatMapRegex(spec) => Some(&spec.reading),
+            _ => None,
+        };
+        problems.extend(reading.and_then(Reading::format_problem));
+        problems
+    }
+
     /// What it emits for this input (empty for a source), or everything that is wrong with its fields and the input.
     pub fn emits(&self, input: &Schema) -> Result<Schema, Vec<String>> {
         let mut problems = self.field_problems();
@@ -196,30 +209,6 @@ impl OperatorSpec {
         }
     }
 
-    /// The event time of what it emits, from that of its input.
-    pub(super) fn event_time(&self, input: Option<&EventTime>) -> Option<EventTime> {
-        match self {
-            OperatorSpec::Watermarks(spec) => Some(EventTime {
-                column: spec.column.clone(),
-                span_ms: 0,
-            }),
-            OperatorSpec::Aggregate(spec) => spec.event_time(),
-            OperatorSpec::Count { .. } | OperatorSpec::Sum { .. } => None,
-            // A program gives its records when it likes, and its columns are others even where they have the same names.
-            OperatorSpec::Exec(_) | OperatorSpec::ExecSource(_) | OperatorSpec::ExecSink(_) => None,
-            _ if self.is_source() => None,
-            _ => input.cloned(),
-        }
-    }
-
-    /// What is wrong with the event time of its input.
-    pub(super) fn event_time_problem(&self, input: Option<&EventTime>) -> Option<String> {
-        match self {
-            OperatorSpec::Aggregate(spec) => spec.event_time_problem(input),
-            _ => None,
-        }
-    }
-
     /// Whether it emits nothing before the end of its input.
     pub(super) fn waits_for_the_end(&self) -> bool {
         match self {
@@ -229,6 +218,16 @@ impl OperatorSpec {
             OperatorSpec::Aggregate(spec) => spec.trigger == Trigger::Final,
             _ => false,
         }
+    }
+
+    /// Whether a graph may say that it emits `declared`, where it emits `output`. In graphs from before columns were kept as they are a
+    /// kept one that may be without a value must have one.
+    pub(crate) fn may_declare(&self, declared: &Schema, output: &Schema) -> bool {
+        let computes = matches!(
+            self,
+            OperatorSpec::Map { .. } | OperatorSpec::Project { .. }
+        );
+        declared == output || computes && declared.narrows(output)
     }
 
     /// What it emits for this input (empty for a source), or everything that is wrong with the input. Nothing is wrong and
@@ -268,7 +267,7 @@ impl OperatorSpec {
             OperatorSpec::Map { columns } => {
                 let types = expression::types_of(columns, input)?;
                 let mut all = input.columns().to_vec();
-                for column in computed(columns, types) {
+                for column in computed(columns, types, input) {
                     match all.iter_mut().find(|it| it.name == column.name) {
                         Some(replaced) => *replaced = column,
                         None => all.push(column),
@@ -278,7 +277,7 @@ impl OperatorSpec {
             }
             OperatorSpec::Project { columns } => {
                 let types = expression::types_of(columns, input)?;
-                Ok(Schema::new(computed(columns, types).collect()))
+                Ok(Schema::new(computed(columns, types, input).collect()))
             }
             OperatorSpec::Count { keys, .. } => {
                 aggregated(input, keys, Column::new("count", ColumnType::Int64))
@@ -333,9 +332,18 @@ fn column_problems(columns: &[NamedExpression]) -> Vec<String> {
     problems.take(MAX_PROBLEMS).collect()
 }
 
-fn computed(columns: &[NamedExpression], types: Vec<ColumnType>) -> impl Iterator<Item = Column> {
+/// What columns come of expressions: one that is computed has a value in each record, one that is kept is as it was.
+fn computed(
+    columns: &[NamedExpression],
+    types: Vec<ColumnType>,
+    input: &Schema,
+) -> impl Iterator<Item = Column> {
     let named = columns.iter().zip(types);
-    named.map(|(column, column_type)| Column::new(&column.name, column_type))
+    named.map(|(column, column_type)| {
+        let kept = input.column(&column.name).filter(|_| column.keeps());
+        kept.cloned()
+            .unwrap_or_else(|| Column::new(&column.name, column_type))
+    })
 }
 
 /// Whether these can be key columns of records like these.

@@ -1,6 +1,6 @@
 //! Programs of tasks do not outlive a TaskManager that is killed by SIGKILL, nor a job that is cancelled, nor where that was asked for
 //! the time in which their TaskManager has to be heard of; and what their job ships outlives the leader that took it. A program that is
-//! not there fails its job at once.
+//! not there fails its job at once, and so does one that says what can't be read, however long it goes on.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
@@ -19,6 +19,7 @@ on_stores! {
     usually on embedded(Embedded) {
         programs_end_with_their_job_and_with_a_killed_taskmanager,
         what_a_job_ships_survives_the_leader_that_took_it,
+        a_job_whose_program_says_what_can_not_be_read_fails_though_the_program_goes_on,
         a_job_whose_program_is_missing_fails_in_its_first_attempt,
         a_job_whose_program_is_missing_fails_under_the_next_leader_too,
     }
@@ -153,6 +154,23 @@ fn parent(pid: i32) -> anyhow::Result<i32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     Ok(parent.context("every process has one")?.trim().parse()?)
+}
+
+async fn a_job_whose_program_says_what_can_not_be_read_fails_though_the_program_goes_on(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(1);
+    let mut cluster = builder.start().await?;
+    let submission = Submission::new(job_file("talkative.yaml"));
+    let job = cluster.submit(&submission).await?;
+    cluster.wait_for_state(job, "FAILED").await?;
+    let told = cluster.get(&format!("/v1/jobs/{job}/exceptions")).await?;
+    let told = told.to_string();
+    ensure!(
+        told.contains("no JSON object") && told.contains("ready"),
+        "{told}"
+    );
+    cluster.check_nothing_left(&[]).await
 }
 
 async fn a_job_whose_program_is_missing_fails_in_its_first_attempt(

@@ -97,15 +97,21 @@ impl Accumulator {
         views: &[Option<ColumnView<'_>>],
         (batch, row): (&RecordBatch, usize),
     ) -> Result<(), OperatorError> {
-        for ((cell, function), view) in cells.iter_mut().zip(&self.functions).zip(views) {
-            function
-                .add(cell, view.as_ref(), row)
-                .ok_or_else(|| OperatorError::Record {
-                    message: "the result overflows int64".to_owned(),
-                    record: show_record(batch, row),
-                })?;
+        let functions = cells.iter_mut().zip(&self.functions).zip(views);
+        for (index, ((cell, function), view)) in functions.enumerate() {
+            let added = function.add(cell, view.as_ref(), row);
+            added.ok_or_else(|| OperatorError::Record {
+                message: format!("the result `{}` overflows int64", self.result(index)),
+                record: show_record(batch, row),
+            })?;
         }
         Ok(())
+    }
+
+    /// The name of a result.
+    fn result(&self, index: usize) -> &str {
+        let fields = self.output.fields();
+        fields[fields.len() - self.functions.len() + index].name()
     }
 
     /// Builders for the result columns.
@@ -115,6 +121,11 @@ impl Accumulator {
         results
             .map(|field| ColumnBuilder::new(field.data_type()))
             .collect()
+    }
+
+    /// The bytes of text in the results so far, by which a batch ends: a long text may be the result of every record.
+    pub(super) fn text_bytes(builders: &[ColumnBuilder]) -> usize {
+        builders.iter().map(ColumnBuilder::text_bytes).sum()
     }
 
     /// Appends a key's results.

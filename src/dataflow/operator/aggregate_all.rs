@@ -59,16 +59,22 @@ impl Operator for AggregateAll {
         let views = self.accumulator.views(&batch);
         let mut keys = self.accumulator.keys.keys_of(&batch);
         let mut builders = self.accumulator.builders();
-        for row in 0..batch.num_rows() {
+        let (mut first, rows) = (0, batch.num_rows());
+        for row in 0..rows {
             let cells = cells_of(&mut self.table, keys.key(row), &self.accumulator);
             self.accumulator.add(cells, &views, (&batch, row))?;
-            if self.updates {
-                Accumulator::append(&mut builders, cells);
+            if !self.updates {
+                continue;
             }
-        }
-        if self.updates {
-            let columns = self.accumulator.keys.project(&batch);
-            output.emit(self.accumulator.batch(columns, builders)?);
+            Accumulator::append(&mut builders, cells);
+            let next = row + 1;
+            if next == rows || Accumulator::text_bytes(&builders) >= BATCH_BYTES {
+                let results = std::mem::replace(&mut builders, self.accumulator.builders());
+                let answered = batch.slice(first, next - first);
+                let columns = self.accumulator.keys.project(&answered);
+                output.emit(self.accumulator.batch(columns, results)?);
+                first = next;
+            }
         }
         Ok(())
     }
@@ -83,7 +89,7 @@ impl Operator for AggregateAll {
             .get_or_insert_with(|| std::mem::take(table).into_iter());
         let mut builders = self.accumulator.builders();
         let (mut keys, mut bytes) = (Vec::new(), 0);
-        while keys.len() < BATCH_ROWS && bytes < BATCH_BYTES {
+        while keys.len() < BATCH_ROWS && bytes + Accumulator::text_bytes(&builders) < BATCH_BYTES {
             let Some((key, cells)) = results.next() else {
                 break;
             };

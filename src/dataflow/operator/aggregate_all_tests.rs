@@ -118,6 +118,36 @@ fn a_mean_of_large_integers_does_not_overflow_and_a_sum_names_the_record() {
         .to_string();
     assert_eq!(
         error,
-        "the result overflows int64, at record [1 9223372036854775807]"
+        "the result `r` overflows int64, at record [1 9223372036854775807]"
     );
+}
+
+#[test]
+fn long_texts_travel_in_batches_of_few_results() {
+    use AggregateFunction::Max;
+    const LONG: usize = 1024 * 1024;
+    let long = "z".repeat(LONG);
+    let mut words = vec![long.as_str()];
+    words.resize(501, "a");
+    let of = || vec![Aggregation::of("longest", Max, "w")];
+    let records = |keys: &[i64], words: &[&str]| {
+        let words: ArrayRef = Arc::new(StringArray::from(words.to_vec()));
+        batch([("k", ints(keys)), ("w", words)])
+    };
+    let one_key = records(&[1; 501], &words);
+    let mut updates = Harness::new(&spec(of(), Trigger::Updates), &one_key);
+    updates.process(one_key);
+    let keys: Vec<i64> = (0..16).collect();
+    let each_long = records(&keys, &vec![long.as_str(); 16]);
+    let mut last = Harness::new(&spec(of(), Trigger::Final), &each_long);
+    last.process(each_long);
+    last.end();
+    for (harness, expected) in [(updates, 501), (last, 16)] {
+        let rows: usize = harness.emitted().iter().map(RecordBatch::num_rows).sum();
+        assert_eq!(rows, expected);
+        for batch in harness.emitted() {
+            let size = crate::dataflow::record::size_of(batch);
+            assert!(size <= 2 * LONG, "a batch of {size} bytes");
+        }
+    }
 }

@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 
+use super::parse::BYTE_ORDER_MARK;
+
 /// A value and whether it stood in quotes.
 pub(super) type Field<'a> = (Cow<'a, str>, bool);
 
@@ -71,7 +73,8 @@ fn unquote(text: &str, number: usize) -> Result<(Cow<'_, str>, &str), String> {
 /// Appends a value, in quotes where it needs them: an empty text does, to be told from no value.
 pub(super) fn write(text: &str, separator: char, line: &mut String) {
     let special = |c: char| c == separator || matches!(c, '"' | '\n' | '\r');
-    if !text.is_empty() && !text.contains(special) {
+    let is_plain = !text.is_empty() && !text.starts_with(BYTE_ORDER_MARK);
+    if is_plain && !text.contains(special) {
         line.push_str(text);
         return;
     }

@@ -48,7 +48,7 @@ pub(super) struct Exec {
     input_has_ended: bool,
     /// Its input will end if nobody stops the job.
     input_ends: bool,
-    /// Why the output can't be read any further; told once it is known how the program ended.
+    /// Why the output can't be read any further; told once the program, which is asked to, has ended.
     unreadable: Option<OperatorError>,
 }
 
@@ -193,10 +193,11 @@ impl External for Exec {
             && self.unreadable.is_none()
             && let Err(error) = self.read(cx, output)
         {
-            // The program may have a better reason; it gets no more to read or write on.
+            // Nothing that it does can be of use any more, and it may go on for ever.
             self.unreadable = Some(error);
             if let Some(program) = &mut self.program {
                 (program.stdin, program.stdout) = (None, None);
+                program.ask_to_end();
             }
         }
         let Some(program) = &mut self.program else {

@@ -1,7 +1,7 @@
 //! Passes records on for which a comparison with a constant holds.
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::types::{Float64Type, Int64Type, TimestampMillisecondType};
 use arrow_array::{BooleanArray, RecordBatch};
 use arrow_buffer::BooleanBuffer;
 use arrow_schema::{DataType, Schema};
@@ -22,6 +22,8 @@ pub(super) struct Filter {
 enum Test {
     Text(Comparison, String),
     Int64(Comparison, i64),
+    /// Milliseconds since 1970.
+    Timestamp(Comparison, i64),
     Float64(Comparison, f64),
     Bool(bool),
 }
@@ -45,6 +47,7 @@ impl Filter {
             DataType::Utf8 => Test::Text(op, value.as_str().ok_or_else(unfit)?.to_owned()),
             _ if on_text => return Err(unfit()),
             DataType::Int64 => Test::Int64(op, value.as_i64().ok_or_else(unfit)?),
+            DataType::Timestamp(..) => Test::Timestamp(op, value.as_i64().ok_or_else(unfit)?),
             DataType::Float64 => Test::Float64(op, value.as_f64().ok_or_else(unfit)?),
             DataType::Boolean => match (op, value.as_bool().ok_or_else(unfit)?) {
                 (Comparison::Eq, value) => Test::Bool(value),
@@ -75,6 +78,10 @@ impl Filter {
             Test::Int64(op, value) => {
                 let numbers = column.as_primitive::<Int64Type>().values();
                 BooleanBuffer::collect_bool(rows, |row| compare(*op, numbers[row], *value))
+            }
+            Test::Timestamp(op, value) => {
+                let times = column.as_primitive::<TimestampMillisecondType>().values();
+                BooleanBuffer::collect_bool(rows, |row| compare(*op, times[row], *value))
             }
             Test::Float64(op, value) => {
                 let numbers = column.as_primitive::<Float64Type>().values();
@@ -118,7 +125,7 @@ impl Operator for Filter {
 mod tests {
     use std::sync::Arc;
 
-    use arrow_array::{ArrayRef, Float64Array, StringArray};
+    use arrow_array::{ArrayRef, Float64Array, StringArray, TimestampMillisecondArray};
     use serde_json::json;
 
     use super::super::testing::{self, Harness, batch, ints};
@@ -134,6 +141,10 @@ mod tests {
             ("n", ints(&[1, 2, 3])),
             ("f", Arc::new(Float64Array::from(vec![0.5, 1.0, f64::NAN]))),
             ("t", Arc::new(BooleanArray::from(vec![true, false, true]))),
+            (
+                "at",
+                Arc::new(TimestampMillisecondArray::from(vec![-1, 0, 1_000])),
+            ),
         ])
     }
 
@@ -158,7 +169,7 @@ mod tests {
     #[test]
     fn each_comparison_passes_what_it_says() {
         use Comparison::*;
-        let expected: [(&str, Comparison, Value, &[&str]); 12] = [
+        let expected: [(&str, Comparison, Value, &[&str]); 14] = [
             ("s", Eq, json!("b"), &["2"]),
             ("s", Lt, json!("abc"), &["1"]),
             ("s", Contains, json!("b"), &["1", "2", "3"]),
@@ -171,6 +182,8 @@ mod tests {
             ("f", Ne, json!(0.5), &["2", "3"]),
             ("t", Eq, json!(true), &["1", "3"]),
             ("t", Ne, json!(true), &["2"]),
+            ("at", Ge, json!(0), &["2", "3"]),
+            ("at", Eq, json!(1_000), &["3"]),
         ];
         for (column, op, value, numbers) in expected {
             assert_eq!(
@@ -179,6 +192,29 @@ mod tests {
                 "{column} {op:?} {value}"
             );
         }
+    }
+
+    #[test]
+    fn what_the_check_of_the_job_takes_can_be_built() {
+        let schema = crate::dataflow::record::job_schema(&input().schema()).expect("columns");
+        let values = [json!("b"), json!(2), json!(0.5), json!(true)];
+        let mut taken = 0;
+        for column in schema.names() {
+            for op in Comparison::ALL {
+                for value in &values {
+                    let spec = spec(column, op, value.clone());
+                    let is_taken = spec.output(&schema).is_ok();
+                    let built = Filter::new(&input().schema(), column, op, value);
+                    let built = built.map(drop).map_err(|error| error.to_string());
+                    if is_taken {
+                        assert_eq!(built, Ok(()), "{column} {op:?} {value}");
+                        taken += 1;
+                    }
+                }
+            }
+        }
+        // All for texts, six for each sort of numbers, two for booleans.
+        assert_eq!(taken, 8 + 6 * 3 + 2);
     }
 
     #[test]

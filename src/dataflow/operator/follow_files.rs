@@ -3,7 +3,7 @@
 //! A file is known by its device and inode, not by its name, and belongs to the subtask that its inode chooses: one that is
 //! renamed goes on being read where it was, by whoever had it. A file that became shorter, or has something else where it was
 //! read last, was truncated and is read from its beginning. One that
-//! is gone (deleted, or renamed to what no path names) is read until it has not grown for a while, so that what is written
+//! is gone (deleted, or renamed to what no path names) is read until it has not grown for a while since, so that what is written
 //! just before and after a rotation is not lost. What stands behind a file's last line break waits for its line break, and
 //! counts as a line when the file is gone.
 //!
@@ -28,7 +28,7 @@ use crate::job::spec;
 
 /// How long it waits for growth.
 const POLL: Duration = Duration::from_millis(50);
-/// A file that is gone is closed when it has not grown for so long.
+/// A file is closed when it has been gone, and has not grown, for so long.
 const GRACE: Duration = Duration::from_secs(10);
 const CHUNK: usize = 64 * 1024;
 /// So much of what was read last tells a file that has grown from one that was written anew.
@@ -66,8 +66,8 @@ struct Followed {
     /// When it was last written before that.
     modified: Option<SystemTime>,
     buffer: LineBuffer,
-    /// Whether it is gone.
-    gone: bool,
+    /// When it was first seen to be gone.
+    gone_since: Option<Instant>,
     grew_at: Instant,
 }
 
@@ -127,7 +127,10 @@ impl FollowFiles {
             }
         }
         for (id, file) in &mut self.files {
-            file.gone = !present.contains(id);
+            file.gone_since = match present.contains(id) {
+                true => None,
+                false => file.gone_since.or(Some(now)),
+            };
         }
         Ok(())
     }
@@ -150,7 +153,7 @@ impl FollowFiles {
             if lines.is_full() {
                 return Ok(());
             }
-            if at_end && file.gone && now.duration_since(file.grew_at) >= GRACE {
+            if at_end && file.is_over(now) {
                 tracing::debug!(path = ?file.path, "a followed file is gone");
                 if let Some(rest) = file.buffer.take_rest() {
                     lines.push(&rest);
@@ -189,9 +192,16 @@ impl Followed {
             remembered: Vec::new(),
             modified: None,
             buffer: LineBuffer::default(),
-            gone: false,
+            gone_since: None,
             grew_at: now,
         }
+    }
+
+    /// Whether it is gone and nobody writes to it any more. It may have been silent for long before that: whoever had it open has had
+    /// time to notice only since then.
+    fn is_over(&self, now: Instant) -> bool {
+        self.gone_since
+            .is_some_and(|gone| now.duration_since(gone.max(self.grew_at)) >= GRACE)
     }
 
     /// Takes lines until there are enough, and says whether that is all there is.

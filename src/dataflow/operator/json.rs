@@ -1,16 +1,29 @@
 //! Finds the values of declared columns in the text of a JSON object, without building the object.
+//!
+//! What becomes a text is the value as it stands there: a number in all its digits, arrays and objects in their order. Only texts are
+//! unescaped.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 use super::reading::Row;
 use super::values::Value;
 
-/// Where each column stands, by its name.
-pub(super) type Places = HashMap<String, usize>;
+/// What is looked for, by its name.
+pub(super) type Places = HashMap<String, Place>;
+
+/// A column that is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Which one it is.
+    pub(super) column: usize,
+    /// Whether its value is taken as it stands.
+    pub(super) is_text: bool,
+}
 
 /// The values of the columns. What an object has beside them is passed over; of a name that is there twice the last counts.
 pub(super) fn find<'t>(text: &'t str, places: &Places) -> Result<Row<'t>, String> {
@@ -43,7 +56,11 @@ impl<'de> Visitor<'de> for Object<'_> {
         let mut row = vec![None; self.places.len()];
         while let Some(place) = map.next_key_seed(Name(self.places))? {
             match place {
-                Some(place) => row[place] = Some(map.next_value_seed(Single)?),
+                Some(Place {
+                    column,
+                    is_text: true,
+                }) => row[column] = Some(text_of(map.next_value()?).map_err(A::Error::custom)?),
+                Some(Place { column, .. }) => row[column] = Some(map.next_value_seed(Single)?),
                 None => {
                     map.next_value::<IgnoredAny>()?;
                 }
@@ -53,30 +70,42 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
+/// A value as a text; null is none.
+fn text_of(value: &RawValue) -> Result<Value<'_>, serde_json::Error> {
+    let text = value.get();
+    let quoted = text.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+    Ok(match quoted {
+        Some(plain) if !plain.contains('\\') => Value::Text(Cow::Borrowed(plain)),
+        Some(_) => Value::Text(Cow::Owned(serde_json::from_str(text)?)),
+        None if text == "null" => Value::Null,
+        None => Value::Text(Cow::Borrowed(text)),
+    })
+}
+
 /// The place of the column of a name.
 struct Name<'p>(&'p Places);
 
 impl<'de> DeserializeSeed<'de> for Name<'_> {
-    type Value = Option<usize>;
+    type Value = Option<Place>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Place>, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
 impl Visitor<'_> for Name<'_> {
-    type Value = Option<usize>;
+    type Value = Option<Place>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a name")
     }
 
-    fn visit_str<E: Error>(self, name: &str) -> Result<Option<usize>, E> {
+    fn visit_str<E: Error>(self, name: &str) -> Result<Option<Place>, E> {
         Ok(self.0.get(name).copied())
     }
 }
 
-/// One value; an array or object is its JSON text.
+/// One value of a column that holds no text; an array or object, which it can't hold, is its JSON text.
 struct Single;
 
 impl<'de> DeserializeSeed<'de> for Single {

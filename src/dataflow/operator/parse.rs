@@ -11,7 +11,7 @@ use crate::job::ColumnType;
 use crate::job::spec::{ParseCsv, ParseJson};
 
 /// What some programs write at the beginning of a text file. It belongs to no value.
-const BYTE_ORDER_MARK: char = '\u{feff}';
+pub(super) const BYTE_ORDER_MARK: char = '\u{feff}';
 
 pub(super) struct Parse<F> {
     column: usize,
@@ -32,12 +32,17 @@ pub(super) fn json(
     output: SchemaRef,
 ) -> Result<Parse<impl Format + use<>>, OperatorError> {
     let columns = spec.reading.columns.iter().enumerate();
+    let places = columns.map(|(index, column)| {
+        let place = json::Place {
+            column: index,
+            is_text: column.column_type == ColumnType::String,
+        };
+        (column.name.clone(), place)
+    });
     Ok(Parse {
         column: column_of(input, &spec.column)?.0,
         format: Json {
-            places: columns
-                .map(|(place, column)| (column.name.clone(), place))
-                .collect(),
+            places: places.collect(),
         },
         rows: RowReader::new(spec.reading.clone(), output),
     })

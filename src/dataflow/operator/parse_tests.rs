@@ -73,6 +73,44 @@ fn json_values_are_found_by_name_and_read_in_their_types() {
 }
 
 #[test]
+fn a_json_value_that_becomes_a_text_is_what_stands_there() {
+    for (value, expected) in [
+        ("12345678901234567890123", "12345678901234567890123"),
+        ("1.10", "1.10"),
+        ("-1E5", "-1E5"),
+        ("true", "true"),
+        (
+            r#"{"b": 1.10, "a": [2, 1], "a": 0}"#,
+            r#"{"b": 1.10, "a": [2, 1], "a": 0}"#,
+        ),
+        ("[ 1e400 , null ]", "[ 1e400 , null ]"),
+        (r#""plain ä""#, "plain ä"),
+        (r#""""#, ""),
+        (r#""\"""#, "\""),
+        (r#""\u00e4 \\ \"""#, "ä \\ \""),
+    ] {
+        let reading = Reading::of([DeclaredColumn::new("s", ColumnType::String)]);
+        let line = format!("{{\"s\" : {value} , \"other\": 1}}");
+        assert_eq!(
+            parsed(&json_spec(reading), &[&line]),
+            Ok(vec![expected.to_owned()]),
+            "{line}"
+        );
+    }
+    for (value, expected) in [
+        ("null", "column `s` has no value"),
+        (r#""\ud800""#, "no JSON object: "),
+        ("tru", "no JSON object: "),
+        ("[1", "no JSON object: "),
+    ] {
+        let reading = Reading::of([DeclaredColumn::new("s", ColumnType::String)]);
+        let line = format!("{{\"s\": {value}}}");
+        let failed = parsed(&json_spec(reading), &[&line]).expect_err("refused");
+        assert!(failed.starts_with(expected), "{line}: {failed}");
+    }
+}
+
+#[test]
 fn a_record_that_can_not_be_read_fails_the_job_or_is_left_out_or_has_no_values() {
     let lines = [
         r#"{"user": "a", "bytes": 1}"#,
@@ -169,7 +207,7 @@ fn numbers() -> impl Strategy<Value = f64> {
 
 fn values() -> impl Strategy<Value = Values> {
     (
-        prop::option::of("[a\",;{}\n\\\\ßé]{0,8}"),
+        prop::option::of("\u{feff}?[a\",;{}\n\\\\ßé]{0,8}"),
         prop::option::of(any::<i64>()),
         prop::option::of(numbers()),
         prop::option::of(any::<bool>()),

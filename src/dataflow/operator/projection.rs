@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{Field, Schema, SchemaRef};
 use arrow_select::filter::filter_record_batch;
 
 use super::expression::Expression;
@@ -34,7 +34,7 @@ enum Column {
 }
 
 impl Projection {
-    /// Columns of the output without an expression are those of the input.
+    /// Columns of the output without an expression are those of the input, and so are those that an expression keeps.
     pub(super) fn new(
         input: &SchemaRef,
         expressions: &[NamedExpression],
@@ -61,28 +61,34 @@ impl Projection {
 }
 
 fn column_of(
-    name: &str,
+    field: &Field,
     expressions: &[NamedExpression],
     input: &SchemaRef,
 ) -> Result<Column, OperatorError> {
-    match expressions.iter().find(|it| it.name == name) {
-        Some(NamedExpression { name, expression }) => Ok(Column::Computed {
-            name: name.clone(),
-            by: Expression::column(expression, input, &format!("column `{name}`"))?,
-        }),
-        None => {
-            let (index, _) = super::schema::column_of(input, name)?;
-            Ok(Column::Kept(index))
+    let expression = expressions.iter().find(|it| it.name == *field.name());
+    if let Some(it @ NamedExpression { name, expression }) = expression {
+        // Where the graph says that each record has a value in a column that is kept, that remains to be seen.
+        let is_kept = it.keeps() && {
+            let (_, kept) = super::schema::column_of(input, name)?;
+            field.is_nullable() || !kept.is_nullable()
+        };
+        if !is_kept {
+            return Ok(Column::Computed {
+                name: name.clone(),
+                by: Expression::column(expression, input, &format!("column `{name}`"))?,
+            });
         }
     }
+    let (index, _) = super::schema::column_of(input, field.name())?;
+    Ok(Column::Kept(index))
 }
 
 impl Operator for Projection {
     fn open(&mut self) -> Result<(), OperatorError> {
         let (input, expressions) = (&self.input, &self.expressions);
-        let names = self.output.fields().iter().map(|field| field.name());
-        self.columns = names
-            .map(|name| column_of(name, expressions, input))
+        let fields = self.output.fields().iter();
+        self.columns = fields
+            .map(|field| column_of(field, expressions, input))
             .collect::<Result<_, _>>()?;
         Ok(())
     }

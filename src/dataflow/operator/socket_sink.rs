@@ -3,13 +3,19 @@
 //! The operator queues lines, a task of the runtime writes them; a queue that is full holds the operator's task up. What a
 //! broken connection took and nobody may have read is written again to the next one, up to a bound: at least once as far as
 //! TCP can tell, which knows of the other side's system and not of its program.
+//!
+//! What the server says is read all the time and dropped. A server that answers each line would wait for somebody to read that, and
+//! read no more itself; and a connection that is closed with something unread is reset, which loses what is still on its way.
 
 use std::collections::VecDeque;
+use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use bytes::Bytes;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
@@ -24,6 +30,9 @@ use super::{Operator, OperatorError, Output, PrepareCommit};
 const MOST_WAITING: usize = 1024 * 1024;
 /// Bytes that are written again after a connection broke.
 const MOST_REPEATED: usize = 1024 * 1024;
+/// A server that was told the end, and has said nothing for so long, is waited for no longer: not every one closes its side.
+const LONGEST_SILENCE: Duration = Duration::from_secs(30);
+const CHUNK: usize = 16 * 1024;
 
 pub(super) struct SocketSink {
     address: String,
@@ -116,31 +125,48 @@ impl Repeated {
     }
 }
 
-async fn write_to(
-    stream: TcpStream,
-    queue: &Queue,
-    repeated: &mut Repeated,
-) -> std::io::Result<()> {
+/// Writes until everything is written and the server has read it, as far as it lets us know.
+async fn write_to(stream: TcpStream, queue: &Queue, repeated: &mut Repeated) -> io::Result<()> {
     let (mut reader, mut writer) = stream.into_split();
-    let mut answer = [0; 1024];
-    for lines in &repeated.lines {
-        writer.write_all(lines).await?;
-    }
+    let write = async {
+        for lines in &repeated.lines {
+            writer.write_all(lines).await?;
+        }
+        while let Some(lines) = queue.first().await {
+            writer.write_all(&lines).await?;
+            queue.remove_first();
+            repeated.add(lines);
+        }
+        writer.shutdown().await
+    };
+    let mut write = pin!(write);
+    let mut chunk = vec![0; CHUNK];
     loop {
-        // A server that goes away says so on the way back; what else it says is nobody's business.
-        let lines = tokio::select! {
-            lines = queue.first() => lines,
-            read = reader.read(&mut answer) => match read? {
-                0 => return Err(std::io::ErrorKind::ConnectionReset.into()),
-                _ => continue,
+        tokio::select! {
+            written = &mut write => break written?,
+            // A server that goes away says so on the way back.
+            read = reader.read(&mut chunk) => if read? == 0 {
+                return Err(io::ErrorKind::ConnectionReset.into());
             },
-        };
-        let Some(lines) = lines else {
-            return writer.shutdown().await;
-        };
-        writer.write_all(&lines).await?;
-        queue.remove_first();
-        repeated.add(lines);
+        }
+    }
+    hear_out(&mut reader, &mut chunk).await
+}
+
+/// Reads what the server says until it closes its side: then it has read what was written. An error if the connection breaks before.
+async fn hear_out(reader: &mut (impl AsyncRead + Unpin), chunk: &mut [u8]) -> io::Result<()> {
+    loop {
+        match tokio::time::timeout(LONGEST_SILENCE, reader.read(chunk)).await {
+            Ok(read) => {
+                if read? == 0 {
+                    return Ok(());
+                }
+            }
+            Err(_) => {
+                tracing::debug!("the server does not close its side of the connection");
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -193,5 +219,26 @@ impl Operator for SocketSink {
                 OperatorError::unavailable(format!("writing to {address} was stopped"))
             })
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_never_closes_its_side_is_waited_for_while_it_says_something() {
+        let (mut server, mut sink) = tokio::io::duplex(64);
+        let hearing = async { hear_out(&mut sink, &mut [0; 16]).await };
+        let saying = async {
+            for _ in 0..3 {
+                tokio::time::sleep(LONGEST_SILENCE * 2 / 3).await;
+                server.write_all(b"ok\n").await.expect("somebody reads");
+            }
+        };
+        let began = tokio::time::Instant::now();
+        let (heard, ()) = tokio::join!(hearing, saying);
+        heard.expect("it is enough");
+        assert_eq!(began.elapsed(), LONGEST_SILENCE * 3);
     }
 }

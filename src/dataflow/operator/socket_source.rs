@@ -1,7 +1,8 @@
 //! Reads lines from a TCP server, and connects again when the connection ends.
 //!
 //! A task of the runtime connects and reads; no further than a few pieces ahead of the operator. What stands behind the last
-//! line break of a connection counts as a line if the server closed it, and is dropped if it broke.
+//! line break of a connection counts as a line if the server closed it, and is dropped if it broke. A source that is stopped reads no
+//! more, and hands on the whole lines that it has.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +16,11 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, Receiver, Sender, error::TryRecvError};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::lines::{LineBatch, LineBuffer};
 use super::peers::Peers;
-use super::{OperatorContext, OperatorError, Source, SourceState};
+use super::{OperatorContext, OperatorError, Source, SourceState, Stopped};
 use crate::job::spec;
 
 const CHUNK: usize = 64 * 1024;
@@ -40,7 +42,18 @@ struct Connection {
     pieces: Receiver<Piece>,
     more: Arc<Notify>,
     buffer: LineBuffer,
+    /// Tells the task to read no more. What it has read it hands on.
+    stop: CancellationToken,
     _reading: JoinSet<()>,
+}
+
+/// What the reading task has.
+struct Reading {
+    spec: spec::SocketSource,
+    pieces: Sender<Piece>,
+    more: Arc<Notify>,
+    peers: Peers,
+    stop: CancellationToken,
 }
 
 enum Piece {
@@ -95,36 +108,66 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Reads until the operator goes away, or the first connection ends if there is to be one only.
-async fn read(spec: spec::SocketSource, pieces: Sender<Piece>, more: Arc<Notify>, peers: Peers) {
-    let mut backoff = SHORTEST_BACKOFF;
-    let mut chunk = vec![0; CHUNK];
-    loop {
-        let connected = match spec.reconnect {
-            true => Ok(connect_until_it_works(&spec.address, &mut backoff, &peers).await),
-            false => connect(&spec.address).await,
-        };
-        let ended = match connected {
-            Err(error) => Piece::Broken(error),
-            Ok(mut stream) => loop {
-                let piece = match stream.read(&mut chunk).await {
-                    Ok(0) => break Piece::Closed,
-                    Ok(read) => Piece::Bytes(chunk[..read].to_vec()),
-                    Err(error) => break Piece::Broken(error),
-                };
-                backoff = SHORTEST_BACKOFF;
-                if pieces.send(piece).await.is_err() {
-                    return;
-                }
-                more.notify_one();
-            },
-        };
-        let sent = pieces.send(ended).await;
-        more.notify_one();
-        if sent.is_err() || !spec.reconnect {
-            return;
+impl Reading {
+    /// Reads until it is told to stop, or the first connection ends if there is to be one only.
+    async fn run(self) {
+        self.read().await;
+        drop(self.pieces);
+        // It waits for more, of which there is none.
+        self.more.notify_one();
+    }
+
+    async fn read(&self) {
+        let mut backoff = SHORTEST_BACKOFF;
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let Some(connected) = self.unless_stopped(self.connect(&mut backoff)).await else {
+                return;
+            };
+            let ended = match connected {
+                Err(error) => Piece::Broken(error),
+                Ok(mut stream) => loop {
+                    // What was read is sent in any case.
+                    let read = self.unless_stopped(stream.read(&mut chunk)).await;
+                    let piece = match read {
+                        None => return,
+                        Some(Ok(0)) => break Piece::Closed,
+                        Some(Ok(read)) => Piece::Bytes(chunk[..read].to_vec()),
+                        Some(Err(error)) => break Piece::Broken(error),
+                    };
+                    backoff = SHORTEST_BACKOFF;
+                    if !self.send(piece).await {
+                        return;
+                    }
+                },
+            };
+            if !self.send(ended).await || !self.spec.reconnect {
+                return;
+            }
+            if self.unless_stopped(wait(&mut backoff)).await.is_none() {
+                return;
+            }
         }
-        wait(&mut backoff).await;
+    }
+
+    async fn connect(&self, backoff: &mut Duration) -> io::Result<TcpStream> {
+        let address = &self.spec.address;
+        match self.spec.reconnect {
+            true => Ok(connect_until_it_works(address, backoff, &self.peers).await),
+            false => connect(address).await,
+        }
+    }
+
+    /// False: the operator has gone away.
+    async fn send(&self, piece: Piece) -> bool {
+        let sent = self.pieces.send(piece).await;
+        self.more.notify_one();
+        sent.is_ok()
+    }
+
+    /// What comes of it; none if it was told to stop before.
+    async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.stop.run_until_cancelled(work).await
     }
 }
 
@@ -132,19 +175,22 @@ impl Source for SocketSource {
     fn open(&mut self) -> Result<(), OperatorError> {
         let (sender, pieces) = mpsc::channel(PIECES);
         let more = Arc::new(Notify::new());
-        let mut reading = JoinSet::new();
-        let task = read(
-            self.spec.clone(),
-            sender,
-            Arc::clone(&more),
-            self.peers.clone(),
-        );
-        reading.spawn_on(task, &Handle::current());
+        let stop = CancellationToken::new();
+        let reading = Reading {
+            spec: self.spec.clone(),
+            pieces: sender,
+            more: Arc::clone(&more),
+            peers: self.peers.clone(),
+            stop: stop.clone(),
+        };
+        let mut task = JoinSet::new();
+        task.spawn_on(reading.run(), &Handle::current());
         self.connection = Some(Connection {
             pieces,
             more,
             buffer: LineBuffer::default(),
-            _reading: reading,
+            stop,
+            _reading: task,
         });
         Ok(())
     }
@@ -187,6 +233,17 @@ impl Source for SocketSource {
             true => SourceState::End,
             false => SourceState::WaitFor(Arc::clone(&connection.more)),
         })
+    }
+
+    /// What was read of a line whose end was not is dropped.
+    fn stop(&mut self) -> Stopped {
+        match &self.connection {
+            Some(connection) => {
+                connection.stop.cancel();
+                Stopped::Soon
+            }
+            None => Stopped::AtOnce,
+        }
     }
 }
 

@@ -118,6 +118,33 @@ async fn a_source_that_does_not_reconnect_ends_with_its_connection() {
     }
 }
 
+#[tokio::test]
+async fn a_source_that_is_stopped_hands_on_the_lines_that_it_has_read() {
+    let (listener, address) = listener().await;
+    let mut source = source(&address, true);
+    let (mut stream, _) = listener.accept().await.expect("it comes");
+    let text: String = (0..5_000).map(|number| format!("{number}\n")).collect();
+    let text = format!("{text}half");
+    stream.write_all(text.as_bytes()).await.expect("sent");
+    let mut lines = take(&mut source, 1).await;
+    assert!(lines.len() < 5_000, "a batch holds them all");
+    assert_eq!(source.stop(), Stopped::Soon);
+    lines.extend(take(&mut source, usize::MAX).await);
+    let numbers: Vec<String> = (0..5_000).map(|number| number.to_string()).collect();
+    assert_eq!(lines, numbers);
+    assert!(matches!(source.next(Instant::now()), Ok(SourceState::End)));
+}
+
+#[tokio::test]
+async fn a_source_that_waits_for_its_server_ends_when_it_is_stopped() {
+    let peers = Peers::default();
+    let mut source = source_that_tells("127.0.0.1:1", true, &peers);
+    until_away(&peers, true).await;
+    assert_eq!(source.stop(), Stopped::Soon);
+    assert!(take(&mut source, usize::MAX).await.is_empty());
+    until_away(&peers, false).await;
+}
+
 async fn line(reader: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> Option<String> {
     let mut line = String::new();
     let read = reader.read_line(&mut line).await.expect("read");
@@ -146,8 +173,105 @@ async fn a_sink_writes_again_what_a_broken_connection_may_have_lost() {
         lines.push(line);
     }
     assert_eq!(lines, ["a", "b", "c"]);
+    drop(reader);
     let committables = finishing.await.expect("no panic").expect("written");
     assert!(committables.is_empty());
+}
+
+/// A sink whose records are all queued, and what waits for its end.
+fn finishing(
+    address: &str,
+    batches: usize,
+    lines: &[&str],
+) -> (
+    SocketSink,
+    tokio::task::JoinHandle<Result<usize, OperatorError>>,
+) {
+    let mut sink = SocketSink::new(address, &Peers::default());
+    sink.open().expect("opened");
+    for _ in 0..batches {
+        sink.process(texts("w", lines), &mut Output::default())
+            .expect("queued");
+    }
+    let finish = sink.prepare_commit().expect("it has to finish");
+    let finishing = tokio::task::spawn_blocking(|| finish().map(|committables| committables.len()));
+    (sink, finishing)
+}
+
+#[tokio::test]
+async fn a_sink_has_written_its_end_when_its_server_has_read_it_and_answered() {
+    let (listener, address) = listener().await;
+    let (_sink, finishing) = finishing(&address, 50, &["a line"; 1_000]);
+    let (stream, _) = listener.accept().await.expect("it comes");
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::with_capacity(64, reader);
+    let mut lines = 0;
+    while let Some(line) = line(&mut reader).await {
+        assert_eq!(line, "a line");
+        lines += 1;
+        writer.write_all(b"taken\n").await.expect("it is heard");
+    }
+    assert_eq!(lines, 50_000);
+    assert!(
+        !finishing.is_finished(),
+        "the server has not said that it is done"
+    );
+    drop(writer);
+    finishing.await.expect("no panic").expect("written");
+}
+
+#[tokio::test]
+async fn a_sink_whose_connection_breaks_after_its_last_line_writes_that_again() {
+    let (listener, address) = listener().await;
+    let (_sink, finishing) = finishing(&address, 1, &["a", "b"]);
+    let (stream, _) = listener.accept().await.expect("it comes");
+    let mut reader = BufReader::new(stream);
+    while line(&mut reader).await.is_some() {}
+    // To reset a connection takes something unread on one side, or this.
+    reader.get_ref().set_zero_linger().expect("set");
+    drop(reader);
+    let (stream, _) = listener.accept().await.expect("it comes back");
+    let mut reader = BufReader::new(stream);
+    for expected in [Some("a"), Some("b"), None] {
+        assert_eq!(line(&mut reader).await.as_deref(), expected);
+    }
+    drop(reader);
+    finishing.await.expect("no panic").expect("written");
+}
+
+#[tokio::test]
+async fn a_sink_reads_what_its_server_says_so_that_that_goes_on_reading() {
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(32 * 1024).expect("set");
+    socket.set_send_buffer_size(32 * 1024).expect("set");
+    let any = "127.0.0.1:0".parse().expect("an address");
+    socket.bind(any).expect("a free port");
+    let listener = socket.listen(1).expect("listening");
+    let address = listener.local_addr().expect("bound").to_string();
+    let long = "x".repeat(1024 * 1024 - 1);
+    let (_sink, finishing) = finishing(&address, 32, &[&long]);
+    let (stream, _) = listener.accept().await.expect("it comes");
+    let (mut reader, mut writer) = stream.into_split();
+    let echo = async {
+        let mut chunk = vec![0; 16 * 1024];
+        let mut bytes = 0;
+        loop {
+            match reader.read(&mut chunk).await.expect("read") {
+                0 => return bytes,
+                read => {
+                    bytes += read;
+                    writer.write_all(&chunk[..read]).await.expect("it is read");
+                }
+            }
+        }
+    };
+    let echoed = tokio::time::timeout(Duration::from_secs(120), echo).await;
+    assert_eq!(
+        echoed.expect("neither waits for the other"),
+        32 * 1024 * 1024
+    );
+    drop(writer);
+    finishing.await.expect("no panic").expect("written");
 }
 
 #[test]

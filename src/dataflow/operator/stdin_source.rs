@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{self, Receiver, error::TryRecvError};
 use tokio::time::Instant;
 
 use super::lines::{LineBatch, LineBuffer};
-use super::{OperatorContext, OperatorError, Source, SourceState};
+use super::{OperatorContext, OperatorError, Source, SourceState, Stopped};
 
 const CHUNK: usize = 64 * 1024;
 /// Pieces that wait for the task.
@@ -37,6 +37,8 @@ struct Inlet {
     pieces: Receiver<io::Result<Vec<u8>>>,
     more: Arc<Notify>,
     buffer: LineBuffer,
+    /// Why no more could be read. It stays so for all that come later: an end would pass for that of the input.
+    failed: Option<(io::ErrorKind, String)>,
 }
 
 impl Inlet {
@@ -69,13 +71,23 @@ impl Inlet {
             pieces,
             more,
             buffer: LineBuffer::default(),
+            failed: None,
         })
+    }
+
+    /// What stands between the input and its end, if it could not be read to that.
+    fn failure(&self) -> Option<OperatorError> {
+        let (kind, text) = self.failed.as_ref()?;
+        let error = io::Error::new(*kind, text.clone());
+        Some(OperatorError::io("read", "standard input", error))
     }
 }
 
 pub(super) struct StdinSource {
     slot: &'static Slot,
     inlet: Option<Inlet>,
+    /// It ends with what has been read by now.
+    is_stopped: bool,
     output: SchemaRef,
 }
 
@@ -84,6 +96,7 @@ impl StdinSource {
         StdinSource {
             slot: &STANDARD_INPUT,
             inlet: None,
+            is_stopped: false,
             output: context.output_schema(),
         }
     }
@@ -141,10 +154,12 @@ impl Source for StdinSource {
             }
             match inlet.pieces.try_recv() {
                 Ok(Ok(piece)) => inlet.buffer.push(&piece),
-                Ok(Err(error)) => {
-                    return Err(OperatorError::io("read", "standard input", error));
+                Ok(Err(error)) => inlet.failed = Some((error.kind(), error.to_string())),
+                Err(_) if inlet.failed.is_some() => break,
+                Err(TryRecvError::Empty) => {
+                    ended = self.is_stopped;
+                    break;
                 }
-                Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     if let Some(rest) = inlet.buffer.take_rest() {
                         lines.push(&rest);
@@ -156,10 +171,19 @@ impl Source for StdinSource {
         if !lines.is_empty() {
             return Ok(SourceState::Batch(lines.finish(&self.output)?));
         }
+        if let Some(failure) = inlet.failure() {
+            return Err(failure);
+        }
         Ok(match ended {
             true => SourceState::End,
             false => SourceState::WaitFor(Arc::clone(&inlet.more)),
         })
+    }
+
+    /// What comes later stays where it is.
+    fn stop(&mut self) -> Stopped {
+        self.is_stopped = true;
+        Stopped::Soon
     }
 }
 
@@ -193,7 +217,11 @@ mod tests {
     }
 
     fn slot(pieces: &[&'static str]) -> &'static Slot {
-        let inlet = Inlet::start(Pieces(pieces.iter().copied().collect())).expect("a thread");
+        slot_of(Pieces(pieces.iter().copied().collect()))
+    }
+
+    fn slot_of(reader: impl Read + Send + 'static) -> &'static Slot {
+        let inlet = Inlet::start(reader).expect("a thread");
         Box::leak(Box::new(Slot(Mutex::new(State::Free(inlet)))))
     }
 
@@ -251,5 +279,71 @@ mod tests {
             lines.extend(batch);
         }
         assert_eq!(lines, ["a", "half line", "b"]);
+    }
+
+    /// Can't be read behind its first line.
+    struct Broken(bool);
+
+    impl Read for Broken {
+        fn read(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
+            if std::mem::replace(&mut self.0, true) {
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            chunk[..4].copy_from_slice(b"a\nha");
+            Ok(4)
+        }
+    }
+
+    #[tokio::test]
+    async fn an_input_that_could_not_be_read_to_its_end_fails_each_later_attempt_too() {
+        let slot = slot_of(Broken(false));
+        let mut lines = Vec::new();
+        for _ in 0..2 {
+            let mut source = source(slot);
+            source.open().expect("free");
+            let failed = loop {
+                match source.next(Instant::now()) {
+                    Ok(SourceState::Batch(batch)) => {
+                        let batch = batch.column(0).as_string::<i32>();
+                        lines.extend(batch.iter().flatten().map(str::to_owned));
+                    }
+                    Ok(SourceState::WaitFor(more)) => more.notified().await,
+                    Ok(other) => panic!("{other:?}"),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            let expected = "can't read \"standard input\": ";
+            assert!(failed.starts_with(expected), "{failed}");
+            assert!(failed.contains("os error 5"), "{failed}");
+        }
+        assert_eq!(lines, ["a"]);
+    }
+
+    #[tokio::test]
+    async fn a_source_that_is_stopped_ends_with_the_lines_that_were_read() {
+        /// Gives lines once, and then waits to be told that there are no more.
+        struct Endless(Option<String>, std::sync::mpsc::Receiver<()>);
+
+        impl Read for Endless {
+            fn read(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
+                let Some(text) = self.0.take() else {
+                    return Ok(self.1.recv().map_or(0, |()| 0));
+                };
+                chunk[..text.len()].copy_from_slice(text.as_bytes());
+                Ok(text.len())
+            }
+        }
+
+        let text: String = (0..5_000).map(|number| format!("{number}\n")).collect();
+        let (_ended, end) = std::sync::mpsc::sync_channel(1);
+        let mut source = source(slot_of(Endless(Some(text + "half"), end)));
+        source.open().expect("free");
+        let mut lines = next(&mut source).await.expect("lines");
+        assert_eq!(source.stop(), Stopped::Soon);
+        while let Some(batch) = next(&mut source).await {
+            lines.extend(batch);
+        }
+        let numbers: Vec<String> = (0..5_000).map(|number| number.to_string()).collect();
+        assert_eq!(lines, numbers);
     }
 }

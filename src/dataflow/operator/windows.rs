@@ -13,7 +13,6 @@ use arrow_schema::{Schema, SchemaRef};
 use super::accumulator::{Accumulator, Cell, Cells};
 use super::aggregate_all::{Table, cells_of};
 use super::schema::column_of;
-use super::values::ColumnBuilder;
 use super::{EndOfInput, Operator, OperatorError, Output};
 use crate::dataflow::record::{BATCH_BYTES, BATCH_ROWS, ColumnView, show_record};
 use crate::dataflow::time::TimeSignal;
@@ -113,16 +112,11 @@ fn emit<'r>(
     while results.peek().is_some() {
         let mut builders = accumulator.builders();
         let (mut keys, mut starts, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while keys.len() < BATCH_ROWS && bytes < BATCH_BYTES {
+        while keys.len() < BATCH_ROWS && bytes + Accumulator::text_bytes(&builders) < BATCH_BYTES {
             let Some((start, key, cells)) = results.next() else {
                 break;
             };
-            bytes += key.len()
-                + builders
-                    .iter()
-                    .map(ColumnBuilder::text_bytes)
-                    .sum::<usize>()
-                    / BATCH_ROWS;
+            bytes += key.len();
             keys.push(key);
             starts.push(start);
             Accumulator::append(&mut builders, cells);

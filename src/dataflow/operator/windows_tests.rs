@@ -1,7 +1,9 @@
 //! Windows against a plain model, and the rules of lateness one by one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use arrow_array::{ArrayRef, StringArray};
 use proptest::prelude::*;
 
 use super::super::testing::{self, Harness, batch, ints};
@@ -192,5 +194,29 @@ proptest! {
             .collect();
         prop_assert_eq!(found, expected);
         prop_assert_eq!(harness.dropped(), (late, 0));
+    }
+}
+
+#[test]
+fn long_texts_travel_in_batches_of_few_results() {
+    const LONG: usize = 1024 * 1024;
+    let texts = vec!["z".repeat(LONG); 16];
+    let input = batch([
+        ("k", ints(&(0..16).collect::<Vec<_>>())),
+        ("t", ints(&[0; 16])),
+        ("v", Arc::new(StringArray::from(texts)) as ArrayRef),
+    ]);
+    let OperatorSpec::Aggregate(mut aggregate) = spec(10, 10, 0) else {
+        panic!("it is one");
+    };
+    aggregate.aggregations = vec![Aggregation::of("longest", AggregateFunction::Max, "v")];
+    let mut harness = Harness::new(&OperatorSpec::Aggregate(aggregate), &input);
+    harness.process(input);
+    harness.end();
+    let batches = harness.emitted();
+    assert_eq!(batches.iter().map(|it| it.num_rows()).sum::<usize>(), 16);
+    for batch in batches {
+        let size = crate::dataflow::record::size_of(batch);
+        assert!(size <= 2 * LONG, "a batch of {size} bytes");
     }
 }

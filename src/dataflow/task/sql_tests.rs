@@ -1,5 +1,7 @@
 //! A job with SQL expressions, from its file to its output, in one process.
 
+use std::sync::Arc;
+
 use crate::dataflow::sink;
 use crate::dataflow::task::TaskStatus;
 use crate::dataflow::testing::{TaskManager, compile_uncoordinated, deploy, finish};
@@ -76,4 +78,63 @@ async fn a_job_whose_expression_can_be_computed_of_no_record_fails_for_good_with
     for part in ["shares", "column `share`", "`value / 0`: Divide by zero"] {
         assert!(cause.contains(part), "{part}: {cause}");
     }
+}
+
+const KEPT: &str = "version: 1
+name: kept
+parameters: {input: {}, output: {}}
+steps:
+  - name: lines
+    file-source: {paths: \"${input}\"}
+  - name: parsed
+    parse-json: {column: line, columns: {id: int64, note: string?}}
+  - name: notes
+    project: {columns: [note, id]}
+  - name: formatted
+    format-json: {}
+  - name: out
+    file-sink: {path: \"${output}\"}
+";
+
+#[tokio::test]
+async fn a_column_that_is_kept_has_no_value_where_it_had_none_unless_the_graph_says_that_it_has() {
+    let directory = tempfile::tempdir().expect("directory");
+    let input = "{\"id\": 1}\n{\"id\": 2, \"note\": \"b\"}\n";
+    std::fs::write(directory.path().join("in"), input).expect("written");
+    let path = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
+    let parameters = [("input", path("in")), ("output", path("out"))];
+    let options = CompileOptions {
+        parameters: parameters
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        ..CompileOptions::default()
+    };
+    let graph = compile_uncoordinated(&JobFile::new("kept.yaml", KEPT), &options);
+    let managers = [TaskManager::start("tm").await];
+    let committables = finish(&deploy(&graph, &managers, |_, _| 0)).await;
+    sink::commit(&committables).expect("committed");
+    sink::cleanup(
+        &directory.path().join("out"),
+        graph.job_id.parse().expect("an id"),
+    )
+    .expect("cleaned up");
+    let parts = std::fs::read_dir(path("out")).expect("output");
+    let parts = parts.map(|part| std::fs::read_to_string(part.expect("entry").path()));
+    let written: String = parts.map(|part| part.expect("part")).collect();
+    assert_eq!(
+        written,
+        "{\"note\":null,\"id\":1}\n{\"note\":\"b\",\"id\":2}\n"
+    );
+
+    std::fs::remove_dir_all(path("out")).expect("removed");
+    let mut recorded = (*graph).clone();
+    recorded.vertices[0].operators[2].output[0].nullable = false;
+    let tasks = deploy(&Arc::new(recorded), &managers, |_, _| 0);
+    let TaskStatus::Failed { cause, .. } = tasks[&(0, 0)].ended().await else {
+        panic!("a value is missing")
+    };
+    assert!(
+        cause.contains("column `note`: `\"note\"` is null"),
+        "{cause}"
+    );
 }

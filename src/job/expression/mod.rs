@@ -54,6 +54,12 @@ impl NamedExpression {
         let expression = format!("\"{}\"", name.replace('"', "\"\""));
         NamedExpression { name, expression }
     }
+
+    /// Whether it is the input's column of its name as it is: what [`NamedExpression::column`] makes, and a column that `project` names
+    /// without an expression.
+    pub fn keeps(&self) -> bool {
+        *self == NamedExpression::column(&*self.name)
+    }
 }
 
 impl<N: Into<String>, E: Into<String>> From<(N, E)> for NamedExpression {

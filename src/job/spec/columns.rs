@@ -152,6 +152,17 @@ impl Reading {
         problems
     }
 
+    /// What is wrong with the format of times, if there is one and it can be understood: it may be one by which none is ever read.
+    pub(in crate::job) fn format_problem(&self) -> Option<String> {
+        let format = self.timestamp_format.as_deref()?;
+        let is_useless = timestamp::is_format(format) && !timestamp::says_a_time(format);
+        is_useless.then(|| {
+            format!(
+                "`timestamp-format` {format:?} does not say a time: write a date at least, with a time of day to the minute or none, such as `%Y-%m-%d %H:%M`"
+            )
+        })
+    }
+
     pub(super) fn schema(&self) -> Schema {
         let column = |column: &DeclaredColumn| Column {
             name: column.name.clone(),

@@ -111,6 +111,36 @@ fn a_graph_that_says_another_type_than_its_expressions_is_refused() {
     );
 }
 
+#[cfg(feature = "sql")]
+#[test]
+fn a_column_that_is_kept_may_be_without_a_value_and_one_that_is_computed_not() {
+    let steps = "  - stdin-source: {}
+  - parse-json: {column: line, columns: {id: int64, note: string?}}
+  - name: kept
+    project: {columns: [note, id]}
+  - name: copied
+    map: {columns: {copy: note}}
+  - discard: {}
+";
+    let graph = graph_of(&with_steps(steps), &options());
+    let plan = Plan(&graph).to_string();
+    for line in [
+        "kept: project emits (note: string?, id: int64)",
+        "copied: map emits (note: string?, id: int64, copy: string)",
+    ] {
+        assert!(plan.contains(line), "{plan}");
+    }
+    // An earlier version said that there is always a value.
+    let mut recorded = graph.clone();
+    for operator in &mut recorded.vertices[0].operators[2..4] {
+        operator.output[0].nullable = false;
+    }
+    assert_eq!(validate_job_graph(&recorded), Ok(()));
+    let mut wrong = graph;
+    wrong.vertices[0].operators[2].output[1].nullable = true;
+    assert!(validate_job_graph(&wrong).is_err());
+}
+
 #[cfg(not(feature = "sql"))]
 #[test]
 fn a_program_without_the_feature_says_what_it_lacks() {

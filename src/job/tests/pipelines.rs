@@ -5,9 +5,11 @@ use std::time::Duration;
 use super::{graph_of, message_of, options, options_with, with_steps};
 use crate::job::spec::{
     AggregateFunction, Aggregation, DeclaredColumn, FlatMapRegex, FollowFiles, FormatCsv, OnError,
-    ParseCsv, Reading, SocketSource, Watermarks,
+    ParseCsv, ParseJson, Reading, SocketSource, Watermarks,
 };
-use crate::job::{ColumnType, Emit, JobBuilder, OperatorSpec, Plan, Windows, validate_job_graph};
+use crate::job::{
+    ColumnType, Emit, JobBuilder, OperatorSpec, Plan, Schema, Windows, validate_job_graph,
+};
 
 const ACCESS_LOG: &str = include_str!("../../../examples/access-log.yaml");
 
@@ -61,7 +63,7 @@ steps:
   - name: log
     file-source: {paths: [a.log, b.log], follow: true, discovery-interval: 5 s}
   - name: parts
-    flat-map-regex: {column: line, pattern: '(?<u>\\w+) (?<n>\\d+) (?<t>.+)', columns: {n: int64, t: timestamp}, on-error: skip, timestamp-format: '%H'}
+    flat-map-regex: {column: line, pattern: '(?<u>\\w+) (?<n>\\d+) (?<t>.+)', columns: {n: int64, t: timestamp}, on-error: skip, timestamp-format: '%d/%b %Y'}
   - name: in-time
     watermarks: {column: t, out-of-orderness: 2 s, idle-timeout: 1 min}
   - name: by-user
@@ -105,7 +107,7 @@ steps:
                 DeclaredColumn::new("t", ColumnType::Timestamp),
             ],
             on_error: OnError::Skip,
-            timestamp_format: Some("%H".into()),
+            timestamp_format: Some("%d/%b %Y".into()),
         },
         ..FlatMapRegex::new("line", r"(?<u>\w+) (?<n>\d+) (?<t>.+)")
     });
@@ -233,6 +235,21 @@ fn columns_that_can_not_be_read() {
         &parse("columns: {a: string}, timestamp-format: '%'"),
         "`timestamp-format` \"%\" is no format",
     );
+    says(
+        &parse("columns: {a: timestamp}, timestamp-format: '%H:%M'"),
+        "`timestamp-format` \"%H:%M\" does not say a time: write a date at least",
+    );
+    // One that was accepted before by another version runs on.
+    let lines = Schema::of([("line", ColumnType::String)]);
+    let reading = Reading {
+        timestamp_format: Some("%H:%M".into()),
+        ..Reading::of([DeclaredColumn::new("a", ColumnType::Timestamp)])
+    };
+    let recorded = OperatorSpec::ParseJson(ParseJson {
+        column: "line".into(),
+        reading,
+    });
+    assert!(recorded.emits(&lines).is_ok());
     says(
         "- stdin-source: {}\n- parse-csv: {column: text, columns: {a: string}}\n- print: {}\n",
         "step `parse-csv`: column `text` is not in its input (line: string); there is: line",
@@ -386,6 +403,52 @@ fn event_time_reaches_windows_only_on_all_ways_and_windows_only_whole_ones() {
     }
     let said = validate_job_graph(&foreign).expect_err("cut").to_string();
     assert!(said.contains("windows of 7000 ms"), "{said}");
+}
+
+#[test]
+fn a_column_that_takes_the_place_of_the_event_time_ends_it() {
+    let steps = |between: &str| {
+        with_steps(&format!(
+            "- stdin-source: {{}}
+- {{name: read, parse-json: {{column: line, columns: {{t: timestamp, payload: string}}}}}}
+- {{name: timed, watermarks: {{column: t}}}}
+{between}
+- key-by: {{columns: [payload]}}
+- count: {{window: {{tumbling: {{size: 1 s}}}}}}
+- discard: {{}}
+"
+        ))
+    };
+    let read = "columns: {t: timestamp, payload: string}}";
+    let mut replacing = vec![
+        format!("- parse-json: {{column: payload, {read}"),
+        format!("- parse-csv: {{column: payload, {read}"),
+        "- flat-map-regex: {column: payload, pattern: '(?<t>.) (?<payload>.)', columns: {t: int64}}".to_owned(),
+    ];
+    let mut keeping = vec!["- filter: {column: payload, op: eq, value: a}"];
+    if cfg!(feature = "sql") {
+        replacing.push("- map: {columns: {t: \"date_trunc('day', t)\"}}".to_owned());
+        replacing.push(
+            "- project: {columns: [payload, {name: t, expression: to_timestamp(0)}]}".to_owned(),
+        );
+        keeping.extend([
+            "- map: {columns: {payload: upper(payload)}}",
+            "- map: {columns: {t: t}}",
+            "- project: {columns: [payload, t]}",
+        ]);
+    }
+    for between in replacing {
+        let said = message_of(&steps(&between), &options());
+        assert!(
+            said.contains("windows need event time"),
+            "{between}: {said}"
+        );
+        let anew = format!("{between}\n- watermarks: {{column: t}}");
+        graph_of(&steps(&anew), &options());
+    }
+    for between in keeping {
+        graph_of(&steps(between), &options());
+    }
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Check<'_> {
             self.report(index, problem);
         }
         self.known[index].event_time = spec.event_time(event_time.as_ref());
-        let fields = spec.field_problems();
+        let fields = spec.submission_problems();
         let output = spec.output(input);
         let sound = fields.is_empty() && timed;
         fields
