@@ -135,6 +135,7 @@ impl Actor {
 
     fn handle(&mut self, message: Message) {
         let now = Instant::now();
+        self.core.forgive_standstill(now);
         match message {
             Message::Register(request, reply) => {
                 let answer = self.core.register(now, *request);
@@ -204,6 +205,7 @@ impl Actor {
 
     fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
         let now = Instant::now();
+        self.core.forgive_standstill(now);
         match called {
             Ok(Called::Heartbeat {
                 to,

@@ -58,13 +58,17 @@ pub(super) enum State {
 
 impl State {
     /// Until when it may last.
-    fn deadline(self) -> Option<Instant> {
+    fn deadline(mut self) -> Option<Instant> {
+        self.deadline_mut().copied()
+    }
+
+    pub(super) fn deadline_mut(&mut self) -> Option<&mut Instant> {
         match self {
             State::Requested { deadline }
             | State::Pending { deadline }
             | State::Unseen { deadline }
             | State::Leaving { deadline } => Some(deadline),
-            State::RecordedReleasing { deadline } => deadline,
+            State::RecordedReleasing { deadline } => deadline.as_mut(),
             State::Recorded
             | State::Registered { .. }
             | State::Releasing { .. }

@@ -172,6 +172,14 @@ impl Workers {
         }
     }
 
+    /// Nobody was heard for so long, as this process stood still: whoever is waited for has as much more time.
+    pub fn put_off(&mut self, by: Duration) {
+        let states = self.workers.values_mut().map(|worker| &mut worker.state);
+        for deadline in states.filter_map(State::deadline_mut) {
+            *deadline += by;
+        }
+    }
+
     /// The decision to release a worker is durable, or the store did not take it.
     pub fn release_recorded(&mut self, id: &ResourceId, is_durable: bool) {
         let Some(worker) = self.workers.get_mut(id) else {
