@@ -351,7 +351,8 @@ impl Actor {
                 let Some(record) = record(&id) else { return };
                 calls.spawn(async move { Called::Worker(acts.release(id, record).await) })
             }
-            Effect::Stop(id) => calls.spawn(async move { Called::Worker(acts.stop(id).await) }),
+            Effect::Stop(id) => calls.spawn(async move { Called::Worker(acts.remove(id).await) }),
+            Effect::End(id) => calls.spawn(async move { Called::Worker(acts.end(id).await) }),
             // The core tells it by a heartbeat.
             Effect::Drain(_) => return,
         };

@@ -45,7 +45,6 @@ mod tests {
     use super::super::core::Effect;
     use super::super::idle_tests::{World, worker};
     use super::super::workers;
-    use super::*;
     use crate::gateway::registration::Answer;
 
     fn is_given_up(effects: &[Effect]) -> bool {
