@@ -18,6 +18,10 @@ use super::record::{BATCH_BYTES, BATCH_ROWS, size_of};
 /// A batch is cut in two while it is larger than this, unless it is a single record.
 const LARGEST_BATCH: usize = 4 * BATCH_BYTES;
 
+/// About what a batch and each of its columns take beside their values: much, where a batch is a record.
+const BESIDE_BATCH: usize = 128;
+const BESIDE_COLUMN: usize = 256;
+
 /// How targets are chosen.
 #[derive(Debug)]
 enum Selector {
@@ -42,6 +46,8 @@ struct Waiting {
     batches: Vec<RecordBatch>,
     rows: usize,
     bytes: usize,
+    /// In memory, with what batches take beside their records.
+    held: usize,
 }
 
 /// The partitioner of one edge's producing subtask.
@@ -51,6 +57,8 @@ pub(super) struct Partitioner {
     /// By target; a broadcast has one for all.
     waiting: Vec<Waiting>,
     targets: usize,
+    /// What waits, over all targets, in bytes of memory.
+    held: usize,
     /// What is to be sent, to whom.
     ready: VecDeque<(usize, RecordBatch)>,
 }
@@ -89,6 +97,7 @@ impl Partitioner {
             selector,
             waiting,
             targets,
+            held: 0,
             ready: VecDeque::new(),
         })
     }
@@ -157,6 +166,9 @@ impl Partitioner {
         let waiting = &mut self.waiting[target];
         waiting.rows += rows;
         waiting.bytes += bytes;
+        let held = bytes + BESIDE_BATCH + BESIDE_COLUMN * batch.num_columns();
+        waiting.held += held;
+        self.held += held;
         waiting.batches.push(batch);
         // Half a batch is worth sending: the next one would rarely fill it exactly.
         if waiting.rows >= BATCH_ROWS / 2 || waiting.bytes >= BATCH_BYTES {
@@ -167,7 +179,10 @@ impl Partitioner {
 
     /// Makes what waits for a target ready.
     fn release(&mut self, target: usize) -> Result<(), ArrowError> {
-        let Waiting { mut batches, .. } = std::mem::take(&mut self.waiting[target]);
+        let Waiting {
+            mut batches, held, ..
+        } = std::mem::take(&mut self.waiting[target]);
+        self.held -= held;
         let batch = match batches.len() {
             0 => return Ok(()),
             1 => batches.remove(0),
@@ -181,6 +196,16 @@ impl Partitioner {
                 }
                 _ => self.ready.push_back((target, batch)),
             }
+        }
+        Ok(())
+    }
+
+    /// Makes ready what waits for the targets that hold most, until no more than so many bytes of memory are held.
+    pub(super) fn limit(&mut self, most: usize) -> Result<(), ArrowError> {
+        while self.held > most {
+            let fullest = (0..self.waiting.len()).max_by_key(|target| self.waiting[*target].held);
+            let Some(fullest) = fullest else { break };
+            self.release(fullest)?;
         }
         Ok(())
     }
@@ -292,6 +317,27 @@ mod tests {
             partitioner.next_ready().map(|(_, batch)| batch.num_rows()),
             Some(3010)
         );
+    }
+
+    #[test]
+    fn of_what_waits_the_most_goes_first_when_it_is_too_much() {
+        let mut partitioner = partitioner(Partitioning::Hash, 3);
+        for seq in 0..100 {
+            partitioner.add(numbers(seq..seq + 1)).expect("added");
+        }
+        let held = partitioner.held;
+        partitioner.limit(held).expect("it is not too much");
+        assert!(partitioner.next_ready().is_none());
+        let fullest = partitioner.waiting.iter().map(|it| it.rows).max();
+        partitioner.limit(held - 1).expect("released");
+        let released = partitioner.next_ready().map(|(_, batch)| batch.num_rows());
+        assert_eq!(released, fullest);
+        assert!(partitioner.next_ready().is_none());
+        partitioner.limit(0).expect("released");
+        assert_eq!(partitioner.held, 0);
+        let rest =
+            std::iter::from_fn(|| partitioner.next_ready()).map(|(_, batch)| batch.num_rows());
+        assert_eq!(released.unwrap_or(0) + rest.sum::<usize>(), 100);
     }
 
     #[test]

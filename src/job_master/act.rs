@@ -306,7 +306,7 @@ impl JobMasterCore {
         }
     }
 
-    fn connection(&self, task_manager: &ResourceId) -> Option<Connection> {
+    pub(super) fn connection(&self, task_manager: &ResourceId) -> Option<Connection> {
         let registration = self.task_managers.get(task_manager)?.registration;
         Some(Connection {
             task_manager: task_manager.clone(),

@@ -3,17 +3,20 @@
 //! A failure is a region's: nobody takes what one of its tasks has sent once another one starts anew. What no restart mends fails the
 //! job, whatever its restart strategy says (`docs/adr/0021`). All decisions go into `record`, with the failure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-use tanist_proto::id::Generation;
+use tanist_proto::id::{Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::act::cancellation;
 use super::blocking::OfVertices;
 use super::core::{Failure, JobMasterCore};
+use super::deployment::execution_id;
+use super::event::Effect;
 use super::execution::Execution;
 use super::execution_graph::RegionPhase;
 use super::restart::Verdict;
@@ -205,15 +208,25 @@ impl JobMasterCore {
         });
     }
 
-    /// New executions of the generation that the record has. They are best where the former ones were.
+    /// New executions of the generation that the record has. They are best where the former ones were. What had ended there by itself may
+    /// have left records that nobody took, and which nobody will.
     pub(super) fn renew_executions(&mut self, region: usize) {
         let generation = Generation::new(self.record.regions[region].generation);
         let at_ms = self.created_at_ms(generation);
+        let mut left: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
         for task in self.execution.regions[region].tasks.clone() {
             let mut execution = Execution::created(generation);
             execution.note_entered(ExecutionState::Created, at_ms);
             let former = self.execution.replace(task, execution);
             if let Some(place) = former.place {
+                if matches!(
+                    former.state,
+                    ExecutionState::Finished | ExecutionState::Failed
+                ) {
+                    let id = execution_id(&self.execution, task, former.generation.get());
+                    let there = left.entry(place.task_manager.clone()).or_default();
+                    there.push(cancellation(id));
+                }
                 if !self.durable_ends.contains_key(&task) {
                     self.pool.end_use(place.allocation);
                 }
@@ -223,6 +236,11 @@ impl JobMasterCore {
             }
         }
         self.forget_given_up(region);
+        for (task_manager, tasks) in left {
+            if let Some(connection) = self.connection(&task_manager) {
+                self.effects.push(Effect::Cancel { connection, tasks });
+            }
+        }
     }
 
     /// When executions of a generation that are made at present were CREATED. What was never placed came with the job, whoever led then.

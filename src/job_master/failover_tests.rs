@@ -102,6 +102,22 @@ fn a_failure_that_may_pass_restarts_its_region_and_no_other() {
 }
 
 #[test]
+fn what_ended_by_itself_before_its_region_starts_anew_is_released_where_it_ran() {
+    let mut job = running(&one_region(), for_ever());
+    job.reports("tm0", vec![report(1, 0, 3, S::Finished)]);
+    job.reports("tm1", vec![report(2, 1, 3, S::Failed)]);
+    let told = job.cancelled();
+    assert_eq!(told.len(), 2, "what still runs: {told:?}");
+    job.reports("tm0", vec![report(2, 0, 3, S::Canceled)]);
+    job.reports("tm1", vec![report(1, 1, 3, S::Canceled)]);
+    assert_eq!(job.generations(), [4]);
+    job.effects.clear();
+    job.pass(60_000);
+    let released = [("tm0".to_owned(), 0, 3), ("tm1".to_owned(), 1, 3)];
+    assert_eq!(job.cancelled(), released, "none that was told to end");
+}
+
+#[test]
 fn failures_that_a_leader_noted_whose_clock_was_ahead_are_forgotten_in_their_time() {
     let graph = one_region();
     let mut state = placed(&graph, 3);

@@ -54,6 +54,8 @@ pub(super) fn rpc(options: &ClusterOptions) -> RpcOptions {
     RpcOptions {
         ask_timeout: options.rpc.ask_timeout,
         max_message_size: options.rpc.max_message_size.as_usize(),
+        // Another connection is there, and a heartbeat on it, long before that of its last one counts as lost.
+        silence_timeout: options.heartbeat.timeout / 4,
         ..RpcOptions::default()
     }
 }

@@ -135,6 +135,7 @@ impl Actor {
 
     fn handle(&mut self, message: Message) {
         let now = Instant::now();
+        self.core.forgive_standstill(now);
         match message {
             Message::Register(request, reply) => {
                 let answer = self.core.register(now, *request);
@@ -204,6 +205,7 @@ impl Actor {
 
     fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
         let now = Instant::now();
+        self.core.forgive_standstill(now);
         match called {
             Ok(Called::Heartbeat {
                 to,
@@ -349,7 +351,8 @@ impl Actor {
                 let Some(record) = record(&id) else { return };
                 calls.spawn(async move { Called::Worker(acts.release(id, record).await) })
             }
-            Effect::Stop(id) => calls.spawn(async move { Called::Worker(acts.stop(id).await) }),
+            Effect::Stop(id) => calls.spawn(async move { Called::Worker(acts.remove(id).await) }),
+            Effect::End(id) => calls.spawn(async move { Called::Worker(acts.end(id).await) }),
             // The core tells it by a heartbeat.
             Effect::Drain(_) => return,
         };

@@ -71,6 +71,8 @@ pub struct Core {
     pub(super) slots: SlotManager,
     check_at: Option<Instant>,
     retry_at: Option<Instant>,
+    /// Its own: by how much it is late tells that it stood still.
+    pub(super) next_beat: Instant,
     pub(super) job_masters: JobMasters,
     pub(super) fulfilling: Fulfilling,
     shortages: BTreeMap<JobId, Shortage>,
@@ -88,6 +90,7 @@ impl Core {
         let slots = SlotManager::new(seed).balanced_by(options.balance);
         Core {
             fulfilling: Fulfilling::new(now, options.start_up_time),
+            next_beat: now + options.heartbeat_interval,
             options,
             resource_id: format!("rm-{}-{seed:016x}", term.epoch),
             term,
@@ -236,6 +239,7 @@ impl Core {
         workers
             .chain(self.job_masters.next_deadline())
             .chain(self.fulfilling.next_deadline())
+            .chain([self.next_beat])
             .chain(self.check_at)
             .chain(self.retry_at)
             .chain(
@@ -248,6 +252,7 @@ impl Core {
 
     /// Does what is due.
     pub fn on_time(&mut self, now: Instant) {
+        self.note_beat(now);
         self.beat(now);
         self.attend_workers(now);
         if self.retry_at.is_some_and(|at| at <= now) {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
+use super::core::Effect;
 use super::idle_tests::{self, World, slots};
 use super::scripted::registration;
 use super::slot_manager_tests::{self, job, needs, with_workers};
+use super::workers;
 use super::workers::acting::WorkerEvent;
-use crate::gateway::ResourceRequirements;
 use crate::gateway::registration::Answer;
+use crate::gateway::{GatewayError, ResourceRequirements};
 
 #[test]
 fn nothing_is_kept_of_a_worker_that_was_stopped_and_what_it_had_sent_is_rejected() {
@@ -33,6 +35,25 @@ fn nothing_is_kept_of_a_worker_that_was_stopped_and_what_it_had_sent_is_rejected
         let answer = core.register(now, late());
         assert!(matches!(answer, Ok(Answer::Rejection(_))), "{answer:?}");
     }
+}
+
+#[test]
+fn a_worker_is_rejected_for_good_only_once_the_removal_of_its_record_is_durable() {
+    let mut world = World::start();
+    let worker = idle_tests::worker();
+    let ended = WorkerEvent::Ended(worker.clone(), "killed".to_owned());
+    world.core.worker_event(world.now, ended);
+    for _ in 0..2 {
+        let answer = world.registers(2);
+        assert!(matches!(answer, Err(GatewayError::NotYet(_))), "{answer:?}");
+    }
+    let end = Effect::Worker(workers::core::Effect::End(worker.clone()));
+    assert!(!world.core.take_effects().contains(&end));
+    let removed = WorkerEvent::Removed(worker);
+    world.core.worker_event(world.now, removed);
+    assert!(world.core.take_effects().contains(&end));
+    let answer = world.registers(2);
+    assert!(matches!(answer, Ok(Answer::Rejection(_))), "{answer:?}");
 }
 
 #[test]

@@ -66,6 +66,13 @@ impl Fulfilling {
         is_due
     }
 
+    /// Nobody could come for so long, as this process stood still.
+    pub(super) fn put_off(&mut self, by: Duration) {
+        self.starts_until += by;
+        self.departed.values_mut().for_each(|(at, _)| *at += by);
+        self.check_at = self.check_at.map(|at| at + by);
+    }
+
     pub(super) fn departs(&mut self, now: Instant, id: &ResourceId, spec: &WorkerResourceSpec) {
         self.departed.insert(id.clone(), (now, spec.clone()));
         let back_by = now + self.start_up_time;

@@ -17,6 +17,8 @@ use super::slot_manager::Turn;
 use super::workers::acting::WorkerEvent;
 use super::workers::core::{Starter, Workers};
 use super::workers::{self, Found, WorkerRecord, WorkersOptions};
+use crate::gateway::GatewayResult;
+use crate::gateway::registration::Answer;
 
 /// Shorter than `heartbeat.interval`.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -50,6 +52,21 @@ pub(super) fn slots(is_free: bool, version: u64) -> pb::SlotReport {
 impl World {
     /// One worker, in whose slot a job runs.
     pub(super) fn start() -> World {
+        let mut world = World::expecting();
+        world.registers(1).expect("it registers");
+        world.turn = world.core.turn();
+        world
+    }
+
+    pub(super) fn options() -> WorkersOptions {
+        WorkersOptions {
+            idle_timeout: IDLE_TIMEOUT,
+            ..WorkersOptions::of(WorkerResourceSpec::new(Resources::ZERO, 1))
+        }
+    }
+
+    /// The same, before it has registered.
+    pub(super) fn expecting() -> World {
         let now = Instant::now();
         let term = Term {
             cluster_id: "test".to_owned(),
@@ -71,21 +88,24 @@ impl World {
             epoch: 5,
             seed: 1,
         };
-        let options = WorkersOptions {
-            idle_timeout: IDLE_TIMEOUT,
-            ..WorkersOptions::of(WorkerResourceSpec::new(Resources::ZERO, 1))
-        };
-        let workers = Workers::new(options, starter, vec![(worker(), record)]);
+        let workers = Workers::new(World::options(), starter, vec![(worker(), record)]);
         let mut core = Core::new(now, Options::default(), term, 1).with_workers(Some(workers));
         let found = vec![(worker(), Found::Running)];
         core.worker_event(now, WorkerEvent::Recovered(Ok(found)));
-        let registration = pb::RegisterTaskExecutorRequest {
-            worker_of: "test".to_owned(),
-            ..registration(5, 1, slots(false, 1))
-        };
-        core.register(now, registration).expect("it registers");
         let turn = core.turn();
         World { core, now, turn }
+    }
+
+    /// It registers, a job in its slot.
+    pub(super) fn registers(
+        &mut self,
+        number: u64,
+    ) -> GatewayResult<Answer<pb::RegistrationSuccess>> {
+        let registration = pb::RegisterTaskExecutorRequest {
+            worker_of: "test".to_owned(),
+            ..registration(5, number, slots(false, 1))
+        };
+        self.core.register(self.now, registration)
     }
 
     /// It answers a heartbeat that it was sent at `asked_at`.

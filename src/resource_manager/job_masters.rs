@@ -139,6 +139,18 @@ impl JobMasters {
         self.unheard.remove(&job);
     }
 
+    /// Nobody was heard for so long, as this process stood still: that ends no registration, and no job's time.
+    pub fn put_off(&mut self, now: Instant, by: Duration) {
+        let contacts = self.contacts.values_mut();
+        let contacts = contacts.map(|contact| match &mut contact.state {
+            ContactState::Registered { last_heard } => last_heard,
+            ContactState::Absent { since } => since,
+        });
+        for since in contacts.chain(self.unheard.values_mut()) {
+            *since = (*since + by).min(now);
+        }
+    }
+
     /// When [`JobMasters::take_overdue`] is to be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.check_at
@@ -280,6 +292,22 @@ mod tests {
         known.forget(JOB);
         assert!(known.take_overdue(overdue + OVERDUE * 2).is_empty());
         assert_eq!(known.next_deadline(), None);
+    }
+
+    #[test]
+    fn nobody_is_silent_for_as_long_as_this_process_stood_still() {
+        let (start, mut known) = job_masters();
+        let (absent, unheard) = (JobId::from_bits(0xB), JobId::from_bits(0xC));
+        assert_eq!(known.register(start, JOB, id(1, 1)), Ok(None));
+        assert_eq!(known.register(start, absent, id(1, 2)), Ok(None));
+        assert!(known.disconnect(start, absent, Departure::Broke));
+        known.follow(start, [(unheard, true)].into_iter());
+        let now = start + 2 * OVERDUE;
+        known.put_off(now, now - start - SILENCE / 2);
+        assert!(known.take_overdue(now).is_empty());
+        assert_eq!(known.hear(now, JOB, id(1, 1)), Heard::Registered);
+        let overdue = now + OVERDUE - SILENCE / 2;
+        assert_eq!(known.take_overdue(overdue), [absent, unheard]);
     }
 
     #[test]

@@ -58,6 +58,7 @@ mod slot_manager_tests;
 mod slots;
 #[cfg(test)]
 mod slots_tests;
+mod standstill;
 #[cfg(test)]
 mod tests;
 mod worker_control;

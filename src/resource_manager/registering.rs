@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::core::{Core, Effect, Worker};
 use super::job_masters::{Heard, Superseded};
 use super::report::{parse_report, worker_of};
+use super::workers::core::Admission;
 use crate::gateway::refusals::RefusedCalls;
 use crate::gateway::registration::Answer;
 use crate::gateway::{Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
@@ -69,11 +70,25 @@ impl Core {
             return Ok(Answer::TooLow { highest });
         }
         let report = parse_report(request.slot_report.unwrap_or_default(), true)?;
-        let is_releasing =
-            match self.admit_worker(&worker, &request.worker_of, request.number_of_slots) {
-                Ok(is_releasing) => is_releasing,
-                Err(reason) => return Ok(Answer::Rejection(reason)),
-            };
+        let is_releasing = match self.admit_worker(
+            &worker,
+            &request.worker_of,
+            request.number_of_slots,
+        ) {
+            Admission::Welcome { is_releasing } => is_releasing,
+            // What is not in the store ends nobody.
+            Admission::Undecided => {
+                return Err(GatewayError::NotYet(format!(
+                    "the worker {worker} is to be stopped, and its record is being removed"
+                )));
+            }
+            Admission::Unknown => {
+                return Ok(Answer::Rejection(format!(
+                    "this cluster has no record of the worker {worker}: it was to be stopped, or a former leader was deposed \
+                         before it started it"
+                )));
+            }
+        };
         self.highest_registrations
             .insert(worker.clone(), sender.registration);
         let mut replaced = None;

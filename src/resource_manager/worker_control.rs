@@ -60,25 +60,18 @@ impl Core {
         }
     }
 
-    /// Who registers and says that a driver has started it. An error: it is wanted by nobody.
+    /// Who registers, and whether it says that a driver has started it.
     pub(super) fn admit_worker(
         &mut self,
         id: &ResourceId,
         worker_of: &str,
         slots: u32,
-    ) -> Result<bool, String> {
-        let Some(workers) = &mut self.workers_of_driver else {
-            return Ok(false);
-        };
-        if worker_of.is_empty() {
-            return Ok(false);
-        }
-        match workers.register(id, slots) {
-            Admission::Welcome { is_releasing } => Ok(is_releasing),
-            Admission::Unknown => Err(format!(
-                "this cluster has no record of the worker {id}: it was to be stopped, or a former leader was deposed \
-                 before it started it"
-            )),
+    ) -> Admission {
+        match &mut self.workers_of_driver {
+            Some(workers) if !worker_of.is_empty() => workers.register(id, slots),
+            Some(_) | None => Admission::Welcome {
+                is_releasing: false,
+            },
         }
     }
 

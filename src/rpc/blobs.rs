@@ -14,10 +14,10 @@ use tanist_proto::v1::blob_service_client::BlobServiceClient;
 use tanist_proto::v1::blob_service_server::{BlobService, BlobServiceServer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
+use super::socket;
 use super::status::{from_status, to_status};
 use crate::gateway::blobs::{BlobGateway, BlobStream};
 use crate::gateway::{GatewayError, GatewayResult};
@@ -71,11 +71,10 @@ impl BlobServer {
         content: Arc<dyn BlobGateway>,
         stop: CancellationToken,
     ) -> Result<(), tonic::transport::Error> {
-        let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
         let service = BlobServiceServer::new(Serve(content));
         let serving = Server::builder()
             .add_service(service)
-            .serve_with_incoming(incoming);
+            .serve_with_incoming(socket::incoming(self.listener));
         tokio::select! {
             result = serving => result,
             () = stop.cancelled() => Ok(()),

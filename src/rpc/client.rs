@@ -13,6 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
 use super::blobs::BlobClient;
+use super::socket;
 use super::status::from_status;
 use crate::gateway::blobs::BlobGateway;
 use crate::gateway::{
@@ -27,8 +28,10 @@ pub struct RpcOptions {
     pub ask_timeout: Duration,
     /// Larger messages are refused by both sides, in bytes (`rpc.max-message-size`).
     pub max_message_size: usize,
-    /// A connection that is not there after this long counts as unreachable.
+    /// A connection that is not there after this long is not waited for.
     pub connect_timeout: Duration,
+    /// A connection whose other end has not acknowledged anything for this long is broken, and the next call makes another one.
+    pub silence_timeout: Duration,
 }
 
 impl Default for RpcOptions {
@@ -37,6 +40,7 @@ impl Default for RpcOptions {
             ask_timeout: Duration::from_secs(10),
             max_message_size: 16 << 20,
             connect_timeout: Duration::from_secs(3),
+            silence_timeout: Duration::from_secs(12),
         }
     }
 }
@@ -103,9 +107,9 @@ impl TonicConnector {
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| GatewayError::Invalid(format!("{address:?} is no address: {error}")))?
-            .connect_timeout(self.options.connect_timeout)
-            .tcp_nodelay(true);
-        let channel = Arc::new(endpoint.connect_lazy());
+            .connect_timeout(self.options.connect_timeout);
+        let connector = socket::connector(self.options.silence_timeout);
+        let channel = Arc::new(endpoint.connect_with_connector_lazy(connector));
         channels.insert(address, &channel);
         Ok(channel)
     }
@@ -265,6 +269,40 @@ gateway_client!(TaskExecutorClient, TaskExecutorGateway, pb::task_executor_clien
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn who_does_not_take_a_connection_is_silent_and_who_refuses_it_is_out_of_reach() {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        let any = "127.0.0.1:0".parse().expect("an address");
+        socket.bind(any).expect("a free port");
+        let listener = socket.listen(1).expect("it listens");
+        let address = listener.local_addr().expect("bound");
+        // Its kernel takes no more than wait already: as with a host that is cut off nothing comes back.
+        let mut waiting = Vec::new();
+        let patience = Duration::from_millis(300);
+        while let Ok(connected) =
+            tokio::time::timeout(patience, tokio::net::TcpStream::connect(address)).await
+        {
+            waiting.push(connected.expect("there is room"));
+        }
+        let connector = TonicConnector::new(RpcOptions {
+            connect_timeout: patience,
+            ..RpcOptions::default()
+        });
+        let silent = connector.task_executor(&address.to_string());
+        let call = || silent.free_slots(pb::FreeSlotsRequest::default());
+        let answer = call().await;
+        assert!(
+            matches!(answer, Err(GatewayError::NoAnswer { .. })),
+            "{answer:?}"
+        );
+        drop((listener, waiting));
+        let answer = call().await;
+        assert!(
+            matches!(answer, Err(GatewayError::Unreachable { .. })),
+            "{answer:?}"
+        );
+    }
 
     #[tokio::test]
     async fn of_addresses_that_come_and_go_those_are_known_that_somebody_holds() {

@@ -9,6 +9,7 @@ mod blobs;
 mod client;
 pub mod peers;
 mod server;
+mod socket;
 mod status;
 
 pub use blobs::BlobServer;

@@ -9,11 +9,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::client::RpcOptions;
 use super::peers::witness::ProbingWitness;
+use super::socket;
 use super::status::to_status;
 use crate::gateway::{
     Components, GatewayError, GatewayResult, JobMasterGateway, JobMastersGateway as _,
@@ -59,15 +59,12 @@ impl RpcServer {
         stop: CancellationToken,
     ) -> Result<(), tonic::transport::Error> {
         let limit = self.options.max_message_size;
-        // The builder's own `tcp_nodelay` is not for connections that come in this way. Without it, answers wait for the other
-        // side's delayed acknowledgement: 40 ms.
-        let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
         let serving = Server::builder()
             .max_concurrent_streams(CONCURRENT_CALLS)
             .http2_max_pending_accept_reset_streams(Some(CONCURRENT_CALLS as usize))
             .http2_max_local_error_reset_streams(Some(CONCURRENT_CALLS as usize))
             .add_routes(services.routes(limit))
-            .serve_with_incoming(incoming);
+            .serve_with_incoming(socket::incoming(self.listener));
         tokio::select! {
             result = serving => result,
             () = stop.cancelled() => Ok(()),

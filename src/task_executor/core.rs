@@ -252,8 +252,23 @@ impl Core {
             .min()
     }
 
+    /// Whoever stood still (a process that was stopped, a host that had no time for it) has let nothing end meanwhile. By when tasks of
+    /// isolated jobs have ended others rely on: of that nothing is put off.
+    fn forgive_standstill(&mut self, now: Instant) {
+        let due = self.next_deadline().unwrap_or(now);
+        let late = now.saturating_duration_since(due);
+        if late < self.options.task_cancellation_interval {
+            return;
+        }
+        tracing::warn!(?late, "stood still, cancelled tasks get as much more time");
+        let jobs = self.jobs.values_mut();
+        jobs.filter(|job| job.isolation.is_none())
+            .for_each(|job| job.executions.put_off(late));
+    }
+
     /// Does what is due.
     pub fn on_time(&mut self, now: Instant) {
+        self.forgive_standstill(now);
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         if self
             .resource_manager

@@ -274,6 +274,15 @@ impl Executions {
         })
     }
 
+    /// Nothing could end for so long, as this process stood still: whoever was told to has as much more time.
+    pub fn put_off(&mut self, by: Duration) {
+        let told = self.executions.values_mut();
+        for canceling in told.filter_map(|execution| execution.canceling.as_mut()) {
+            canceling.told_next += by;
+            canceling.deadline = canceling.deadline.map(|deadline| deadline + by);
+        }
+    }
+
     /// Those that are to be told again to end, each with since when they have been told.
     pub fn take_reminders(&mut self, now: Instant) -> Vec<(ExecutionKey, Instant)> {
         let mut due = Vec::new();

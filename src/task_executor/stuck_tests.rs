@@ -48,6 +48,23 @@ async fn a_task_that_does_not_end_is_told_again_and_again_also_by_the_next_leade
     assert!(fatal.is_err(), "it has ended in time");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_task_has_not_had_the_time_in_which_its_process_stood_still() {
+    let (world, leader, _task) = running(true).await;
+    leader.cancel(1).await;
+    pass(Duration::from_secs(1)).await;
+    tokio::time::advance(Duration::from_secs(200)).await;
+    pass(Duration::from_secs(31)).await;
+    assert!(
+        world.launcher.told.load(Ordering::Relaxed) > 1,
+        "it is told again"
+    );
+    let fatal = tokio::time::timeout(Duration::ZERO, world.executor.fatal()).await;
+    assert!(fatal.is_err(), "it still has time: {fatal:?}");
+    let fatal = tokio::time::timeout(BOUND, world.executor.fatal()).await;
+    assert!(matches!(fatal, Ok(Fatal::Stuck(_))), "{fatal:?}");
+}
+
 /// A source that is in the middle of something until the test lets it go.
 struct Busy(Arc<(Mutex<bool>, Condvar)>);
 

@@ -1,4 +1,4 @@
-//! The way between a JobManager and a TaskManager is cut. For a moment, in one direction and then in the other: nothing is lost, neither
+//! The way between a JobManager and a TaskManager is cut. Its connections are forgotten on the way: others are made. For a moment, in one direction and then in the other: nothing is lost, neither
 //! the leader nor a task. For longer than what counts as loss, with the store in reach: its region runs elsewhere, what is superseded
 //! stops, and the other region is not touched. Between the next leader and a TaskManager, when the leader is killed: its tasks are
 //! waited for, and adopted.
@@ -21,6 +21,7 @@ const STOPS_WITHIN: Duration = Duration::from_secs(3);
 
 on_networks! {
     embedded(Embedded) {
+        a_taskmanager_whose_connections_a_firewall_forgets_is_heard_on_others,
         a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on,
         a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere,
     }
@@ -47,6 +48,29 @@ async fn a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on(
         cluster.network()?.heal()?;
         running.check_untouched(&mut cluster).await?;
     }
+    running.check_finished_under_the_first(&mut cluster).await
+}
+
+async fn a_taskmanager_whose_connections_a_firewall_forgets_is_heard_on_others(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
+        .on_hosts_of_their_own()
+        .set("heartbeat.timeout", "8 s")
+        .start()
+        .await?;
+    let running = RunningOn::start(&mut cluster, 15).await?;
+    ensure!(running.first.index == 0, "the first one leads first");
+    let (leader, taskmanager) = (Host::JobManager(0), Host::TaskManager(0));
+    let network = cluster.network()?;
+    ensure!(
+        network.is_connected(leader, taskmanager)?,
+        "there is nothing to forget"
+    );
+    network.forget_connections(leader, taskmanager)?;
+    // Whoever is not heard by then is lost.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    running.check_untouched(&mut cluster).await?;
     running.check_finished_under_the_first(&mut cluster).await
 }
 

@@ -10,6 +10,8 @@ use crate::support::{PROGRAM, WordsAndTicks, cluster_on, example, job_file, need
 
 /// How long processes may take to come and to go.
 const BOUND: Duration = Duration::from_secs(60);
+/// Longer than the `heartbeat.timeout` beside it, shorter than any lease.
+const STANDSTILL: Duration = Duration::from_secs(5);
 
 on_stores! {
     always(Embedded) {
@@ -17,6 +19,7 @@ on_stores! {
         workers_of_a_cluster_that_is_gone_end_by_themselves,
         a_job_tells_why_its_workers_do_not_start,
         a_slot_that_no_usual_worker_has_is_given_by_one_of_its_own_kind,
+        a_leader_that_stood_still_keeps_its_workers_and_their_tasks,
     }
     on_etcd(Etcd) { a_leader_killed_when_it_has_started_a_worker_costs_no_worker_and_no_surplus }
 }
@@ -249,5 +252,34 @@ async fn a_slot_that_no_usual_worker_has_is_given_by_one_of_its_own_kind(
     let records: u64 = wordcount::read_output(&output)?.values().sum();
     ensure!(records == 1000, "{records} were counted");
     cluster.check_nothing_left(&[output]).await?;
+    until_no_worker_is_left(&cluster).await
+}
+
+/// Nobody deposes it. It has heard none of its workers for longer than it takes to lose one, and they have registered anew meanwhile.
+async fn a_leader_that_stood_still_keeps_its_workers_and_their_tasks(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = with_driver(kind, 1).await?.with_default_settings();
+    let builder = builder
+        .set("heartbeat.interval", "500 ms")
+        .set("heartbeat.timeout", "3 s");
+    let mut cluster = builder.start().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 15)?;
+    let job = cluster.submit(&workload.submission).await?;
+    workload.wait_until_ticking(&mut cluster).await?;
+    let leader = cluster.leader().await?;
+    let (before, attempts) = (workers_of(&cluster), cluster.attempts(job).await?);
+    cluster.jobmanager(leader.index).stop()?;
+    tokio::time::sleep(STANDSTILL).await;
+    cluster.jobmanager(leader.index).cont()?;
+    // Whoever was given up would be ended by then.
+    tokio::time::sleep(STANDSTILL).await;
+    workload.wait_until_ticking(&mut cluster).await?;
+    cluster.check_untouched(job, &attempts).await?;
+    let after = workers_of(&cluster);
+    ensure!(before == after, "{before:?} ran, {after:?} do");
+    let leads = cluster.leader().await?;
+    ensure!(leads == leader, "{leads:?} leads, not {leader:?}");
+    workload.check_finished(&mut cluster).await?;
     until_no_worker_is_left(&cluster).await
 }

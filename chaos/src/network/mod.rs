@@ -156,6 +156,26 @@ impl Network {
         self.set(other, one, link)
     }
 
+    /// Loses all that is sent from now on over the connections that there are between two hosts, as a firewall does that has forgotten
+    /// them: for good, and neither end is told. Others can be made.
+    pub fn forget_connections(&self, one: Host, other: Host) -> anyhow::Result<()> {
+        for socket in self.sockets(one, other)?.filter(|socket| socket.is_open) {
+            let (here, there) = (socket.port, socket.remote_port);
+            for (from, from_port, to, to_port) in
+                [(one, here, other, there), (other, there, one, here)]
+            {
+                let (source, target) = (from.address(), to.address());
+                self.ip(
+                    from,
+                    &format!(
+                        "rule add pref 10 from {source} to {target} ipproto tcp sport {from_port} dport {to_port} blackhole\n"
+                    ),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes all links whole.
     pub fn heal(&self) -> anyhow::Result<()> {
         self.all()
@@ -278,6 +298,8 @@ impl Drop for Network {
 
 /// A line of `/proc/net/tcp`.
 struct Socket {
+    port: u16,
+    remote_port: u16,
     has_unacknowledged: bool,
     is_open: bool,
 }
@@ -287,11 +309,15 @@ impl Socket {
     fn read(line: &str, to: Ipv4Addr) -> Option<Socket> {
         // The kernel's number of the address, in the byte order of this machine.
         let address = format!("{:08X}:", u32::from_ne_bytes(to.octets()));
-        let mut fields = line.split_whitespace().skip(2);
-        let remote = fields.next()?;
+        let port = |end: &str| u16::from_str_radix(end.split_once(':')?.1, 16).ok();
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, remote) = (fields.next()?, fields.next()?);
+        let (own_port, remote_port) = (port(local)?, port(remote)?);
         let state = fields.next()?;
         let (to_send, _) = fields.next()?.split_once(':')?;
         remote.starts_with(&address).then(|| Socket {
+            port: own_port,
+            remote_port,
             has_unacknowledged: to_send.contains(|digit| digit != '0'),
             // ESTABLISHED, CLOSE_WAIT.
             is_open: matches!(state, "01" | "08"),

@@ -25,6 +25,7 @@ macro_rules! on_networks {
 on_networks! {
     every_host_reaches_every_other,
     a_silent_link_loses_one_direction_alone_and_its_connections_go_on_when_it_heals,
+    a_connection_that_is_forgotten_is_silent_and_another_one_can_be_made,
     a_rejecting_link_answers_with_resets,
     nothing_is_left_of_a_network,
 }
@@ -75,6 +76,21 @@ mod cases {
             broken.read_exact(&mut answer)?;
             ensure!(answer == [2], "{answer:?}");
         }
+        Ok(())
+    }
+
+    pub(super) async fn a_connection_that_is_forgotten_is_silent_and_another_one_can_be_made()
+    -> anyhow::Result<()> {
+        let network = Network::create(2, 0)?;
+        let [a, b] = [0, 1].map(Host::JobManager);
+        echo_on(&network, b)?;
+        let mut forgotten = network.connect_from(a, b)?;
+        says(&mut forgotten, 1)?;
+        network.forget_connections(a, b)?;
+        let answer = says(&mut forgotten, 2);
+        ensure!(answer.is_err(), "it is answered");
+        ensure!(network.is_sending(a, b)?, "neither end is told");
+        says(&mut network.connect_from(a, b)?, 3)?;
         Ok(())
     }
 

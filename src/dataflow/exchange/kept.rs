@@ -187,12 +187,15 @@ async fn blocking<T: Send + 'static>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::dataflow::exchange::channel::Popped;
     use crate::dataflow::operator::testing::texts;
 
-    async fn read(kept: &Arc<Kept>, target: u32) -> Vec<RecordBatch> {
+    pub(in crate::dataflow::exchange) async fn read(
+        kept: &Arc<Kept>,
+        target: u32,
+    ) -> Vec<RecordBatch> {
         let channel = Arc::new(Channel::default());
         let filling = tokio::spawn(Arc::clone(kept).fill(target, Arc::clone(&channel)));
         let mut batches = Vec::new();

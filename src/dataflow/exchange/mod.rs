@@ -224,6 +224,18 @@ impl Exchange {
         })
     }
 
+    /// What of a complete output is for a target.
+    #[cfg(test)]
+    pub(super) async fn read_kept(
+        &self,
+        partition: PartitionId,
+        generation: Generation,
+        target: u32,
+    ) -> Vec<RecordBatch> {
+        let kept = self.partitions().find_kept(partition, generation, target);
+        kept::tests::read(&kept.expect("it is complete"), target).await
+    }
+
     /// Starts to open channels. Those that can't be opened fail when they are read.
     pub(super) fn open(
         &self,

@@ -21,8 +21,12 @@ use crate::dataflow::partitioner::Partitioner;
 use crate::dataflow::record::size_of;
 use crate::dataflow::time::{Element, TimeSignal};
 
-/// How long a record waits for others that go the same way while the task is busy.
+/// How long a record waits for others that go the same way while the task is busy. Nobody waits for one that is kept until all is there.
 const LONGEST_LINGER: Duration = Duration::from_millis(10);
+
+/// So many bytes of memory at most wait to be written to an output that is kept, for all of its targets together: few targets fill
+/// batches, very many would fill the memory.
+const MOST_WAITING: usize = 8 << 20;
 
 /// An edge out of the task.
 struct OutputEdge {
@@ -118,6 +122,10 @@ impl Outputs {
                 Element::Batch(batch) => {
                     for edge in &mut self.edges {
                         edge.partitioner.add(batch.clone())?;
+                        match edge.writer {
+                            Writer::Pipelined(_) => {}
+                            Writer::Blocking(_) => edge.partitioner.limit(MOST_WAITING)?,
+                        }
                     }
                     self.push_ready().await?;
                 }
@@ -132,10 +140,13 @@ impl Outputs {
         self.flushed_at.elapsed() >= LONGEST_LINGER
     }
 
-    /// Hands everything to the consumers.
+    /// Hands everything to the consumers that read meanwhile. What is kept is written in batches that are worth it.
     pub(super) async fn flush(&mut self) -> Result<(), TaskError> {
         for edge in &mut self.edges {
-            edge.partitioner.flush()?;
+            match edge.writer {
+                Writer::Pipelined(_) => edge.partitioner.flush()?,
+                Writer::Blocking(_) => {}
+            }
         }
         self.push_ready().await?;
         for signal in self.signals.drain(..) {
@@ -162,8 +173,19 @@ impl Outputs {
         Ok(())
     }
 
+    async fn push_all(&mut self) -> Result<(), TaskError> {
+        for edge in &mut self.edges {
+            edge.partitioner.flush()?;
+        }
+        self.push_ready().await
+    }
+
     /// All is in. What is kept can be read from here on, all of it or, after an error, nothing.
-    pub(super) async fn finish(self) -> Result<(), TaskError> {
+    pub(super) async fn finish(mut self) -> Result<(), TaskError> {
+        if let Err(error) = self.push_all().await {
+            self.fail(&error.to_string());
+            return Err(error);
+        }
         let (mut pipelined, mut blocking) = (Vec::new(), Vec::new());
         for edge in self.edges {
             match edge.writer {
@@ -207,6 +229,63 @@ mod tests {
     use crate::dataflow::operator::testing::texts;
     use crate::dataflow::testing::TaskManager;
 
+    fn outputs_of(edges: Vec<OutputEdge>) -> Outputs {
+        Outputs {
+            edges,
+            counters: Arc::default(),
+            flushed_at: Instant::now(),
+            signals: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_written_in_batches_however_often_the_task_flushes() {
+        const TARGETS: u32 = 64;
+        const RECORDS: usize = 10_000;
+        let manager = TaskManager::start("tm").await;
+        let exchange = manager.runtime.exchange();
+        let partition = PartitionId {
+            job: JobId::from_bits(1),
+            vertex: JobVertexId::from_bits(2),
+            subtask: 0,
+            edge: 0,
+        };
+        let attempt = Attempt {
+            job_incarnation: 1,
+            generation: Generation::new(1),
+        };
+        let writer = exchange.keep(partition, attempt, (0..TARGETS).collect());
+        let schema = texts("w", &[]).schema();
+        let partitioner = Partitioner::new(
+            Partitioning::Hash,
+            &["w".to_owned()],
+            &schema,
+            TARGETS as usize,
+            128,
+        );
+        let mut outputs = outputs_of(vec![OutputEdge {
+            partitioner: partitioner.expect("the key is there"),
+            writer: Writer::Blocking(Box::new(writer.expect("a file"))),
+        }]);
+        for record in 0..RECORDS {
+            let mut emitted = Output::default();
+            emitted.emit(texts("w", &[&record.to_string()]));
+            outputs.send(emitted).await.expect("written");
+            outputs.flush().await.expect("written");
+        }
+        outputs.finish().await.expect("written");
+        let (mut batches, mut rows) = (0, 0);
+        for target in 0..TARGETS {
+            let kept = exchange
+                .read_kept(partition, attempt.generation, target)
+                .await;
+            batches += kept.len();
+            rows += kept.iter().map(RecordBatch::num_rows).sum::<usize>();
+        }
+        assert_eq!(rows, RECORDS);
+        assert!(batches <= 2 * TARGETS as usize, "{batches} batches");
+    }
+
     #[tokio::test]
     async fn a_task_that_can_not_keep_one_of_its_outputs_keeps_none() {
         let manager = TaskManager::start("tm").await;
@@ -232,12 +311,7 @@ mod tests {
             }
         };
         for is_full in [false, true] {
-            let mut outputs = Outputs {
-                edges: vec![edge(0), edge(1)],
-                counters: Arc::default(),
-                flushed_at: Instant::now(),
-                signals: Vec::new(),
-            };
+            let mut outputs = outputs_of(vec![edge(0), edge(1)]);
             if let (true, Writer::Blocking(second)) = (is_full, &mut outputs.edges[1].writer) {
                 second.fill_disk();
             }

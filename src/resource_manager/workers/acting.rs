@@ -35,6 +35,8 @@ pub enum WorkerEvent {
     Ended(ResourceId, String),
     /// See [`Workers::release_recorded`].
     ReleaseRecorded(ResourceId, bool),
+    /// See [`Workers::removed`].
+    Removed(ResourceId),
     /// See [`Workers::stopped`].
     Stopped(ResourceId),
 }
@@ -89,15 +91,20 @@ impl Acts {
         WorkerEvent::ReleaseRecorded(worker, is_durable)
     }
 
-    /// Removes the record of a worker, then ends it; tries as long as the term lasts.
-    pub async fn stop(self, worker: ResourceId) -> WorkerEvent {
+    /// Removes the record of a worker; tries as long as the term lasts.
+    pub async fn remove(self, worker: ResourceId) -> WorkerEvent {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         while let Err(error) = self.commit(WorkerRecord::removal(&worker)).await {
             tracing::warn!(%worker, %error, "the record of a worker can't be removed yet");
             tokio::time::sleep(backoff.next_delay()).await;
         }
         failpoint("worker.stop-recorded").await;
-        backoff.reset();
+        WorkerEvent::Removed(worker)
+    }
+
+    /// Ends a worker that has no record; tries as long as the term lasts.
+    pub async fn end(self, worker: ResourceId) -> WorkerEvent {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         while let Err(error) = self.driver.stop_worker(&worker).await {
             tracing::warn!(%worker, %error, "a worker can't be stopped yet");
             tokio::time::sleep(backoff.next_delay()).await;
@@ -126,6 +133,7 @@ impl Workers {
             WorkerEvent::ReleaseRecorded(worker, is_durable) => {
                 self.release_recorded(&worker, is_durable);
             }
+            WorkerEvent::Removed(worker) => self.removed(&worker),
             WorkerEvent::Stopped(worker) => self.stopped(&worker),
         }
     }

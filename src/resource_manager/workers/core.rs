@@ -29,8 +29,10 @@ pub enum Effect {
     Release(ResourceId),
     /// Tell it to leave.
     Drain(ResourceId),
-    /// Remove its record, then end it: [`Workers::stopped`].
+    /// Remove its record: [`Workers::removed`].
     Stop(ResourceId),
+    /// It has no record: end it: [`Workers::stopped`].
+    End(ResourceId),
 }
 
 /// How far a worker is. See the picture in [`super`].
@@ -52,23 +54,27 @@ pub(super) enum State {
     RecordedReleasing { deadline: Option<Instant> },
     /// It said goodbye.
     Leaving { deadline: Instant },
-    /// Its record is being removed, or its process ended.
-    Stopping,
+    /// Its record is being removed, or its process ended once that is durable.
+    Stopping { is_removed: bool },
 }
 
 impl State {
     /// Until when it may last.
-    fn deadline(self) -> Option<Instant> {
+    fn deadline(mut self) -> Option<Instant> {
+        self.deadline_mut().copied()
+    }
+
+    pub(super) fn deadline_mut(&mut self) -> Option<&mut Instant> {
         match self {
             State::Requested { deadline }
             | State::Pending { deadline }
             | State::Unseen { deadline }
             | State::Leaving { deadline } => Some(deadline),
-            State::RecordedReleasing { deadline } => deadline,
+            State::RecordedReleasing { deadline } => deadline.as_mut(),
             State::Recorded
             | State::Registered { .. }
             | State::Releasing { .. }
-            | State::Stopping => None,
+            | State::Stopping { .. } => None,
         }
     }
 }
@@ -101,7 +107,9 @@ pub enum Admission {
         /// It is to leave as soon as nothing of it is in use.
         is_releasing: bool,
     },
-    /// The store has no record of it, or will not have.
+    /// Its record is to be removed, which is not durable: whoever leads then may want it.
+    Undecided,
+    /// The store has no record of it.
     Unknown,
 }
 
@@ -249,7 +257,7 @@ impl Workers {
                 State::Recorded
                 | State::Registered { .. }
                 | State::Releasing { .. }
-                | State::Stopping => {}
+                | State::Stopping { .. } => {}
             }
         }
         let is_review_due = self.review_at.is_some_and(|at| at <= now);
@@ -347,7 +355,7 @@ impl Workers {
                 | State::Releasing { .. }
                 | State::RecordedReleasing { .. }
                 | State::Leaving { .. }
-                | State::Stopping => {}
+                | State::Stopping { .. } => {}
             }
         }
         situation
@@ -438,9 +446,9 @@ impl Workers {
 
     pub(super) fn stop(&mut self, id: &ResourceId) {
         if let Some(worker) = self.workers.get_mut(id)
-            && worker.state != State::Stopping
+            && !matches!(worker.state, State::Stopping { .. })
         {
-            worker.state = State::Stopping;
+            worker.state = State::Stopping { is_removed: false };
             self.effects.push(Effect::Stop(id.clone()));
         }
     }
@@ -458,7 +466,7 @@ impl Workers {
                 State::Requested { .. }
                 | State::Releasing { .. }
                 | State::Leaving { .. }
-                | State::Stopping => {}
+                | State::Stopping { .. } => {}
             }
         }
     }

@@ -39,7 +39,7 @@ impl Workers {
                     tracing::warn!(worker = %id, "stopping a worker of which the store has no record");
                     let record = self.new_record();
                     let worker = Worker {
-                        state: State::Stopping,
+                        state: State::Stopping { is_removed: false },
                         record,
                         requested_at: None,
                     };
@@ -70,7 +70,7 @@ impl Workers {
                     | State::Registered { .. }
                     | State::Releasing { .. }
                     | State::Leaving { .. }
-                    | State::Stopping => {}
+                    | State::Stopping { .. } => {}
                 },
             }
         }
@@ -120,7 +120,7 @@ impl Workers {
                 tracing::warn!(worker = %id, how, "a worker has ended");
                 self.stop(id);
             }
-            State::Stopping => {}
+            State::Stopping { .. } => {}
         }
     }
 
@@ -134,7 +134,8 @@ impl Workers {
             tracing::warn!(worker = %id, slots, wanted, "a worker has another number of slots than it was started with");
         }
         match worker.state {
-            State::Stopping => Admission::Unknown,
+            State::Stopping { is_removed: true } => Admission::Unknown,
+            State::Stopping { is_removed: false } => Admission::Undecided,
             State::Releasing { .. } => Admission::Welcome { is_releasing: true },
             State::RecordedReleasing { .. } => {
                 worker.state = State::Releasing { is_recorded: true };
@@ -158,7 +159,7 @@ impl Workers {
     /// A registered TaskExecutor said goodbye. Its process is expected to end by itself.
     pub fn left(&mut self, now: Instant, id: &ResourceId) {
         if let Some(worker) = self.workers.get_mut(id)
-            && worker.state != State::Stopping
+            && !matches!(worker.state, State::Stopping { .. })
         {
             let deadline = now + LEAVE_TIMEOUT;
             worker.state = State::Leaving { deadline };
@@ -169,6 +170,14 @@ impl Workers {
     pub fn lost(&mut self, id: &ResourceId) {
         if self.workers.contains_key(id) {
             self.stop(id);
+        }
+    }
+
+    /// Nobody was heard for so long, as this process stood still: whoever is waited for has as much more time.
+    pub fn put_off(&mut self, by: Duration) {
+        let states = self.workers.values_mut().map(|worker| &mut worker.state);
+        for deadline in states.filter_map(State::deadline_mut) {
+            *deadline += by;
         }
     }
 
@@ -185,6 +194,16 @@ impl Workers {
                 worker.record.releasing = false;
                 worker.state = State::Registered { idle_since: None };
             }
+        }
+    }
+
+    /// The record of a worker is removed, which is durable: from here on nobody wants it.
+    pub fn removed(&mut self, id: &ResourceId) {
+        if let Some(worker) = self.workers.get_mut(id)
+            && worker.state == (State::Stopping { is_removed: false })
+        {
+            worker.state = State::Stopping { is_removed: true };
+            self.effects.push(Effect::End(id.clone()));
         }
     }
 

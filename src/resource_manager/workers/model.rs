@@ -132,7 +132,7 @@ impl World {
                     self.watched.insert(id.clone());
                     continue;
                 }
-                Effect::Recover(_) => {}
+                Effect::Recover(_) | Effect::End(_) => {}
             }
             self.acts.push_back(effect);
         }
@@ -199,9 +199,11 @@ impl World {
     /// What must hold at any time.
     fn check(&self) {
         // What a deposed leader started nobody can keep from being there, but it is ended.
-        let wanted = self.workers.workers.iter().filter(|(id, worker)| {
-            worker.state != super::core::State::Stopping || self.records.contains_key(*id)
-        });
+        let wanted = self
+            .workers
+            .workers
+            .iter()
+            .filter(|(id, worker)| !is_stopping(worker) || self.records.contains_key(*id));
         let slots = u32::try_from(wanted.count()).expect("few") * EACH;
         assert!(
             slots <= self.options.max_slots,
@@ -264,10 +266,13 @@ impl World {
                     self.draining.insert(id);
                 }
             }
+            // It asks again.
+            Admission::Undecided => {}
             Admission::Unknown => {
-                let used = self.jobs.values().any(|job| job.held.contains_key(&id));
-                let is_known = self.records.contains_key(&id);
-                assert!(!used || !is_known, "{id} is refused while it is in use");
+                assert!(
+                    !self.records.contains_key(&id),
+                    "{id} is refused and recorded"
+                );
                 self.end_process(&id);
             }
         }
@@ -327,7 +332,7 @@ impl World {
         }
         // Longer than anybody waits for the tasks of a worker that does not come back.
         let all = self.workers.workers.iter();
-        let given_up = all.filter(|(_, worker)| worker.state == super::core::State::Stopping);
+        let given_up = all.filter(|(_, worker)| is_stopping(worker));
         for id in given_up.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.restart_jobs_on(&id);
         }
@@ -372,6 +377,10 @@ impl World {
             _ => self.end_job(pick),
         }
     }
+}
+
+fn is_stopping(worker: &super::core::Worker) -> bool {
+    matches!(worker.state, super::core::State::Stopping { .. })
 }
 
 fn starter(epoch: u64, place: &str) -> Starter {

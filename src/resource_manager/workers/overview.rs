@@ -25,7 +25,7 @@ impl Workers {
                 | State::Releasing { .. }
                 | State::RecordedReleasing { .. }
                 | State::Leaving { .. }
-                | State::Stopping => false,
+                | State::Stopping { .. } => false,
             });
         let pending: Vec<pb::PendingWorker> = pending
             .map(|(id, worker)| pb::PendingWorker {

@@ -59,6 +59,9 @@ impl World {
             }
             Effect::Stop(id) => {
                 self.records.remove(&id);
+                self.workers.removed(&id);
+            }
+            Effect::End(id) => {
                 self.end_process_here(&id);
                 self.workers.stopped(&id);
             }
@@ -100,9 +103,11 @@ impl World {
                         self.end_process_here(&id);
                     }
                 }
+                Effect::End(id) if step > 0 => self.end_process_here(&id),
                 Effect::Recover(_)
                 | Effect::Release(_)
                 | Effect::Stop(_)
+                | Effect::End(_)
                 | Effect::Drain(_)
                 | Effect::Watch(_) => {}
             }
