@@ -47,6 +47,9 @@ pub enum SinkError {
         /// Where it should be visible.
         visible: PathBuf,
     },
+    /// Nobody waits for the rest of it.
+    #[error("nobody waits any more for output to become visible")]
+    NotAwaited,
     /// The file system refuses.
     #[error("can't {action} {path:?}: {source}")]
     Io {
@@ -64,7 +67,7 @@ impl SinkError {
     pub(super) fn is_unrecoverable(&self) -> bool {
         match self {
             SinkError::Occupied { .. } | SinkError::NoDirectory { .. } => true,
-            SinkError::Lost { .. } | SinkError::Io { .. } => false,
+            SinkError::Lost { .. } | SinkError::NotAwaited | SinkError::Io { .. } => false,
         }
     }
 
@@ -162,6 +165,14 @@ pub fn check_output(directory: &Path) -> Result<(), SinkError> {
 
 /// Makes output visible. Idempotent: what is visible already stays as it is.
 pub fn commit(committables: &[Committable]) -> Result<(), SinkError> {
+    commit_while(committables, &|| true)
+}
+
+/// The same as long as somebody waits for it: asked before each part, as each may take long where a file system hangs.
+pub fn commit_while(
+    committables: &[Committable],
+    is_awaited: &dyn Fn() -> bool,
+) -> Result<(), SinkError> {
     let paths = |committable: &Committable| {
         let pending = PathBuf::from(&committable.pending_path);
         (pending, PathBuf::from(&committable.final_path))
@@ -176,6 +187,9 @@ pub fn commit(committables: &[Committable]) -> Result<(), SinkError> {
     for committable in committables {
         let pending = Path::new(&committable.pending_path);
         let visible = Path::new(&committable.final_path);
+        if !is_awaited() {
+            return Err(SinkError::NotAwaited);
+        }
         publish(pending, visible)?;
         parents.extend(visible.parent().map(Path::to_owned));
         parents.extend(pending.parent().map(Path::to_owned));
@@ -321,6 +335,19 @@ mod tests {
             fs::read_to_string(directory.path().join("part-1")).expect("part"),
             "part-1"
         );
+    }
+
+    #[test]
+    fn of_a_commit_that_nobody_waits_for_no_further_part_becomes_visible() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
+        let [first, second] = parts.clone().map(|part| PathBuf::from(part.final_path));
+        let error = commit_while(&parts, &|| !first.exists()).expect_err("not to its end");
+        assert!(matches!(error, SinkError::NotAwaited), "{error}");
+        assert!(first.exists() && !second.exists());
+        commit(&parts).expect("resumed");
+        assert!(second.exists());
     }
 
     #[test]

@@ -20,6 +20,8 @@ use super::failover::FailoverStrategy;
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
 /// The first delay after a failed commit of the sinks.
 const COMMIT_RETRY_MS: u64 = 100;
+/// So long a commit of the sinks may give no answer before it counts as one that has failed: a file system that hangs says nothing.
+pub(super) const COMMIT_PATIENCE_MS: u64 = 60_000;
 
 impl JobMasterCore {
     pub(super) fn settle(&mut self, now_ms: u64) {
@@ -29,6 +31,7 @@ impl JobMasterCore {
             self.give_up_overdue(now_ms);
             self.judge(now_ms);
         }
+        self.doubt_commit(now_ms);
         self.decide_cancel();
         self.decide_stop();
         if self.result.is_some() {
@@ -171,7 +174,7 @@ impl JobMasterCore {
             return;
         } else if has_finished && (self.commit_failure.is_none() || self.commit == Commit::Done) {
             CancelAnswer::TooLate("all tasks of the job have finished".to_owned())
-        } else if has_finished && matches!(self.commit, Commit::Running { .. }) {
+        } else if has_finished && self.commit_is_awaited() {
             // Whether that succeeds is open.
             return;
         } else if let Some(reason) = &self.refusal {
