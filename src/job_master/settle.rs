@@ -284,7 +284,8 @@ impl JobMasterCore {
         let is_canceled = self.written.wanted() == pb::WantedStatus::Canceled;
         let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
         let all_have_ended = self.execution.count_ended() == self.execution.tasks.len();
-        if self.is_durable && is_canceled {
+        // What a record says that is there is so, also where this term can't write another one.
+        if is_canceled && (self.is_durable || self.refusal.is_some()) {
             if all_have_ended || self.refusal.is_some() {
                 self.end(pb::JobStatus::Canceled, String::new(), now_ms);
             }
@@ -295,6 +296,9 @@ impl JobMasterCore {
         {
             self.commit_sinks(now_ms);
         } else if let Some(reason) = self.refusal.clone() {
+            if self.take_over_in_short(&reason) {
+                return;
+            }
             let cause = format!("the job's state can't be persisted: {reason}");
             self.note_job_failure(cause.clone(), now_ms);
             self.end(pb::JobStatus::Failed, cause, now_ms);
