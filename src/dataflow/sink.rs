@@ -4,6 +4,9 @@
 //! [`Committable`]. Who has recorded that all of the job's tasks finished calls [`commit`], as often as it likes: a part is
 //! renamed into its place once and never over another file. [`cleanup`] removes what no commit took, of any generation.
 //! All functions block.
+//!
+//! A commit that has found everything leaves a mark beside the pending files before it takes the first one away. From then on what is
+//! in neither place was made visible, and taken away by who was waiting for it. Without the mark it is lost.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -20,6 +23,8 @@ use crate::job::OperatorSpec;
 /// The directory that holds pending files, inside the output's.
 const PENDING_DIRECTORY: &str = ".tanist";
 const PART_PREFIX: &str = "part-";
+/// The mark of a commit that has begun, beside the pending files.
+const COMMITTING: &str = "committing";
 
 /// Why output can't be written, made visible or cleaned up.
 #[derive(Debug, thiserror::Error)]
@@ -178,10 +183,21 @@ pub fn commit_while(
         (pending, PathBuf::from(&committable.final_path))
     };
     // Nothing of an output becomes visible if some of it can't.
+    let mut waiting = Vec::new();
     for (pending, visible) in committables.iter().map(paths) {
-        if is_in_the_way(&pending, &visible)? {
-            return Err(SinkError::Occupied { path: visible });
+        // In this order: whoever commits the same output at the same moment (a leader that does not know that it is deposed) makes
+        // it visible and takes the pending file away at once.
+        match (exists(&visible)?, exists(&pending)?) {
+            (true, true) => return Err(SinkError::Occupied { path: visible }),
+            (true, false) => {}
+            (false, true) => waiting.extend(pending.parent().map(Path::to_owned)),
+            (false, false) => was_taken(&pending, &visible)?,
         }
+    }
+    waiting.sort();
+    waiting.dedup();
+    for directory in waiting {
+        mark(&directory).map_err(|error| SinkError::io("write to", &directory, error))?;
     }
     let mut parents = Vec::new();
     for committable in committables {
@@ -218,12 +234,9 @@ fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
         Err(Errno::EXIST) => return Ok(()),
         Err(Errno::NOENT) => {
             // Or the output's directory was removed: then the pending file went with it.
-            let is_visible = exists(visible)?;
-            let (pending, visible) = (pending.to_owned(), visible.to_owned());
-            return if is_visible {
-                Ok(())
-            } else {
-                Err(SinkError::Lost { pending, visible })
+            return match exists(visible)? {
+                true => Ok(()),
+                false => was_taken(pending, visible),
             };
         }
         // A file system without this flag.
@@ -238,15 +251,31 @@ fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
             path: visible.to_owned(),
         }),
         (true, false) => Ok(()),
-        (false, false) => Err(SinkError::Lost {
-            pending: pending.to_owned(),
-            visible: visible.to_owned(),
-        }),
+        (false, false) => was_taken(pending, visible),
     }
 }
 
-/// Whether what is visible is another run's. Looked at in this order: whoever commits the same output at the same moment
-/// (a leader that does not know that it is deposed) makes it visible and takes the pending file away at once.
+/// A commit begins to take files from this directory. The mark outlives a crash that comes after it.
+fn mark(directory: &Path) -> io::Result<()> {
+    let mark = directory.join(COMMITTING);
+    if !fs::exists(&mark)? {
+        File::create(&mark)?;
+        sync_directory(directory)?;
+    }
+    Ok(())
+}
+
+/// Of output that is in neither place: whether a commit has made it visible, and somebody has taken it away since.
+fn was_taken(pending: &Path, visible: &Path) -> Result<(), SinkError> {
+    let mark = pending.with_file_name(COMMITTING);
+    if exists(&mark)? {
+        return Ok(());
+    }
+    let (pending, visible) = (pending.to_owned(), visible.to_owned());
+    Err(SinkError::Lost { pending, visible })
+}
+
+/// Whether what is visible is another run's. Looked at in this order, as in [`commit_while`].
 fn is_in_the_way(pending: &Path, visible: &Path) -> Result<bool, SinkError> {
     Ok(exists(visible)? && exists(pending)?)
 }
@@ -381,6 +410,41 @@ mod tests {
         fs::remove_file(&part.pending_path).expect("removed");
         let error = commit(&[part]).expect_err("lost");
         assert!(matches!(error, SinkError::Lost { .. }), "{error}");
+    }
+
+    #[test]
+    fn output_that_was_taken_away_once_it_was_visible_is_not_lost() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
+        commit_while(&parts, &|| !Path::new(&parts[0].final_path).exists()).expect_err("a crash");
+        fs::remove_file(&parts[0].final_path).expect("taken");
+        commit(&parts).expect("by the next leader");
+        fs::remove_file(&parts[1].final_path).expect("taken");
+        commit(&parts).expect("by the one after it");
+        assert!(
+            parts
+                .iter()
+                .all(|part| !Path::new(&part.final_path).exists())
+        );
+        // What is elsewhere altogether says nothing of that.
+        let away = directory.path().join(".away");
+        fs::rename(directory.path().join(PENDING_DIRECTORY), away).expect("away");
+        let error = commit(&parts).expect_err("lost");
+        assert!(matches!(error, SinkError::Lost { .. }), "{error}");
+    }
+
+    #[test]
+    fn of_an_output_that_is_partly_lost_nothing_becomes_visible() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
+        fs::remove_file(&parts[1].pending_path).expect("removed");
+        for _ in 0..2 {
+            let error = commit(&parts).expect_err("lost");
+            assert!(matches!(error, SinkError::Lost { .. }), "{error}");
+            assert!(Path::new(&parts[0].pending_path).exists());
+        }
     }
 
     #[test]
