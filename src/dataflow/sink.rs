@@ -1,9 +1,12 @@
 //! How a file sink's output becomes visible, exactly once, and how its leftovers go.
 //!
-//! A task writes `<path>/.tanist/<job>/<vertex>-<subtask>-<generation>.pending`, makes it durable and reports a
+//! A task writes `<path>/.tanist/<job>/<vertex>-<subtask>-<generation>-<random>.pending`, makes it durable and reports a
 //! [`Committable`]. Who has recorded that all of the job's tasks finished calls [`commit`], as often as it likes: a part is
 //! renamed into its place once and never over another file. [`cleanup`] removes what no commit took, of any generation.
 //! All functions block.
+//!
+//! No two attempts have a name in common, not even those of two runs of a job under one id. So whoever removes what it was writing
+//! removes nothing else, however late that is.
 //!
 //! A commit that has found everything leaves a mark beside the pending files before it takes the first one away. From then on what is
 //! in neither place was made visible, and taken away by who was waiting for it. Without the mark it is lost.
@@ -107,7 +110,10 @@ impl PartNames {
         let pending = directory
             .join(PENDING_DIRECTORY)
             .join(job.to_string())
-            .join(format!("{vertex}-{subtask}-{generation}.pending"));
+            .join(format!(
+                "{vertex}-{subtask}-{generation}-{:016x}.pending",
+                rand::random::<u64>()
+            ));
         let part = match sinks_into(graph, &directory) {
             0 | 1 => format!("{PART_PREFIX}{subtask}"),
             _ => format!("{PART_PREFIX}{subtask}-{vertex}"),
