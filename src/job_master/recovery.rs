@@ -22,6 +22,7 @@ impl JobMasterCore {
             self.restore_executions(region)?;
         }
         self.restore_ends()?;
+        let waits_for_others = self.is_stop_first() || self.begins_together();
         for region in 0..self.execution.regions.len() {
             let state = &self.record.regions[region];
             let generation = state.generation;
@@ -48,7 +49,7 @@ impl JobMasterCore {
                 }
             } else if is_placed {
                 RegionPhase::Reconciling
-            } else if generation > 0 && (self.is_stop_first() || restart_at_ms > now_ms) {
+            } else if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
                 // What the former term knew of the ends of older generations is not known any more: of those that were placed.
                 self.supersede(region);
                 self.promise_restart(region, restart_at_ms);

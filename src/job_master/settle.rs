@@ -14,7 +14,6 @@ use super::core::{Commit, Failure, JobMasterCore};
 use super::event::{CancelAnswer, Connection, Effect};
 use super::execution::Cancellation;
 use super::execution_graph::RegionPhase;
-use super::failover::FailoverStrategy;
 
 /// So long a region waits whose slots nobody could ever give: a restart strategy without delay must not go round and round.
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
@@ -230,7 +229,7 @@ impl JobMasterCore {
         }
         let due = self.restarts_due_by(now_ms);
         may_restart.extend(due);
-        let begin_together = self.options.failover_strategy == FailoverStrategy::Full;
+        let begin_together = self.begins_together();
         if begin_together && !may_restart.is_empty() {
             may_restart.clone_from(self.execution.restarting());
         }
