@@ -1,9 +1,15 @@
 //! How a file sink's output becomes visible, exactly once, and how its leftovers go.
 //!
-//! A task writes `<path>/.tanist/<job>/<vertex>-<subtask>-<generation>.pending`, makes it durable and reports a
+//! A task writes `<path>/.tanist/<job>/<vertex>-<subtask>-<generation>-<random>.pending`, makes it durable and reports a
 //! [`Committable`]. Who has recorded that all of the job's tasks finished calls [`commit`], as often as it likes: a part is
 //! renamed into its place once and never over another file. [`cleanup`] removes what no commit took, of any generation.
 //! All functions block.
+//!
+//! No two attempts have a name in common, not even those of two runs of a job under one id. So whoever removes what it was writing
+//! removes nothing else, however late that is.
+//!
+//! A commit that has found everything leaves a mark beside the pending files before it takes the first one away. From then on what is
+//! in neither place was made visible, and taken away by who was waiting for it. Without the mark it is lost.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -20,6 +26,8 @@ use crate::job::OperatorSpec;
 /// The directory that holds pending files, inside the output's.
 const PENDING_DIRECTORY: &str = ".tanist";
 const PART_PREFIX: &str = "part-";
+/// The mark of a commit that has begun, beside the pending files.
+const COMMITTING: &str = "committing";
 
 /// Why output can't be written, made visible or cleaned up.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +55,9 @@ pub enum SinkError {
         /// Where it should be visible.
         visible: PathBuf,
     },
+    /// Nobody waits for the rest of it.
+    #[error("nobody waits any more for output to become visible")]
+    NotAwaited,
     /// The file system refuses.
     #[error("can't {action} {path:?}: {source}")]
     Io {
@@ -64,7 +75,7 @@ impl SinkError {
     pub(super) fn is_unrecoverable(&self) -> bool {
         match self {
             SinkError::Occupied { .. } | SinkError::NoDirectory { .. } => true,
-            SinkError::Lost { .. } | SinkError::Io { .. } => false,
+            SinkError::Lost { .. } | SinkError::NotAwaited | SinkError::Io { .. } => false,
         }
     }
 
@@ -99,7 +110,10 @@ impl PartNames {
         let pending = directory
             .join(PENDING_DIRECTORY)
             .join(job.to_string())
-            .join(format!("{vertex}-{subtask}-{generation}.pending"));
+            .join(format!(
+                "{vertex}-{subtask}-{generation}-{:016x}.pending",
+                rand::random::<u64>()
+            ));
         let part = match sinks_into(graph, &directory) {
             0 | 1 => format!("{PART_PREFIX}{subtask}"),
             _ => format!("{PART_PREFIX}{subtask}-{vertex}"),
@@ -162,20 +176,42 @@ pub fn check_output(directory: &Path) -> Result<(), SinkError> {
 
 /// Makes output visible. Idempotent: what is visible already stays as it is.
 pub fn commit(committables: &[Committable]) -> Result<(), SinkError> {
+    commit_while(committables, &|| true)
+}
+
+/// The same as long as somebody waits for it: asked before each part, as each may take long where a file system hangs.
+pub fn commit_while(
+    committables: &[Committable],
+    is_awaited: &dyn Fn() -> bool,
+) -> Result<(), SinkError> {
     let paths = |committable: &Committable| {
         let pending = PathBuf::from(&committable.pending_path);
         (pending, PathBuf::from(&committable.final_path))
     };
     // Nothing of an output becomes visible if some of it can't.
+    let mut waiting = Vec::new();
     for (pending, visible) in committables.iter().map(paths) {
-        if is_in_the_way(&pending, &visible)? {
-            return Err(SinkError::Occupied { path: visible });
+        // In this order: whoever commits the same output at the same moment (a leader that does not know that it is deposed) makes
+        // it visible and takes the pending file away at once.
+        match (exists(&visible)?, exists(&pending)?) {
+            (true, true) => return Err(SinkError::Occupied { path: visible }),
+            (true, false) => {}
+            (false, true) => waiting.extend(pending.parent().map(Path::to_owned)),
+            (false, false) => was_taken(&pending, &visible)?,
         }
+    }
+    waiting.sort();
+    waiting.dedup();
+    for directory in waiting {
+        mark(&directory).map_err(|error| SinkError::io("write to", &directory, error))?;
     }
     let mut parents = Vec::new();
     for committable in committables {
         let pending = Path::new(&committable.pending_path);
         let visible = Path::new(&committable.final_path);
+        if !is_awaited() {
+            return Err(SinkError::NotAwaited);
+        }
         publish(pending, visible)?;
         parents.extend(visible.parent().map(Path::to_owned));
         parents.extend(pending.parent().map(Path::to_owned));
@@ -204,12 +240,9 @@ fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
         Err(Errno::EXIST) => return Ok(()),
         Err(Errno::NOENT) => {
             // Or the output's directory was removed: then the pending file went with it.
-            let is_visible = exists(visible)?;
-            let (pending, visible) = (pending.to_owned(), visible.to_owned());
-            return if is_visible {
-                Ok(())
-            } else {
-                Err(SinkError::Lost { pending, visible })
+            return match exists(visible)? {
+                true => Ok(()),
+                false => was_taken(pending, visible),
             };
         }
         // A file system without this flag.
@@ -224,15 +257,31 @@ fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
             path: visible.to_owned(),
         }),
         (true, false) => Ok(()),
-        (false, false) => Err(SinkError::Lost {
-            pending: pending.to_owned(),
-            visible: visible.to_owned(),
-        }),
+        (false, false) => was_taken(pending, visible),
     }
 }
 
-/// Whether what is visible is another run's. Looked at in this order: whoever commits the same output at the same moment
-/// (a leader that does not know that it is deposed) makes it visible and takes the pending file away at once.
+/// A commit begins to take files from this directory. The mark outlives a crash that comes after it.
+fn mark(directory: &Path) -> io::Result<()> {
+    let mark = directory.join(COMMITTING);
+    if !fs::exists(&mark)? {
+        File::create(&mark)?;
+        sync_directory(directory)?;
+    }
+    Ok(())
+}
+
+/// Of output that is in neither place: whether a commit has made it visible, and somebody has taken it away since.
+fn was_taken(pending: &Path, visible: &Path) -> Result<(), SinkError> {
+    let mark = pending.with_file_name(COMMITTING);
+    if exists(&mark)? {
+        return Ok(());
+    }
+    let (pending, visible) = (pending.to_owned(), visible.to_owned());
+    Err(SinkError::Lost { pending, visible })
+}
+
+/// Whether what is visible is another run's. Looked at in this order, as in [`commit_while`].
 fn is_in_the_way(pending: &Path, visible: &Path) -> Result<bool, SinkError> {
     Ok(exists(visible)? && exists(pending)?)
 }
@@ -324,6 +373,19 @@ mod tests {
     }
 
     #[test]
+    fn of_a_commit_that_nobody_waits_for_no_further_part_becomes_visible() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
+        let [first, second] = parts.clone().map(|part| PathBuf::from(part.final_path));
+        let error = commit_while(&parts, &|| !first.exists()).expect_err("not to its end");
+        assert!(matches!(error, SinkError::NotAwaited), "{error}");
+        assert!(first.exists() && !second.exists());
+        commit(&parts).expect("resumed");
+        assert!(second.exists());
+    }
+
+    #[test]
     fn a_commit_overwrites_nothing() {
         let directory = tempfile::tempdir().expect("directory");
         let part = pending(directory.path(), JobId::from_bits(1), "part-0");
@@ -354,6 +416,41 @@ mod tests {
         fs::remove_file(&part.pending_path).expect("removed");
         let error = commit(&[part]).expect_err("lost");
         assert!(matches!(error, SinkError::Lost { .. }), "{error}");
+    }
+
+    #[test]
+    fn output_that_was_taken_away_once_it_was_visible_is_not_lost() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
+        commit_while(&parts, &|| !Path::new(&parts[0].final_path).exists()).expect_err("a crash");
+        fs::remove_file(&parts[0].final_path).expect("taken");
+        commit(&parts).expect("by the next leader");
+        fs::remove_file(&parts[1].final_path).expect("taken");
+        commit(&parts).expect("by the one after it");
+        assert!(
+            parts
+                .iter()
+                .all(|part| !Path::new(&part.final_path).exists())
+        );
+        // What is elsewhere altogether says nothing of that.
+        let away = directory.path().join(".away");
+        fs::rename(directory.path().join(PENDING_DIRECTORY), away).expect("away");
+        let error = commit(&parts).expect_err("lost");
+        assert!(matches!(error, SinkError::Lost { .. }), "{error}");
+    }
+
+    #[test]
+    fn of_an_output_that_is_partly_lost_nothing_becomes_visible() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
+        fs::remove_file(&parts[1].pending_path).expect("removed");
+        for _ in 0..2 {
+            let error = commit(&parts).expect_err("lost");
+            assert!(matches!(error, SinkError::Lost { .. }), "{error}");
+            assert!(Path::new(&parts[0].pending_path).exists());
+        }
     }
 
     #[test]

@@ -122,6 +122,13 @@ impl DispatcherActor {
                 let _ = reply.send(Ok(pb::Ack {}));
                 return;
             }
+            // A stop of what had not begun was a cancellation.
+            Some(Entry::Ended { result, .. })
+                if result.status() == pb::JobStatus::Canceled && result.never_placed =>
+            {
+                let _ = reply.send(Ok(pb::Ack {}));
+                return;
+            }
             Some(Entry::Ended { result, .. }) => {
                 let status = status_name(result.status());
                 GatewayError::Conflict(format!("job {job} has already ended: {status}"))

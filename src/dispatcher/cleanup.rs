@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::TryFutureExt as _;
 use futures::stream::{self, StreamExt as _};
 use tanist_ha::blob::BlobStore;
 use tanist_ha::election::LeaderSession;
@@ -20,6 +21,8 @@ use super::uploads;
 /// So long results that have to go are held up by what they left: a directory may be on a file system that hangs.
 const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOKS_AT_ONCE: usize = 16;
+/// So long the removal of one thing may give no answer before the try counts as failed.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Removes a job's pending files from a sink's directory.
 #[async_trait]
@@ -121,7 +124,7 @@ impl Cleaner {
 
     async fn try_once(&self, job: JobId, remove: &pb::Cleanup) -> Result<(), String> {
         for directory in &remove.sink_directories {
-            self.sinks.clean(directory, job).await?;
+            answered(directory, self.sinks.clean(directory, job)).await?;
         }
         let named = remove.blobs.iter().map(|name| name.parse::<Name>());
         let named = named.collect::<Result<Vec<Name>, _>>();
@@ -133,13 +136,24 @@ impl Cleaner {
                     "blob {name} can't be removed: no blob store is configured"
                 ));
             };
-            blobs
-                .delete(&name)
-                .await
-                .map_err(|error| error.to_string())?;
+            let removal = blobs.delete(&name);
+            let removal = removal.map_err(|error| error.to_string());
+            answered(name.as_str(), removal).await?;
         }
         Ok(())
     }
+}
+
+/// What hangs has failed, like all that can't be removed: it is tried again, as often as may be.
+async fn answered(
+    what: &str,
+    removal: impl Future<Output = Result<(), String>>,
+) -> Result<(), String> {
+    let answer = tokio::time::timeout(REMOVAL_TIMEOUT, removal).await;
+    answer.unwrap_or_else(|_elapsed| {
+        let seconds = REMOVAL_TIMEOUT.as_secs();
+        Err(format!("{what} gives no answer within {seconds} s"))
+    })
 }
 
 #[cfg(test)]
@@ -147,6 +161,16 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    #[derive(Debug)]
+    struct Hanging;
+
+    #[async_trait]
+    impl SinkCleaner for Hanging {
+        async fn clean(&self, _directory: &str, _job: JobId) -> Result<(), String> {
+            std::future::pending().await
+        }
+    }
 
     #[derive(Debug, Default)]
     struct Failing {
@@ -161,11 +185,10 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_cleanup_that_fails_is_tried_again_as_often_as_may_be_in_one_term() {
-        let failing = Arc::new(Failing::default());
+    /// Of a job that wrote into `/out`, tried twice again.
+    async fn clean_with(sinks: Arc<dyn SinkCleaner>) -> Result<(), String> {
         let cleaner = Cleaner {
-            sinks: failing.clone(),
+            sinks,
             blobs: None,
             initial_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(60),
@@ -175,8 +198,25 @@ mod tests {
             sink_directories: vec!["/out".to_owned()],
             ..pb::Cleanup::default()
         };
-        let given_up = cleaner.run(JobId::from_bits(1), &remove).await;
+        cleaner.run(JobId::from_bits(1), &remove).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cleanup_that_fails_is_tried_again_as_often_as_may_be_in_one_term() {
+        let failing = Arc::new(Failing::default());
+        let given_up = clean_with(failing.clone()).await;
         assert_eq!(given_up, Err("no permission".to_owned()));
         assert_eq!(failing.tries.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cleanup_that_gives_no_answer_is_given_up_as_one_that_fails() {
+        let given_up =
+            tokio::time::timeout(Duration::from_secs(3600), clean_with(Arc::new(Hanging)));
+        let reason = given_up
+            .await
+            .expect("bounded")
+            .expect_err("nothing is removed");
+        assert!(reason.contains("/out gives no answer"), "{reason}");
     }
 }

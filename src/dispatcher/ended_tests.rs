@@ -252,3 +252,29 @@ async fn of_too_many_ended_jobs_the_results_are_kept_and_the_newest_descriptions
     let repeated = b.submit(jobs[0]).await.expect("answered by its result");
     assert!(repeated.repeated);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_had_a_job_cancelled_has_the_same_answer_from_the_next_leader() {
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    let jobs =
+        [true, false].map(|never_placed| (JobId::from_bits(never_placed.into()), never_placed));
+    for (job, never_placed) in jobs {
+        a.submit(job).await.expect("acknowledged");
+        let canceled = pb::JobResult {
+            status: pb::JobStatus::Canceled.into(),
+            never_placed,
+            ..result_of(job)
+        };
+        a.end_last(End::Result(Box::new(canceled)));
+        a.wait_for(job, pb::JobStatus::Canceled).await;
+    }
+    kill(&a).await;
+    let b = Leader::of(&cluster, "b").await;
+    for (job, never_placed) in jobs {
+        b.wait_for(job, pb::JobStatus::Canceled).await;
+        let job_id = job.to_string();
+        let stopped = b.dispatcher.stop_job(pb::StopJobRequest { job_id }).await;
+        assert_eq!(stopped.is_ok(), never_placed, "{stopped:?}");
+    }
+}

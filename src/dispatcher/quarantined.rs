@@ -9,6 +9,7 @@ use tracing::warn;
 
 use super::core::SubmissionKey;
 use super::entry::{Entry, state_key};
+use crate::gateway::persistence::was_never_placed;
 
 /// A job that is set aside.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub(super) struct Quarantined {
     pub(super) has_ended: bool,
     /// All its tasks have finished, and nobody wanted it to end otherwise: what they wrote may be visible, or a part of it.
     pub(super) has_finished: bool,
+    /// Nothing of it ever had a place.
+    pub(super) was_never_placed: bool,
     /// Something is being written about it.
     pub(super) is_busy: bool,
     pub(super) quarantine: pb::Quarantine,
@@ -68,6 +71,7 @@ impl Quarantined {
         sink_directories: Option<Vec<String>>,
     ) -> Quarantined {
         let has_finished = has_finished(state);
+        let was_never_placed = was_never_placed(state);
         let told = Told::of(state);
         let of_state = state.sinks.take().map(|it| it.paths);
         Quarantined {
@@ -77,6 +81,7 @@ impl Quarantined {
             sink_directories: sink_directories.or(of_state),
             has_ended: false,
             has_finished,
+            was_never_placed,
             is_busy: false,
             quarantine,
             told,
@@ -102,6 +107,7 @@ impl Quarantined {
             if let Some(known) = known {
                 self.submitted_at_ms = known.submitted_at_ms;
                 self.has_finished = known.has_finished;
+                self.was_never_placed = known.was_never_placed;
                 self.told = known.told.clone();
             }
         }
@@ -170,6 +176,8 @@ impl Quarantined {
             // Told by whoever writes it.
             kept_since_ms: 0,
             counted_ms: 0,
+            // Of a record that can't be read nothing is known.
+            never_placed: self.was_never_placed && !self.key.is_unknown(),
         }
     }
 

@@ -37,6 +37,12 @@ pub trait JobStateStore: Send + Sync + fmt::Debug + 'static {
     async fn put_state(&self, state: &pb::JobState) -> Result<(), PersistError>;
 }
 
+/// Whether nothing of the job ever had a place, so that nothing of it can have begun.
+pub fn was_never_placed(state: &pb::JobState) -> bool {
+    let mut regions = state.regions.iter();
+    regions.all(|region| region.placements.is_empty() && !region.placed_before)
+}
+
 /// A [`JobStateStore`] in memory, for tests. Clones share their content.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryJobStateStore {

@@ -64,6 +64,29 @@ impl JobMasterCore {
         });
     }
 
+    /// The first write of this term was refused, and all tasks have finished by the record that is there: it is written once more with
+    /// less to tell than before, as what they wrote is not to be lost for that.
+    pub(super) fn take_over_in_short(&mut self, reason: &str) -> bool {
+        let has_finished = self.all_have_durably_finished() && self.written.fatal_cause.is_empty();
+        if self.is_durable || self.last_write > 1 || !has_finished {
+            return false;
+        }
+        tracing::warn!(
+            job = self.record.job_id,
+            reason,
+            "a finished job is taken over without its oldest event"
+        );
+        let mut record = (*self.written).clone();
+        record.job_incarnation = self.record.job_incarnation;
+        // That the leader has changed takes less.
+        record.events.drain(..record.events.len().min(1));
+        self.record = Arc::new(record);
+        self.chronicle.forget_foreseen();
+        self.refusal = None;
+        self.revision += 1;
+        true
+    }
+
     /// Deploys regions whose placement is durable and of this term: to each TaskManager all at once.
     pub(super) fn deploy(&mut self) {
         if !self.agenda.has_written {

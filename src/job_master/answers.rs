@@ -10,6 +10,7 @@ use tanist_proto::v1 as pb;
 use super::core::{Commit, JobMasterCore};
 use super::event::{Connection, Effect, SubmitOutcome};
 use super::execution::Cancellation;
+use super::settle::COMMIT_PATIENCE_MS;
 
 impl JobMasterCore {
     pub(super) fn note_submitted(
@@ -106,6 +107,33 @@ impl JobMasterCore {
             cause: format!("committing the sinks failed and is tried again: {reason}"),
             ..pb::FailureRecord::default()
         }));
+    }
+
+    /// One that has been under way for too long counts as failed, though nobody knows how far it gets. No other one is begun meanwhile.
+    pub(super) fn doubt_commit(&mut self, now_ms: u64) {
+        let Commit::Running { since_ms, .. } = self.commit else {
+            return;
+        };
+        let is_told = self.commit_failure.as_ref();
+        let is_told = is_told.is_some_and(|failure| failure.at_ms >= since_ms);
+        if is_told || self.commit_is_awaited() || self.result.is_some() {
+            return;
+        }
+        let cause = format!(
+            "committing the sinks has had no answer for {COMMIT_PATIENCE_MS} ms: the file system may hang"
+        );
+        tracing::warn!(job = self.record.job_id, cause);
+        self.commit_failure = Some(Box::new(pb::FailureRecord {
+            at_ms: now_ms,
+            cause,
+            ..pb::FailureRecord::default()
+        }));
+    }
+
+    /// Whether a commit is under way that may still be answered in time.
+    pub(super) fn commit_is_awaited(&self) -> bool {
+        matches!(self.commit, Commit::Running { since_ms, .. }
+            if self.settled_at_ms < since_ms.saturating_add(COMMIT_PATIENCE_MS))
     }
 
     /// What the sinks wrote can't be made visible: the job fails, once the record says so. No commit follows.

@@ -89,6 +89,11 @@ impl Chronicle {
         });
     }
 
+    /// The record has none of what was noted for it.
+    pub(super) fn forget_foreseen(&mut self) {
+        self.foreseen = None;
+    }
+
     fn add(&mut self, mut event: JobEvent) {
         shorten(&mut event.text, KEPT_TEXT);
         // A text has grown to twice its length, and a list begins with room for four; the next news may be long in coming.

@@ -4,6 +4,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
 use super::event::{CancelAnswer, Effect, Event};
 use super::recovered::{Recovered, both, one_region, options};
+use super::settle::COMMIT_PATIENCE_MS;
 use super::testing::submitted;
 
 /// Everything has finished, and the first commit is on its way.
@@ -35,6 +36,16 @@ fn answers(job: &Recovered) -> Vec<CancelAnswer> {
 
 fn fails(job: &mut Recovered) {
     job.hear(Event::SinksFailed("the directory is not there".to_owned()));
+}
+
+/// Nothing is heard of the commit that has just begun, and the core is woken when it asks to be.
+fn wait_out(job: &mut Recovered) {
+    let until_ms = job.now_ms + COMMIT_PATIENCE_MS;
+    while job.now_ms < until_ms {
+        let due_ms = job.core.next_deadline_ms();
+        let due_ms = due_ms.filter(|due_ms| *due_ms <= until_ms);
+        job.pass(due_ms.expect("it is not waited for ever") - job.now_ms);
+    }
 }
 
 #[test]
@@ -106,4 +117,41 @@ fn it_says_since_when_output_is_being_made_visible() {
     assert_eq!(since(&job), 0, "until the next try nothing is under way");
     job.pass(1_000);
     assert_eq!(since(&job), job.now_ms);
+}
+
+#[test]
+fn output_of_which_nothing_is_heard_is_given_up_by_a_cancellation() {
+    let mut job = committing();
+    wait_out(&mut job);
+    assert!(
+        job.core.hindrances()[0].text.contains("no answer"),
+        "{:?}",
+        job.core.hindrances()
+    );
+    job.hear(Event::CancelRequested);
+    assert_eq!(answers(&job), [CancelAnswer::Decided]);
+    assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+    assert_eq!(commits(&job), 1, "nothing else is tried beside it");
+}
+
+#[test]
+fn a_cancellation_that_waits_for_a_try_is_decided_when_that_gives_no_answer() {
+    let mut job = committing();
+    fails(&mut job);
+    job.pass(1_000);
+    assert_eq!(commits(&job), 2);
+    job.hear(Event::CancelRequested);
+    assert_eq!(answers(&job), []);
+    wait_out(&mut job);
+    assert_eq!(answers(&job), [CancelAnswer::Decided]);
+    assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+}
+
+#[test]
+fn a_slow_commit_that_nobody_gives_up_ends_the_job_as_any_other() {
+    let mut job = committing();
+    job.pass(3_600_000);
+    assert_eq!(commits(&job), 1);
+    job.hear(Event::SinksCommitted);
+    assert_eq!(job.ended_as(), Some(JobStatus::Finished));
 }

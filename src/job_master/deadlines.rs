@@ -4,7 +4,7 @@
 
 use super::core::{Commit, JobMasterCore};
 use super::execution::Cancellation;
-use super::settle::NEVER_SERVED_MS;
+use super::settle::{COMMIT_PATIENCE_MS, NEVER_SERVED_MS};
 use crate::small_set::SmallSet;
 
 impl JobMasterCore {
@@ -42,8 +42,12 @@ impl JobMasterCore {
         );
         deadlines.push(self.collecting_until_ms());
         deadlines.push(self.write_is_long_at_ms());
-        if let Commit::RetryAt { at_ms, .. } = self.commit {
-            deadlines.push(Some(at_ms));
+        match self.commit {
+            Commit::RetryAt { at_ms, .. } => deadlines.push(Some(at_ms)),
+            Commit::Running { since_ms, .. } => {
+                deadlines.push(Some(since_ms.saturating_add(COMMIT_PATIENCE_MS)));
+            }
+            Commit::NotYet | Commit::Done => {}
         }
         if !self.is_stopping() && !is_reconciling {
             let idle_ms = self.pool.idle_since_ms();

@@ -5,6 +5,7 @@ use tanist_proto::v1 as pb;
 
 use super::chronicle::entering;
 use super::core::JobMasterCore;
+use crate::gateway::persistence::was_never_placed;
 use crate::job::OperatorSpec;
 
 impl JobMasterCore {
@@ -134,6 +135,7 @@ fn result(
         // Told by whoever writes it.
         kept_since_ms: 0,
         counted_ms: 0,
+        never_placed: was_never_placed(state),
     }
 }
 

@@ -35,6 +35,11 @@ pub enum FailoverStrategy {
 const LOGGED: usize = 16;
 
 impl JobMasterCore {
+    /// Whether regions that start anew wait for each other.
+    pub(super) fn begins_together(&self) -> bool {
+        self.options.failover_strategy == FailoverStrategy::Full
+    }
+
     /// All that failed at one event is one failure for the restart strategy.
     pub(super) fn judge_failures(&mut self, now_ms: u64) {
         let (mut failures, mut others): (Vec<Failure>, Vec<Failure>) = Default::default();
@@ -120,7 +125,7 @@ impl JobMasterCore {
             return;
         }
         let mut next = regions.to_vec();
-        if self.options.failover_strategy == FailoverStrategy::Full {
+        if self.begins_together() {
             next.extend(self.unfinished());
         }
         // The first one is the last that others are added to.

@@ -238,6 +238,47 @@ fn what_a_change_of_the_leader_costs_is_a_restart_of_all_under_the_full_strategy
     );
 }
 
+/// All is given up, in a generation that was placed before, and a former leader knew where something of it still runs.
+fn given_up(graph: &pb::JobGraph) -> pb::JobState {
+    let mut state = placed(graph, 1);
+    for region in &mut state.regions {
+        region.placements.clear();
+        (region.generation, region.placed_before) = (2, true);
+    }
+    state
+}
+
+#[test]
+fn under_the_full_strategy_nothing_meets_what_the_former_leader_gave_up() {
+    let graph = two_regions();
+    let mut job = Recovered::with_options(&graph, given_up(&graph), 2, all_together());
+    job.register("tm1", "1", both(1, 1, S::Running));
+    job.register("tm0", "1", vec![]);
+    job.register("tm2", "1", vec![]);
+    assert_eq!(job.deployed(), [], "one of the attempt before still runs");
+    job.reports("tm1", vec![report(1, 1, 1, S::Canceled)]);
+    assert_eq!(job.deployed(), [], "and so does another one");
+    job.reports("tm1", vec![report(2, 1, 1, S::Canceled)]);
+    assert_eq!(job.deployed().len(), 4);
+}
+
+#[test]
+fn under_the_full_strategy_a_takeover_does_not_part_what_begins_together() {
+    let graph = two_regions();
+    let mut state = given_up(&graph);
+    (
+        state.regions[1].restart_at_ms,
+        state.regions[1].restart_delay_ms,
+    ) = (1_020_000, 60_000);
+    let mut job = Recovered::with_options(&graph, state, 2, all_together());
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    job.pass(19_999);
+    assert_eq!(job.deployed(), [], "the longest delay holds for both");
+    job.pass(1);
+    assert_eq!(job.deployed().len(), 4);
+}
+
 /// It restarts after a minute, which a former leader has decided.
 fn waiting_a_minute(graph: &pb::JobGraph) -> (pb::JobState, CoreOptions) {
     let restart_strategy = RestartStrategy::FixedDelay {

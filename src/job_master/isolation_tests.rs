@@ -66,6 +66,7 @@ fn a_generation_that_a_former_term_gave_up_may_still_run_somewhere() {
     let graph = isolated();
     let mut state = placed(&graph, 3);
     state.regions[0].placements.clear();
+    state.regions[0].placed_before = true;
     let mut job = Recovered::new(&graph, state);
     assert_eq!(job.generations(), [4]);
     for name in ["tm0", "tm1"] {
@@ -75,10 +76,24 @@ fn a_generation_that_a_former_term_gave_up_may_still_run_somewhere() {
 }
 
 #[test]
+fn what_was_never_placed_runs_nowhere_and_is_not_waited_for() {
+    let graph = isolated();
+    let mut state = placed(&graph, 3);
+    state.regions[0].placements.clear();
+    let mut job = Recovered::new(&graph, state);
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    assert_eq!(job.generations(), [4]);
+    assert_eq!(job.deployed().len(), 4);
+}
+
+#[test]
 fn the_longest_wait_that_was_ever_promised_counts() {
     let graph = isolated();
     let mut state = placed(&graph, 3);
     state.regions[0].placements.clear();
+    state.regions[0].placed_before = true;
     state.stop_first_wait_ms = 2 * RECONCILE_MS;
     let mut job = Recovered::new(&graph, state);
     for name in ["tm0", "tm1"] {

@@ -95,6 +95,8 @@ mod reconciling;
 #[cfg(test)]
 mod recovered;
 mod recovery;
+#[cfg(test)]
+mod refused_writes_tests;
 mod region_rule;
 #[cfg(test)]
 mod region_rule_tests;

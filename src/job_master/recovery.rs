@@ -22,9 +22,11 @@ impl JobMasterCore {
             self.restore_executions(region)?;
         }
         self.restore_ends()?;
+        let waits_for_others = self.is_stop_first() || self.begins_together();
         for region in 0..self.execution.regions.len() {
             let state = &self.record.regions[region];
             let generation = state.generation;
+            let was_placed = state.placed_before;
             // Clocks of two leaders may be apart.
             let latest_ms = now_ms.saturating_add(state.restart_delay_ms);
             let restart_at_ms = state.restart_at_ms.clamp(now_ms, latest_ms);
@@ -47,11 +49,11 @@ impl JobMasterCore {
                 }
             } else if is_placed {
                 RegionPhase::Reconciling
-            } else if generation > 0 && (self.is_stop_first() || restart_at_ms > now_ms) {
-                // What the former term knew of the ends of older generations is not known any more.
+            } else if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
+                // What the former term knew of the ends of older generations is not known any more: of those that were placed.
                 self.supersede(region);
                 self.promise_restart(region, restart_at_ms);
-                self.execution.regions[region].is_end_unknown = true;
+                self.execution.regions[region].is_end_unknown = was_placed;
                 if restart_at_ms > now_ms {
                     self.backoff.go_on(restart_at_ms);
                 }

@@ -107,7 +107,8 @@ impl JobMasterCore {
             self.renew_executions(region);
         }
         self.failures.clear();
-        // Its turns are regions'.
+        // Its turns are regions'. Nothing was ever placed, so that nothing can still run.
+        self.held_until.clear();
         self.patience = Patience::default();
         self.looked_at = LookedAt::default();
     }

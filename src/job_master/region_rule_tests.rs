@@ -417,3 +417,29 @@ fn very_many_regions_that_find_their_slots_one_by_one_are_written_some_dozens_of
         "{before}, {after}"
     );
 }
+
+#[test]
+fn regions_that_were_held_are_forgotten_with_the_rule_that_made_them() {
+    let mut graph = forward();
+    let isolation = graph.options.get_or_insert_default();
+    isolation.set_isolation(pb::Isolation::StopFirst);
+    let mut state = submitted(&graph);
+    state.set_region_rule(pb::RegionRule::Subtasks);
+    let given_up = pb::RegionState {
+        generation: 2,
+        epoch: 1,
+        // As no record of a job that was never placed says: the hold is to end in either case.
+        placed_before: true,
+        ..pb::RegionState::default()
+    };
+    state.regions = vec![given_up; 2];
+    let mut job = Recovered::with_options(&graph, state, 2, at_once());
+    let until_ms = job.core.next_deadline_ms().expect("it is held");
+    job.takes_regions = false;
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
+    job.pass(until_ms - job.now_ms);
+    let regions = deployed(&job).into_iter().map(|(.., region)| region);
+    assert!(regions.eq([Some(0); 4]));
+}

@@ -37,7 +37,7 @@ impl JobMasterCore {
         }
         self.look_at_inputs(now_ms);
         self.schedule_executions(now_ms);
-        if !self.is_batch(now_ms) {
+        if self.meets_former_attempts() || !self.is_batch(now_ms) {
             return;
         }
         let ready = self.ready(now_ms);
@@ -48,6 +48,17 @@ impl JobMasterCore {
                 self.place_region(region, &assigned, now_ms);
             }
         }
+    }
+
+    /// Whether something runs of attempts that were given up, of regions that are to begin together: they would meet it. A former leader
+    /// knew where that was; this one does when its TaskManager has registered.
+    fn meets_former_attempts(&self) -> bool {
+        let is_unplaced = |task: usize| {
+            let region = self.execution.tasks[task].region;
+            !self.execution.regions[region].phase.is_placed()
+        };
+        let mut strays = self.strays.iter();
+        self.begins_together() && strays.any(|(_, (task, _), _)| is_unplaced(task))
     }
 
     /// Whoever reads what is complete when it starts waits for slots from when all of that is there, and as long as it is.

@@ -14,12 +14,13 @@ use super::core::{Commit, Failure, JobMasterCore};
 use super::event::{CancelAnswer, Connection, Effect};
 use super::execution::Cancellation;
 use super::execution_graph::RegionPhase;
-use super::failover::FailoverStrategy;
 
 /// So long a region waits whose slots nobody could ever give: a restart strategy without delay must not go round and round.
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
 /// The first delay after a failed commit of the sinks.
 const COMMIT_RETRY_MS: u64 = 100;
+/// So long a commit of the sinks may give no answer before it counts as one that has failed: a file system that hangs says nothing.
+pub(super) const COMMIT_PATIENCE_MS: u64 = 60_000;
 
 impl JobMasterCore {
     pub(super) fn settle(&mut self, now_ms: u64) {
@@ -29,6 +30,7 @@ impl JobMasterCore {
             self.give_up_overdue(now_ms);
             self.judge(now_ms);
         }
+        self.doubt_commit(now_ms);
         self.decide_cancel();
         self.decide_stop();
         if self.result.is_some() {
@@ -171,7 +173,7 @@ impl JobMasterCore {
             return;
         } else if has_finished && (self.commit_failure.is_none() || self.commit == Commit::Done) {
             CancelAnswer::TooLate("all tasks of the job have finished".to_owned())
-        } else if has_finished && matches!(self.commit, Commit::Running { .. }) {
+        } else if has_finished && self.commit_is_awaited() {
             // Whether that succeeds is open.
             return;
         } else if let Some(reason) = &self.refusal {
@@ -227,7 +229,7 @@ impl JobMasterCore {
         }
         let due = self.restarts_due_by(now_ms);
         may_restart.extend(due);
-        let begin_together = self.options.failover_strategy == FailoverStrategy::Full;
+        let begin_together = self.begins_together();
         if begin_together && !may_restart.is_empty() {
             may_restart.clone_from(self.execution.restarting());
         }
@@ -281,7 +283,8 @@ impl JobMasterCore {
         let is_canceled = self.written.wanted() == pb::WantedStatus::Canceled;
         let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
         let all_have_ended = self.execution.count_ended() == self.execution.tasks.len();
-        if self.is_durable && is_canceled {
+        // What a record says that is there is so, also where this term can't write another one.
+        if is_canceled && (self.is_durable || self.refusal.is_some()) {
             if all_have_ended || self.refusal.is_some() {
                 self.end(pb::JobStatus::Canceled, String::new(), now_ms);
             }
@@ -292,6 +295,9 @@ impl JobMasterCore {
         {
             self.commit_sinks(now_ms);
         } else if let Some(reason) = self.refusal.clone() {
+            if self.take_over_in_short(&reason) {
+                return;
+            }
             let cause = format!("the job's state can't be persisted: {reason}");
             self.note_job_failure(cause.clone(), now_ms);
             self.end(pb::JobStatus::Failed, cause, now_ms);

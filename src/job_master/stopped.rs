@@ -20,6 +20,7 @@ use super::core::JobMasterCore;
 use super::event::{CancelAnswer, Connection, Effect};
 use super::execution_graph::RegionPhase;
 use super::settle::status_name;
+use crate::gateway::persistence::was_never_placed;
 
 impl JobMasterCore {
     /// Whether it is durable that sources are to end.
@@ -196,10 +197,4 @@ impl JobMasterCore {
             ..pb::Hindrance::default()
         })
     }
-}
-
-/// Whether nothing of the job ever had a place, so that nothing of it can have begun.
-fn was_never_placed(state: &pb::JobState) -> bool {
-    let mut regions = state.regions.iter();
-    regions.all(|region| region.placements.is_empty() && !region.placed_before)
 }

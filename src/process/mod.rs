@@ -11,6 +11,7 @@ mod control_groups;
 mod decoding;
 pub mod demo;
 mod dial;
+mod file_work;
 mod forwarding;
 pub mod ha;
 pub mod history;

@@ -1,12 +1,15 @@
-//! What JobMasters and Dispatchers do with files of sinks: blocking file work, off the control runtime.
+//! What JobMasters and Dispatchers do with files of sinks: blocking file work, off the control runtime and the threads that stores use.
+//!
+//! Invariant: what nobody waits for any more begins nothing more, wherever it hung: neither a rename nor a removal.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
+use super::file_work::{Awaited, FileWork};
 use crate::dataflow::sink::{self, SinkError};
 use crate::dispatcher::SinkCleaner;
 use crate::job_master::{CommitError, SinkCommitter};
@@ -21,33 +24,45 @@ pub(super) struct Sinks {
 impl Sinks {
     /// Those of file sinks.
     pub(super) fn files() -> Sinks {
+        let files = Arc::new(FileSinks::default());
         Sinks {
-            committer: Arc::new(FileSinks),
-            cleaner: Arc::new(FileSinks),
+            committer: files.clone(),
+            cleaner: files,
         }
     }
 }
 
 /// File sinks, by the paths that TaskManagers use.
-#[derive(Debug, Clone, Copy)]
-struct FileSinks;
+#[derive(Debug, Default)]
+struct FileSinks {
+    files: FileWork,
+}
+
+/// Where the parts of an output become visible.
+fn directories_of(committables: &[pb::Committable]) -> Vec<PathBuf> {
+    let visible = committables.iter().map(|it| Path::new(&it.final_path));
+    let directories = visible.filter_map(Path::parent);
+    directories.map(Path::to_owned).collect()
+}
 
 #[async_trait]
 impl SinkCommitter for FileSinks {
     async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
+        let directories = directories_of(committables);
         let committables = committables.to_vec();
-        let done = tokio::task::spawn_blocking(move || sink::commit(&committables)).await;
-        match done {
+        let work =
+            move |awaited: Awaited<'_>| sink::commit_while(&committables, &|| awaited.is_awaited());
+        match self.files.run(directories, work).await {
             Ok(Ok(())) => Ok(()),
             // What is in the way is another run's, and nobody but its owner removes it.
             Ok(Err(error @ (SinkError::Occupied { .. } | SinkError::NoDirectory { .. }))) => {
                 Err(CommitError::Refused(error.to_string()))
             }
             // Also what seems lost may be there again: its directory may not be mounted.
-            Ok(Err(error @ (SinkError::Lost { .. } | SinkError::Io { .. }))) => {
-                Err(CommitError::Failed(error.to_string()))
-            }
-            Err(failure) => Err(CommitError::Failed(failure.to_string())),
+            Ok(Err(
+                error @ (SinkError::Lost { .. } | SinkError::Io { .. } | SinkError::NotAwaited),
+            )) => Err(CommitError::Failed(error.to_string())),
+            Err(failure) => Err(CommitError::Failed(failure)),
         }
     }
 }
@@ -56,15 +71,17 @@ impl SinkCommitter for FileSinks {
 impl SinkCleaner for FileSinks {
     async fn clean(&self, directory: &str, job: JobId) -> Result<(), String> {
         let directory = PathBuf::from(directory);
-        // Where a file system hangs it does so here, where nothing is removed: whoever waits no longer is not surprised by it later.
-        let looked_at = directory.clone();
-        let looking = tokio::task::spawn_blocking(move || sink::has_pending(&looked_at));
-        let found = looking.await.map_err(|failure| failure.to_string())?;
-        if !found.map_err(|error| error.to_string())? {
-            return Ok(());
-        }
-        let done = tokio::task::spawn_blocking(move || sink::cleanup(&directory, job)).await;
-        done.map_err(|failure| failure.to_string())?
-            .map_err(|error| error.to_string())
+        let work = {
+            let directory = directory.clone();
+            // Where a file system hangs it does so at the look, where nothing is removed: whoever waits no longer is not surprised by it
+            // later.
+            move |awaited: Awaited<'_>| match sink::has_pending(&directory) {
+                Ok(true) if awaited.is_awaited() => sink::cleanup(&directory, job),
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            }
+        };
+        let done = self.files.run(vec![directory], work).await?;
+        done.map_err(|error| error.to_string())
     }
 }

@@ -77,7 +77,7 @@ fn create(pending: &Path) -> Result<File, OperatorError> {
     loop {
         tries += 1;
         let directory = pending.parent().map_or(Ok(()), fs::create_dir_all);
-        match directory.and_then(|()| File::create(pending)) {
+        match directory.and_then(|()| File::create_new(pending)) {
             Err(error) if error.kind() == ErrorKind::NotFound && tries < CREATE_TRIES => {}
             created => return created.map_err(|e| OperatorError::io("create", pending, e)),
         }
@@ -149,7 +149,8 @@ mod tests {
         let pending = fs::read_to_string(&committables[0].pending_path).expect("pending");
         assert_eq!(pending, "a\nb\n");
         assert!(committables[0].pending_path.contains("/.tanist/"));
-        assert!(committables[0].pending_path.ends_with("-2-1.pending"));
+        assert!(committables[0].pending_path.contains("-2-1-"));
+        assert!(committables[0].pending_path.ends_with(".pending"));
 
         sink::commit(&committables).expect("committed");
         assert_eq!(fs::read_to_string(visible).expect("visible"), "a\nb\n");
@@ -186,6 +187,26 @@ mod tests {
         assert!(!pending.exists());
         let left = fs::read_dir(directory.path()).expect("directory").count();
         assert_eq!(left, 0, "not even a directory");
+    }
+
+    #[test]
+    fn what_an_earlier_run_left_behind_never_touches_the_file_of_the_next_one() {
+        let directory = tempfile::tempdir().expect("directory");
+        let mut former = sink(directory.path());
+        former.open().expect("open");
+        former
+            .process(texts("word", &["former"]), &mut Output::default())
+            .expect("written");
+        sink::cleanup(directory.path(), context(2, 4).job).expect("it has ended");
+        // The same job, vertex, subtask and generation.
+        let mut next = sink(directory.path());
+        next.open().expect("open");
+        next.process(texts("word", &["next"]), &mut Output::default())
+            .expect("written");
+        drop(former);
+        let committables = next.prepare_commit().expect("sinks commit")().expect("prepared");
+        let pending = fs::read_to_string(&committables[0].pending_path).expect("it is there");
+        assert_eq!(pending, "next\n");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::task_manager::{Running, TaskKey, TaskManager, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::job_master::event::Event;
 use crate::job_master::execution::is_terminal;
+use crate::job_master::settle::COMMIT_PATIENCE_MS;
 
 /// Whether an execution that moves on fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,8 +145,14 @@ impl World {
         edges.any(|edge| edge.source == vertex_id && edge.exchange() == pb::Exchange::Blocking)
     }
 
+    pub(super) fn note_hung_commit(&mut self) {
+        let due_ms = self.committing_since_ms.map(|it| it + COMMIT_PATIENCE_MS);
+        self.sinks_hung |= due_ms.is_some_and(|due_ms| due_ms <= self.now_ms);
+    }
+
     pub(super) fn commit(&mut self, succeeds: bool) {
-        if std::mem::take(&mut self.committing) {
+        self.note_hung_commit();
+        if self.committing_since_ms.take().is_some() {
             self.sinks_committed |= succeeds;
             self.sinks_failed |= !succeeds;
             self.hear(if succeeds {

@@ -97,7 +97,7 @@ pub(super) struct World {
     pub(super) core: Option<JobMasterCore>,
     pub(super) stored: pb::JobState,
     pub(super) write: Option<(u64, pb::JobState)>,
-    pub(super) committing: bool,
+    pub(super) committing_since_ms: Option<u64>,
     pub(super) task_managers: Vec<TaskManager>,
     pub(super) requests: Vec<Request>,
     /// What was sent and has arrived or not.
@@ -110,6 +110,8 @@ pub(super) struct World {
     /// How many of them at least.
     pub(super) at_once: Vec<(ResourceProfile, u32)>,
     pub(super) sinks_committed: bool,
+    /// A commit gave no answer for so long that the job may be cancelled beside it.
+    pub(super) sinks_hung: bool,
     /// A commit has failed: from then on the job may be cancelled until one succeeds.
     pub(super) sinks_failed: bool,
     pub(super) cancel_is_acknowledged: bool,
@@ -189,7 +191,7 @@ impl World {
             core: None,
             stored,
             write: None,
-            committing: false,
+            committing_since_ms: None,
             task_managers: slots.into_iter().enumerate().map(task_manager).collect(),
             requests: Vec::new(),
             sent: Vec::new(),
@@ -199,6 +201,7 @@ impl World {
             declared: Vec::new(),
             at_once: Vec::new(),
             sinks_committed: false,
+            sinks_hung: false,
             sinks_failed: false,
             cancel_is_acknowledged: false,
             result: None,
@@ -230,7 +233,7 @@ impl World {
         self.term_began_ms = self.now_ms;
         self.note_healthy();
         self.write = None;
-        self.committing = false;
+        self.committing_since_ms = None;
         self.declared.clear();
         self.at_once.clear();
         self.core = None;
@@ -389,7 +392,7 @@ impl World {
                     all_finished(&self.graph, &self.stored),
                     "commits what has not finished"
                 );
-                self.committing = true;
+                self.committing_since_ms = Some(self.now_ms);
             }
             Effect::AnswerCancels(CancelAnswer::Decided) => {
                 assert_eq!(self.stored.wanted(), pb::WantedStatus::Canceled);
@@ -445,7 +448,8 @@ impl World {
         }
         self.assert_restarts_together(&state);
         assert!(self.stored.job_incarnation <= state.job_incarnation);
-        let is_given_up = self.sinks_failed && !self.sinks_committed;
+        self.note_hung_commit();
+        let is_given_up = self.sinks_hung || self.sinks_failed && !self.sinks_committed;
         let was_finished = all_finished(&self.graph, &self.stored)
             && self.stored.wanted() != pb::WantedStatus::Canceled;
         assert!(

@@ -1,0 +1,148 @@
+//! File work of sinks on threads of its own: a file system that hangs keeps what it was asked, and nothing else.
+//!
+//! Invariants: never more than [`THREADS`] calls are under way, and never two about one directory, so that a directory that gives no answer
+//! costs one thread. Who waits for a turn takes no thread. A call that has begun can't be ended: who waits no longer is told to the work,
+//! which begins nothing more then.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard, Semaphore, oneshot};
+
+/// How many directories may hang before those on other file systems wait for them.
+const THREADS: usize = 32;
+
+/// Where file work of sinks is done.
+#[derive(Debug)]
+pub(super) struct FileWork {
+    threads: Arc<Semaphore>,
+    turns: Mutex<BTreeMap<PathBuf, Weak<Turn<()>>>>,
+}
+
+/// Whether anybody waits for what the work comes to.
+pub(super) struct Awaited<'a>(&'a dyn Fn() -> bool);
+
+impl Awaited<'_> {
+    pub(super) fn is_awaited(&self) -> bool {
+        (self.0)()
+    }
+}
+
+impl Default for FileWork {
+    fn default() -> FileWork {
+        FileWork {
+            threads: Arc::new(Semaphore::new(THREADS)),
+            turns: Mutex::default(),
+        }
+    }
+}
+
+impl FileWork {
+    /// Does `work` when it is the turn of all its directories. The error says why it was not done to its end.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        mut directories: Vec<PathBuf>,
+        work: impl FnOnce(Awaited<'_>) -> T + Send + 'static,
+    ) -> Result<T, String> {
+        // All take them in one order: nobody waits for each other.
+        directories.sort();
+        directories.dedup();
+        let mut turns: Vec<OwnedMutexGuard<()>> = Vec::with_capacity(directories.len());
+        for directory in directories {
+            turns.push(self.turn_of(directory).lock_owned().await);
+        }
+        let thread = self.threads.clone().acquire_owned().await;
+        let thread = thread.map_err(|error| error.to_string())?;
+        let (told, result) = oneshot::channel();
+        let call = move || {
+            let result = work(Awaited(&|| !told.is_closed()));
+            // Before the answer: who hears it may come again at once.
+            drop((turns, thread));
+            let _ = told.send(result);
+        };
+        let started = std::thread::Builder::new().name("sinks".to_owned());
+        started
+            .spawn(call)
+            .map_err(|error| format!("no thread for file work: {error}"))?;
+        let ended = |_| "the file work ended without an answer".to_owned();
+        result.await.map_err(ended)
+    }
+
+    fn turn_of(&self, directory: PathBuf) -> Arc<Turn<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = turns.get(&directory).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            let turn = Arc::default();
+            turns.insert(directory, Arc::downgrade(&turn));
+            turn
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    fn directory(name: &str) -> Vec<PathBuf> {
+        vec![PathBuf::from(name)]
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_hangs_gets_no_second_call_and_holds_no_other_one_up() {
+        let files = Arc::new(FileWork::default());
+        let (hung, hangs) = sync_channel::<()>(0);
+        let (begun, begins) = oneshot::channel();
+        let first = files.clone();
+        let first = tokio::spawn(async move {
+            let work = move |awaited: Awaited<'_>| {
+                let _ = begun.send(());
+                let _ = hangs.recv();
+                awaited.is_awaited()
+            };
+            first.run(directory("/hangs"), work).await
+        });
+        begins.await.expect("it has begun");
+        let mut waiting: Vec<_> = (0..2 * THREADS)
+            .map(|_| Box::pin(files.run(directory("/hangs"), |_| ())))
+            .collect();
+        for second in &mut waiting {
+            assert!(futures::poll!(second).is_pending());
+        }
+        assert_eq!(files.threads.available_permits(), THREADS - 1);
+        let other = files.run(directory("/other"), |_| "done").await;
+        assert_eq!(other, Ok("done"));
+        drop(hung);
+        assert_eq!(first.await.expect("no panic"), Ok(true));
+        for second in waiting {
+            assert_eq!(second.await, Ok(()));
+        }
+    }
+
+    #[tokio::test]
+    async fn work_hears_that_nobody_waits_for_it_any_more() {
+        let files = FileWork::default();
+        let (hung, hangs) = sync_channel::<()>(0);
+        let (told, heard) = oneshot::channel();
+        let mut first = Box::pin(files.run(directory("/hangs"), move |awaited: Awaited<'_>| {
+            let _ = hangs.recv();
+            let _ = told.send(awaited.is_awaited());
+        }));
+        assert!(futures::poll!(&mut first).is_pending());
+        drop(first);
+        drop(hung);
+        assert_eq!(heard.await, Ok(false));
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_is_an_error_and_gives_its_turn_back() {
+        let files = FileWork::default();
+        let failed = files.run(directory("/out"), |_| panic!("a test")).await;
+        let failed: Result<(), String> = failed;
+        failed.expect_err("it has no answer");
+        assert_eq!(files.run(directory("/out"), |_| 7).await, Ok(7));
+    }
+}
