@@ -28,7 +28,7 @@ pub struct RpcOptions {
     pub ask_timeout: Duration,
     /// Larger messages are refused by both sides, in bytes (`rpc.max-message-size`).
     pub max_message_size: usize,
-    /// A connection that is not there after this long is not waited for.
+    /// A connection that is not there after this long is not waited for: no answer, as nobody has refused it.
     pub connect_timeout: Duration,
     /// A connection whose other end has not acknowledged anything for this long is broken, and the next call makes another one.
     pub silence_timeout: Duration,
@@ -107,6 +107,7 @@ impl TonicConnector {
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| GatewayError::Invalid(format!("{address:?} is no address: {error}")))?
+            // The connector has no such bound of its own: that would be told as a refusal.
             .connect_timeout(self.options.connect_timeout);
         let connector = socket::connector(self.options.silence_timeout);
         let channel = Arc::new(endpoint.connect_with_connector_lazy(connector));

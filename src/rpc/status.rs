@@ -1,8 +1,6 @@
 //! How a [`GatewayError`] travels: as a gRPC status whose code alone tells which one it is, with the epoch of a refusal
 //! in a header.
 
-use std::io;
-
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
@@ -49,14 +47,8 @@ pub(super) fn from_status(target: &str, status: Status) -> GatewayError {
     let transport = std::error::Error::source(&status).is_some();
     match status.code() {
         Code::Unavailable if transport => {
-            let cause = root_cause(&status);
-            let reason = cause.to_string();
-            // Nobody has refused anything: whoever is cut off for a moment is silent, on a connection that stands and on one
-            // that would have to be made.
-            match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
-                Some(io::ErrorKind::TimedOut) => GatewayError::NoAnswer { target, reason },
-                Some(_) | None => GatewayError::Unreachable { target, reason },
-            }
+            let reason = root_cause(&status);
+            GatewayError::Unreachable { target, reason }
         }
         Code::Unavailable => GatewayError::NotYet(reason),
         Code::DeadlineExceeded | Code::Cancelled => GatewayError::NoAnswer { target, reason },
@@ -87,12 +79,12 @@ pub(super) fn from_status(target: &str, status: Status) -> GatewayError {
     }
 }
 
-fn root_cause(status: &Status) -> &(dyn std::error::Error + 'static) {
-    let mut cause: &(dyn std::error::Error + 'static) = status;
+fn root_cause(status: &Status) -> String {
+    let mut cause: &dyn std::error::Error = status;
     while let Some(source) = cause.source() {
         cause = source;
     }
-    cause
+    cause.to_string()
 }
 
 #[cfg(test)]
