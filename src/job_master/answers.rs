@@ -141,6 +141,8 @@ impl JobMasterCore {
         if !matches!(self.commit, Commit::Running { .. }) {
             return;
         }
+        // It has its answer.
+        self.commit = Commit::NotYet;
         let cause = format!("the sinks can't be committed: {reason}");
         self.note_job_failure(cause.clone(), now_ms);
         Arc::make_mut(&mut self.record).fatal_cause = cause;

@@ -150,6 +150,21 @@ impl World {
         self.sinks_hung |= due_ms.is_some_and(|due_ms| due_ms <= self.now_ms);
     }
 
+    /// Of a commit that is under way nothing is heard for long.
+    fn hang(&mut self) {
+        if self.committing_since_ms.is_some() {
+            self.now_ms += COMMIT_PATIENCE_MS;
+            self.hear(Event::TimePassed);
+        }
+    }
+
+    /// Another run's output is in the way.
+    fn refuse_commit(&mut self) {
+        if self.committing_since_ms.take().is_some() {
+            self.hear(Event::SinksRefused("it is there already".to_owned()));
+        }
+    }
+
     pub(super) fn commit(&mut self, succeeds: bool) {
         self.note_hung_commit();
         if self.committing_since_ms.take().is_some() {
@@ -228,6 +243,8 @@ impl World {
                 self.begin_term();
             }
             93 if pick.is_multiple_of(4) => self.hear(Event::CancelRequested),
+            94 if pick.is_multiple_of(7) => self.hang(),
+            94 if pick.is_multiple_of(11) => self.refuse_commit(),
             94 => self.commit(!pick.is_multiple_of(3)),
             95 => self.prove_gone(index),
             96 => self.deliver_late_twin(pick),
