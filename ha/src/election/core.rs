@@ -136,7 +136,8 @@ impl ElectionCore {
                 self.on_attach(now, token, reply, &mut effects);
             }
             Event::ResignReply(reply) => self.on_resign(now, reply),
-            Event::Depose(epoch) => self.depose = Some(epoch),
+            // A late wish for an older term must not take the place of the one for the present term.
+            Event::Depose(epoch) => self.depose = self.depose.max(Some(epoch)),
             Event::Spare(epoch) => self.depose = self.depose.filter(|wanted| *wanted != epoch),
             Event::Vouched { epoch, until } => self.hold_off.vouch(epoch, until),
             Event::Resign => self.start_resigning(&mut effects),

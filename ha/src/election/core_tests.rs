@@ -73,7 +73,10 @@ fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
 
 /// `b` leads in epoch 1.
 fn led_by_another() -> ElectionView {
-    let epoch = Epoch::new(1);
+    led_by_another_in(Epoch::new(1))
+}
+
+fn led_by_another_in(epoch: Epoch) -> ElectionView {
     let incarnation = ClusterIncarnation::new("fresh");
     ElectionView {
         epoch: Some((EpochRecord { epoch, incarnation }, EpochToken(1))),
@@ -113,6 +116,27 @@ fn a_wish_to_depose_outlives_an_attempt_that_failed() {
     let later = now.after(Timing::default().retry_interval);
     core.handle(later, Event::Wake);
     let effects = core.handle(later, Event::ReadReply(Ok(led)));
+    assert!(advances(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_late_wish_to_depose_an_older_term_does_not_replace_the_one_for_the_present_term() {
+    let now = Clock::Boottime.now();
+    let fresh = ClusterIncarnation::new("fresh");
+    let mut core = ElectionCore::new(ProcessId::new("a"), fresh, Timing::default());
+    core.handle(now, session(now));
+    let led = led_by_another_in(Epoch::new(8));
+    core.handle(now, Event::View(led.clone()));
+    assert!(advances(&core.handle(now, Event::Depose(Epoch::new(8)))));
+    let lost = Error::NoAnswer {
+        store: "the store",
+        reason: "lost".to_owned(),
+    };
+    core.handle(now, Event::AdvanceReply(Err(lost)));
+    core.handle(now, Event::Depose(Epoch::new(7)));
+    let later = now.after(Timing::default().retry_interval);
+    let mut effects = core.handle(later, Event::ReadReply(Ok(led)));
+    effects.extend(core.handle(later, Event::Wake));
     assert!(advances(&effects), "{effects:?}");
 }
 
