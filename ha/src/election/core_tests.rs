@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::{Clock, Moment};
-use crate::election::core::{Effect, ElectionCore, Event, Standing, Timing};
+use crate::election::core::{Effect, ElectionCore, Event, Refusal, Standing, Timing};
 use crate::election::{
     Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderKey, Nonce,
     ProcessId, SessionState,
@@ -37,7 +37,7 @@ fn session(now: Moment) -> Event {
 fn refuses(effects: &[Effect]) -> bool {
     effects
         .iter()
-        .any(|effect| matches!(effect, Effect::Publish(Standing::Refused { .. })))
+        .any(|effect| matches!(effect, Effect::Publish(Standing::Refused(_))))
 }
 
 #[test]
@@ -69,6 +69,33 @@ fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
     assert!(effects.contains(&Effect::Read), "{effects:?}");
     let effects = wiped.handle(now, Event::ReadReply(Ok(ElectionView::default())));
     assert!(refuses(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_store_that_went_back_is_refused_and_news_that_are_only_late_are_not() {
+    let now = Clock::Boottime.now();
+    let fresh = ClusterIncarnation::new("fresh");
+    let mut core = ElectionCore::new(ProcessId::new("a"), fresh, Timing::default());
+    core.handle(now, session(now));
+    let (past, present) = (Epoch::new(7), Epoch::new(9));
+    core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
+    let effects = core.handle(now, Event::View(led_by_another_in(past)));
+    assert!(effects.contains(&Effect::Read), "{effects:?}");
+    let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
+    assert!(!refuses(&effects), "it was late: {effects:?}");
+
+    // A read that was begun before the younger epoch was heard of proves nothing.
+    core.handle(now, Event::View(led_by_another_in(past)));
+    core.handle(now, Event::Heard(Epoch::new(10)));
+    let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
+    assert!(!refuses(&effects), "{effects:?}");
+    assert!(effects.contains(&Effect::Read), "{effects:?}");
+    let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
+    let refusal = Effect::Publish(Standing::Refused(Refusal::WentBack {
+        known: Epoch::new(10),
+        found: present,
+    }));
+    assert!(effects.contains(&refusal), "{effects:?}");
 }
 
 /// `b` leads in epoch 1.
