@@ -108,6 +108,18 @@ pub enum Error {
         /// The incarnation found in the store.
         found: String,
     },
+    /// The store holds an earlier state of this very cluster: it was restored meanwhile.
+    #[error(
+        "the store went back from epoch {known} to epoch {found}: it was restored from a backup of this cluster; if that is meant, \
+         end all JobManagers and TaskManagers before the first of them is started again: they accept the store as it is; \
+         else bring the former store back first"
+    )]
+    WentBack {
+        /// The youngest epoch heard of.
+        known: crate::election::Epoch,
+        /// The epoch found in the store.
+        found: crate::election::Epoch,
+    },
     /// A younger term exists.
     #[error("a younger term exists: epoch {epoch}")]
     Fenced {
@@ -134,6 +146,7 @@ impl Error {
             | Error::Corrupt { .. }
             | Error::TooNew { .. }
             | Error::OtherIncarnation { .. }
+            | Error::WentBack { .. }
             | Error::Misconfigured(_) => Outcome::Fatal,
         }
     }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::clock::{Moment, wall_clock_ms};
-use crate::election::core::{Effect, ElectionCore, Event, Standing, Term};
+use crate::election::core::{Effect, ElectionCore, Event, Refusal, Standing, Term};
 use crate::election::deposing::{Wish, Wishes};
 use crate::election::driver::{
     Attempt, ClusterIncarnation, ElectionDriver, ElectionView, Epoch, SessionState,
@@ -271,11 +271,15 @@ impl ElectionActor {
                 self.over.cancel();
                 Leadership::Over(epoch)
             }
-            Standing::Refused { expected, found } => {
+            Standing::Refused(refusal) => {
                 self.over.cancel();
-                let expected = expected.to_string();
-                let found = found.map_or_else(|| "none".to_owned(), |found| found.to_string());
-                let refusal = Error::OtherIncarnation { expected, found };
+                let refusal = match refusal {
+                    Refusal::OtherIncarnation { expected, found } => Error::OtherIncarnation {
+                        expected: expected.to_string(),
+                        found: found.map_or_else(|| "none".to_owned(), |found| found.to_string()),
+                    },
+                    Refusal::WentBack { known, found } => Error::WentBack { known, found },
+                };
                 error!(%refusal, "this process stops taking part");
                 Leadership::Refused(refusal.to_string())
             }

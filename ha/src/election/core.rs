@@ -16,7 +16,8 @@
 //! - An ambiguous answer decides nothing: the same request is sent again, or the keys are read until they name this
 //!   session (its request was applied) or a moved epoch (it never will be). Only a request to depose that nobody wants any
 //!   more is not sent again.
-//! - Views are compared by epoch: one of an older epoch than this process knows says nothing.
+//! - Views are compared by epoch: one of an older epoch than this process knows says nothing, unless a read that was begun
+//!   since then shows it. Then the store has gone back, and this process takes no part any more.
 
 mod holding;
 mod taking;
@@ -27,7 +28,7 @@ use crate::election::driver::{ClusterIncarnation, ElectionView, Epoch, ProcessId
 use crate::election::hold_off::HoldOff;
 use crate::error::Result;
 
-pub use crate::election::event::{Effect, Event, Standing, Term, Timing};
+pub use crate::election::event::{Effect, Event, Refusal, Standing, Term, Timing};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
@@ -61,10 +62,11 @@ pub struct ElectionCore {
     depose: Option<Epoch>,
     /// A read is under way.
     reading: bool,
-    /// A view of another incarnation came, which may be older than this process's own first term.
+    /// A view of another incarnation came, which may be older than this process's own first term, or one of an older epoch
+    /// than was heard of, which may only be late.
     doubted: bool,
-    /// The read under way was begun since then, so it settles the doubt.
-    settles_doubt: bool,
+    /// The read under way was begun since then, so it settles the doubt: this was the youngest epoch heard of.
+    settles_doubt: Option<Epoch>,
     /// The last request got no answer that helps: nothing is sent before this moment.
     paused_until: Option<Moment>,
     hold_off_until: Option<Moment>,
@@ -88,7 +90,7 @@ impl ElectionCore {
             depose: None,
             reading: false,
             doubted: false,
-            settles_doubt: false,
+            settles_doubt: None,
             paused_until: None,
             hold_off_until: None,
             hold_off: HoldOff::default(),
@@ -129,14 +131,15 @@ impl ElectionCore {
         let mut effects = Vec::new();
         match event {
             Event::Session(session) => self.session = session,
-            Event::View(view) => self.see(view, false, &mut effects),
+            Event::View(view) => self.see(view, None, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
             Event::AdvanceReply(reply) => self.on_advance(now, reply, &mut effects),
             Event::AttachReply { token, reply } => {
                 self.on_attach(now, token, reply, &mut effects);
             }
             Event::ResignReply(reply) => self.on_resign(now, reply),
-            Event::Depose(epoch) => self.depose = Some(epoch),
+            // A late wish for an older term must not take the place of the one for the present term.
+            Event::Depose(epoch) => self.depose = self.depose.max(Some(epoch)),
             Event::Spare(epoch) => self.depose = self.depose.filter(|wanted| *wanted != epoch),
             Event::Vouched { epoch, until } => self.hold_off.vouch(epoch, until),
             Event::Resign => self.start_resigning(&mut effects),
@@ -243,40 +246,50 @@ impl ElectionCore {
     fn read(&mut self, effects: &mut Vec<Effect>) {
         if !self.reading {
             self.reading = true;
-            self.settles_doubt = self.doubted;
+            self.settles_doubt = self.doubted.then_some(self.highest);
             effects.push(Effect::Read);
         }
     }
 
-    /// Takes note of what the keys hold. Another incarnation is `proven` by a read that was begun since the first sign
-    /// of it: a watch may tell late that the store was empty, when this process has begun the first term there.
-    fn see(&mut self, view: ElectionView, proven: bool, effects: &mut Vec<Effect>) {
+    /// Takes note of what the keys hold. Another incarnation, or an epoch below the one that is `proven`, is believed from a
+    /// read that was begun since the first sign of it: a watch may tell late that the store was empty, when this process has
+    /// begun the first term there, or that an earlier term leads.
+    fn see(&mut self, view: ElectionView, proven: Option<Epoch>, effects: &mut Vec<Effect>) {
         let found = view
             .epoch
             .as_ref()
             .map(|(record, _)| record.incarnation.clone());
+        let youngest = view.youngest();
         match &self.incarnation {
             None => self.incarnation = found,
             Some(expected) if found.as_ref() != Some(expected) => {
-                if !proven {
-                    self.doubted = true;
-                } else if self.phase != Phase::Refused {
-                    let expected = expected.clone();
-                    effects.push(Effect::Publish(Standing::Refused { expected, found }));
-                    self.phase = Phase::Refused;
+                let expected = expected.clone();
+                match proven {
+                    None => self.doubted = true,
+                    Some(_) => self.refuse(Refusal::OtherIncarnation { expected, found }, effects),
                 }
                 return;
             }
             Some(_) => {}
         }
+        if self.incarnation.is_some() && youngest < self.highest {
+            match proven {
+                Some(known) if youngest < known => {
+                    let found = youngest;
+                    self.refuse(Refusal::WentBack { known, found }, effects);
+                    return;
+                }
+                Some(_) | None => self.doubted = true,
+            }
+        }
         if self
             .view
             .as_ref()
-            .is_some_and(|known| view.youngest() < known.youngest())
+            .is_some_and(|known| youngest < known.youngest())
         {
             return;
         }
-        self.hear(view.youngest(), effects);
+        self.hear(youngest, effects);
         let moved = |term: &Term| {
             view.epoch
                 .as_ref()
@@ -287,6 +300,14 @@ impl ElectionCore {
             self.end_term(effects);
         }
         self.view = Some(view);
+    }
+
+    /// The store is not the one that this process has led or followed.
+    fn refuse(&mut self, refusal: Refusal, effects: &mut Vec<Effect>) {
+        if self.phase != Phase::Refused {
+            effects.push(Effect::Publish(Standing::Refused(refusal)));
+            self.phase = Phase::Refused;
+        }
     }
 
     fn hear(&mut self, epoch: Epoch, effects: &mut Vec<Effect>) {
@@ -318,7 +339,7 @@ impl ElectionCore {
             self.pause(now);
             return;
         };
-        self.doubted &= !proven;
+        self.doubted &= proven.is_none();
         self.see(view.clone(), proven, effects);
         match self.phase.clone() {
             Phase::Taking(taking) => self.resolve_taking(&view, &taking, effects),

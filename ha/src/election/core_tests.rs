@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::{Clock, Moment};
-use crate::election::core::{Effect, ElectionCore, Event, Standing, Timing};
+use crate::election::core::{Effect, ElectionCore, Event, Refusal, Standing, Timing};
 use crate::election::{
     Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderKey, Nonce,
     ProcessId, SessionState,
@@ -37,7 +37,7 @@ fn session(now: Moment) -> Event {
 fn refuses(effects: &[Effect]) -> bool {
     effects
         .iter()
-        .any(|effect| matches!(effect, Effect::Publish(Standing::Refused { .. })))
+        .any(|effect| matches!(effect, Effect::Publish(Standing::Refused(_))))
 }
 
 #[test]
@@ -71,9 +71,39 @@ fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
     assert!(refuses(&effects), "{effects:?}");
 }
 
+#[test]
+fn a_store_that_went_back_is_refused_and_news_that_are_only_late_are_not() {
+    let now = Clock::Boottime.now();
+    let fresh = ClusterIncarnation::new("fresh");
+    let mut core = ElectionCore::new(ProcessId::new("a"), fresh, Timing::default());
+    core.handle(now, session(now));
+    let (past, present) = (Epoch::new(7), Epoch::new(9));
+    core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
+    let effects = core.handle(now, Event::View(led_by_another_in(past)));
+    assert!(effects.contains(&Effect::Read), "{effects:?}");
+    let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
+    assert!(!refuses(&effects), "it was late: {effects:?}");
+
+    // A read that was begun before the younger epoch was heard of proves nothing.
+    core.handle(now, Event::View(led_by_another_in(past)));
+    core.handle(now, Event::Heard(Epoch::new(10)));
+    let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
+    assert!(!refuses(&effects), "{effects:?}");
+    assert!(effects.contains(&Effect::Read), "{effects:?}");
+    let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
+    let refusal = Effect::Publish(Standing::Refused(Refusal::WentBack {
+        known: Epoch::new(10),
+        found: present,
+    }));
+    assert!(effects.contains(&refusal), "{effects:?}");
+}
+
 /// `b` leads in epoch 1.
 fn led_by_another() -> ElectionView {
-    let epoch = Epoch::new(1);
+    led_by_another_in(Epoch::new(1))
+}
+
+fn led_by_another_in(epoch: Epoch) -> ElectionView {
     let incarnation = ClusterIncarnation::new("fresh");
     ElectionView {
         epoch: Some((EpochRecord { epoch, incarnation }, EpochToken(1))),
@@ -113,6 +143,27 @@ fn a_wish_to_depose_outlives_an_attempt_that_failed() {
     let later = now.after(Timing::default().retry_interval);
     core.handle(later, Event::Wake);
     let effects = core.handle(later, Event::ReadReply(Ok(led)));
+    assert!(advances(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_late_wish_to_depose_an_older_term_does_not_replace_the_one_for_the_present_term() {
+    let now = Clock::Boottime.now();
+    let fresh = ClusterIncarnation::new("fresh");
+    let mut core = ElectionCore::new(ProcessId::new("a"), fresh, Timing::default());
+    core.handle(now, session(now));
+    let led = led_by_another_in(Epoch::new(8));
+    core.handle(now, Event::View(led.clone()));
+    assert!(advances(&core.handle(now, Event::Depose(Epoch::new(8)))));
+    let lost = Error::NoAnswer {
+        store: "the store",
+        reason: "lost".to_owned(),
+    };
+    core.handle(now, Event::AdvanceReply(Err(lost)));
+    core.handle(now, Event::Depose(Epoch::new(7)));
+    let later = now.after(Timing::default().retry_interval);
+    let mut effects = core.handle(later, Event::ReadReply(Ok(led)));
+    effects.extend(core.handle(later, Event::Wake));
     assert!(advances(&effects), "{effects:?}");
 }
 

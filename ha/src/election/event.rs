@@ -100,12 +100,26 @@ pub enum Standing {
     Suspended(Term),
     /// Its term of this epoch has ended; it stands by.
     Over(Epoch),
-    /// The store is another incarnation of the cluster: this process must not go on.
-    Refused {
+    /// The store is not the one that this process belongs to: it must not go on.
+    Refused(Refusal),
+}
+
+/// Why a store is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is another incarnation of the cluster.
+    OtherIncarnation {
         /// The incarnation that this process belongs to.
         expected: ClusterIncarnation,
         /// The incarnation of the store; `None`: it is empty.
         found: Option<ClusterIncarnation>,
+    },
+    /// It is this incarnation as it was before.
+    WentBack {
+        /// The youngest epoch heard of.
+        known: Epoch,
+        /// The epoch of the store.
+        found: Epoch,
     },
 }
 

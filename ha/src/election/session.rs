@@ -130,7 +130,7 @@ impl LeaderSession {
             Standing::Standby
             | Standing::Suspended(_)
             | Standing::Over(_)
-            | Standing::Refused { .. } => false,
+            | Standing::Refused(_) => false,
         };
         let believed = self
             .inner

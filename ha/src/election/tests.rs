@@ -211,6 +211,36 @@ async fn who_is_started_again_accepts_the_store_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_restored_from_an_earlier_epoch_is_refused_by_all_and_accepted_by_who_is_started_again()
+ {
+    let cluster = MemoryCluster::default();
+    let a = start(&cluster, "a");
+    let first = a.until_granted(1).await;
+    let backup = cluster.backup();
+    let b = start(&cluster, "b");
+    b.election.depose(Epoch::new(1)).await.expect("deposed");
+    let session = b.until_granted(2).await;
+    a.until("over", |now| matches!(now, Leadership::Over(_)))
+        .await;
+    cluster.restore(&backup);
+    for process in [&a, &b] {
+        process
+            .until("refused, with what to do", |now| {
+                let is_told = |text: &String| text.contains("from epoch 2 to epoch 1");
+                matches!(now, Leadership::Refused(text) if is_told(text))
+            })
+            .await;
+    }
+    assert_eq!(session.check(), Err(NotLeading::Over));
+    for process in [a, b] {
+        process.election.close().await;
+    }
+    let again = start(&cluster, "a");
+    let session = again.until_granted(2).await;
+    assert_eq!(session.incarnation(), first.incarnation());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_commit_whose_answers_are_lost_is_applied_once() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "a");

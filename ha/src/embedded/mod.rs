@@ -102,7 +102,8 @@ pub async fn open_store(options: EmbeddedOptions) -> Result<EmbeddedStore> {
     let directory = create_directory(&options.dir).await?;
     let reader = open_database(&directory, &options).await?;
     let writer = open_database(&directory, &options).await?;
-    EmbeddedStore::start(&options, reader, writer)
+    let members = Members::new(directory);
+    EmbeddedStore::start(&options, members, reader, writer)
 }
 
 impl EmbeddedOptions {

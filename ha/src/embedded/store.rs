@@ -1,6 +1,7 @@
 //! The records' half of the embedded backend.
 //!
-//! Reads have a connection of their own, so that a long listing does not hold up commits.
+//! Reads have a connection of their own, so that a long listing does not hold up commits. A write that finds the write lock
+//! busy ends its holder if that one is stopped: no election does while the leader lives, and it would wait for ever.
 
 use std::path::Path;
 
@@ -10,8 +11,10 @@ use rustix::fs::Access;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::alive::Members;
 use super::bell::{self, Listener};
 use super::database::{DataVersion, Database};
+use super::stopped::kill_stopped_holder;
 use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
 use crate::error::{Error, Result};
@@ -28,6 +31,7 @@ use crate::store::{
 pub struct EmbeddedStore {
     reader: Worker,
     writer: Worker,
+    members: Members,
     changes: watch::Receiver<Option<Change>>,
     limits: Limits,
     /// Ends its thread when dropped.
@@ -76,6 +80,7 @@ impl Poll for Follow {
 impl EmbeddedStore {
     pub(super) fn start(
         options: &EmbeddedOptions,
+        members: Members,
         reading: Database,
         writing: Database,
     ) -> Result<EmbeddedStore> {
@@ -95,6 +100,7 @@ impl EmbeddedStore {
         Ok(EmbeddedStore {
             reader,
             writer,
+            members,
             changes,
             limits: options.limits,
             _listener: listener,
@@ -103,13 +109,21 @@ impl EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Writes, and tells all who follow.
+    /// Writes, and tells all who follow. If the write lock stays busy, ends a holder that is stopped and tries once more.
     async fn change(
         &self,
-        write: impl FnOnce(&mut Database) -> Result<CommitReply> + Send + 'static,
+        write: impl Fn(&mut Database) -> Result<CommitReply> + Send + 'static,
     ) -> Result<CommitReply> {
+        let members = self.members.clone();
         let change = move |database: &mut Database| {
-            let reply = write(database)?;
+            let reply = match write(database) {
+                Err(Error::Unavailable { .. })
+                    if database.was_busy() && kill_stopped_holder(database.path(), &members) =>
+                {
+                    write(database)?
+                }
+                result => result?,
+            };
             if reply == CommitReply::Applied {
                 bell::ring(database.path());
             }

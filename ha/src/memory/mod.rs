@@ -52,6 +52,12 @@ pub struct MemoryCluster {
     server: Arc<Server>,
 }
 
+/// What a cluster kept at some moment ([`MemoryCluster::backup`]).
+#[derive(Debug)]
+pub struct Backup {
+    state: state::State,
+}
+
 impl Default for MemoryCluster {
     fn default() -> MemoryCluster {
         MemoryCluster::new(MemoryOptions::default())
@@ -140,6 +146,18 @@ impl MemoryCluster {
     /// Loses everything, leases too: what comes next is another incarnation.
     pub fn wipe(&self) {
         self.server.apply(state::State::wipe);
+    }
+
+    /// A copy of all that is kept.
+    pub fn backup(&self) -> Backup {
+        Backup {
+            state: self.server.apply(|state| state.clone()),
+        }
+    }
+
+    /// Goes back to what was kept then, under the same incarnation. All leases are gone.
+    pub fn restore(&self, backup: &Backup) {
+        self.server.apply(|state| state.restore(&backup.state));
     }
 
     fn link(&self, process: Option<ProcessId>) -> Arc<Link> {

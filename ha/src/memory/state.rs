@@ -18,14 +18,14 @@ use crate::keys::{CHANGES_RING, Key, Kind, Name};
 use crate::store::{Change, CommitReply, CommitRequest, Guard, Page, PageToken, Touched, Write};
 
 /// A granted lease.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Lease {
     pub(super) process: ProcessId,
     pub(super) deadline: Instant,
 }
 
 /// The data of one cluster.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct State {
     revision: u64,
     epoch: Option<(EpochRecord, EpochToken)>,
@@ -58,6 +58,18 @@ impl State {
         *self = State {
             granted: self.granted,
             ..State::default()
+        };
+    }
+
+    /// As it was at the backup, without the leases of that time and what was kept under them. The counter that keeps nonces
+    /// unique goes on.
+    pub(super) fn restore(&mut self, backup: &State) {
+        *self = State {
+            granted: self.granted,
+            leader: None,
+            members: BTreeMap::new(),
+            leases: HashMap::new(),
+            ..backup.clone()
         };
     }
 

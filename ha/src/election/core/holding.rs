@@ -92,7 +92,7 @@ impl ElectionCore {
             Ok(Attempt::Applied(_)) => {}
             Ok(Attempt::Refused(view)) => {
                 self.pause(now);
-                self.see(view, false, effects);
+                self.see(view, None, effects);
                 if !self.doubted && matches!(&self.phase, Phase::Suspended { .. }) {
                     // Also where the number of the epoch does not show it: the store lets this term attach no more.
                     self.end_term(effects);

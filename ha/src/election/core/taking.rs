@@ -24,7 +24,7 @@ impl ElectionCore {
         };
         let youngest = view.youngest();
         if youngest < self.highest {
-            // A younger term was heard of: this view says nothing.
+            // A younger term was heard of: this view says nothing, and the store is asked again.
             return;
         }
         let wanted = match &view.leader {
@@ -115,7 +115,7 @@ impl ElectionCore {
             }
             Ok(Attempt::Refused(view)) => {
                 // Somebody else was faster, or an earlier copy of this request was applied.
-                self.see(view.clone(), false, effects);
+                self.see(view.clone(), None, effects);
                 self.phase = Phase::Standby;
                 self.resolve_taking(&view, &taking, effects);
             }

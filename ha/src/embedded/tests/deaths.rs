@@ -43,10 +43,13 @@ fn start_child(dir: &Path, role: &str) -> Kid {
 #[ignore = "it is no test: other tests start it as a child process"]
 async fn a_child_that_other_tests_start() {
     let dir = std::env::var(CHILD_DIR).expect("started by another test");
+    let role = std::env::var(CHILD_ROLE).expect("started by another test");
     let leader = election(Path::new(&dir), "child").await;
-    take(&leader, "child").await;
+    if role != "stands by and locks" {
+        take(&leader, "child").await;
+    }
     let connection = rusqlite::Connection::open(Path::new(&dir).join("tanist.db")).expect("opened");
-    if std::env::var(CHILD_ROLE).as_deref() == Ok("locks") {
+    if role.ends_with("locks") {
         connection
             .execute_batch("begin immediate")
             .expect("the write lock");
@@ -93,6 +96,27 @@ async fn a_leader_stopped_inside_a_commit_is_killed_by_its_deposer() {
     );
     let view = standby.read().await.expect("read");
     assert_eq!(view.leader.map(|leader| leader.epoch), Some(fence.epoch));
+}
+
+#[tokio::test]
+async fn a_standby_stopped_inside_a_write_is_killed_by_the_leader_whose_commit_it_holds_up() {
+    let dir = directory();
+    let leader = election(dir.path(), "leader").await;
+    let store = store(dir.path()).await;
+    let fence = take(&leader, "leader").await;
+    let mut child = start_child(dir.path(), "stands by and locks");
+    let pid = rustix::process::Pid::from_child(&child.0);
+    let request = put(&fence, Change::default(), "x", Bytes::new());
+    // Not stopped: it may go on, so nothing happens to it.
+    let error = store.commit(&request).await.expect_err("it is busy");
+    assert_eq!(error.outcome(), Outcome::Transient, "{error}");
+    assert!(child.0.try_wait().expect("its status").is_none());
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    assert_eq!(verdict(&store, &request).await, None);
+    assert!(
+        child.0.wait().expect("its status").code().is_none(),
+        "ended by a signal"
+    );
 }
 
 #[tokio::test]

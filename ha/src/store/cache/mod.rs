@@ -65,6 +65,8 @@ pub struct CacheStatus {
     pub named_only: usize,
     /// Bytes that names and values take.
     pub bytes: usize,
+    /// Reads that the store has answered since the process began: one that counts on is at work, however long it takes.
+    pub reads: u64,
 }
 
 impl CacheStatus {
@@ -143,12 +145,21 @@ struct Position {
     change: Change,
 }
 
+/// What a proof has read of the records that the cache knows by name only. If it fails, the next one for the same number
+/// goes on from here: nobody else writes under the taker's epoch.
+#[derive(Debug)]
+struct Unheld {
+    position: Position,
+    values: BTreeMap<Key, Bytes>,
+}
+
 /// See the module.
 pub struct WarmCache {
     store: Arc<dyn CoordinationStore>,
     kinds: Vec<Kind>,
     content: Content,
     position: Option<Position>,
+    unheld: Option<Unheld>,
     status: watch::Sender<CacheStatus>,
 }
 
@@ -180,6 +191,7 @@ impl WarmCache {
             kinds: options.kinds,
             content: Content::new(options.max_bytes),
             position: None,
+            unheld: None,
             status,
         }
     }
@@ -189,6 +201,8 @@ impl WarmCache {
         let mut changes = self.store.changes();
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         let mut said = String::new();
+        // Of a term that is over: it may take any room.
+        self.unheld = None;
         loop {
             // Seen before anything is read for it, so that a later one is never missed.
             let newest = *changes.borrow_and_update();
@@ -243,19 +257,13 @@ impl WarmCache {
                 reason: format!("its change number moved on from {at:?} to {stands:?}"),
             });
         }
-        let missing = self.content.missing();
-        let values = read_values(&*self.store, &missing).await?;
+        let values = self.read_unheld().await?;
         let mut all = self.content.take();
         if proof == Proof::Listed {
             read = all.keys().cloned().collect();
         }
-        read.extend(missing.iter().cloned());
-        all.extend(
-            missing
-                .into_iter()
-                .zip(values)
-                .filter_map(|(key, value)| Some((key, value?))),
-        );
+        read.extend(values.keys().cloned());
+        all.extend(values);
         let read = read.iter().filter(|key| all.contains_key(key)).count();
         debug!(records = all.len(), read, ?proof, "the cache is proven");
         self.lose();
@@ -265,6 +273,42 @@ impl WarmCache {
             proof,
             read,
         })
+    }
+
+    /// The values of the records that are known by name only. After an error the next call reads what is left.
+    async fn read_unheld(&mut self) -> Result<BTreeMap<Key, Bytes>> {
+        let known = self.unheld.take();
+        let known = known.filter(|unheld| self.position.as_ref() == Some(&unheld.position));
+        let mut values = known.map(|unheld| unheld.values).unwrap_or_default();
+        let mut missing = self.content.missing();
+        values.retain(|key, _| missing.binary_search(key).is_ok());
+        missing.retain(|key| !values.contains_key(key));
+        let store = self.store.clone();
+        let reads = missing.chunks(PAGE).map(|keys| {
+            let store = store.clone();
+            async move { Ok::<_, Error>((keys, store.get(keys).await?)) }
+        });
+        let reads: Vec<_> = reads.collect();
+        let mut pages = stream::iter(reads).buffer_unordered(READS_IN_FLIGHT);
+        let read = loop {
+            match pages.try_next().await {
+                Ok(Some((keys, page))) => {
+                    let found = keys.iter().zip(page);
+                    values.extend(found.filter_map(|(key, value)| Some((key.clone(), value?))));
+                    self.moved();
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        match (read, self.position.clone()) {
+            (Err(error), Some(position)) => {
+                self.unheld = Some(Unheld { position, values });
+                Err(error)
+            }
+            (Err(error), None) => Err(error),
+            (Ok(()), _) => Ok(values),
+        }
     }
 
     /// Comes to stand at the store's number, as far as the watch has told it, or beyond.
@@ -322,6 +366,7 @@ impl WarmCache {
             }
             let last = to.number.min(at.number + STRIDE);
             let entries = self.store.touched(at.number + 1, last).await?;
+            self.moved();
             let mut keys = BTreeSet::new();
             let mut end = at;
             for entry in entries.into_iter().flatten() {
@@ -353,6 +398,7 @@ impl WarmCache {
             for (key, value) in some.iter().zip(values) {
                 self.content.put(key.clone(), value);
             }
+            self.moved();
         }
         Ok(())
     }
@@ -373,6 +419,7 @@ impl WarmCache {
                 self.content.put(Key::new(kind, name), Some(value));
             }
             // It stands nowhere yet, but it moves.
+            self.moved();
             self.report();
         }
         let change = guard.change;
@@ -385,8 +432,14 @@ impl WarmCache {
 
     fn lose(&mut self) {
         self.position = None;
+        self.unheld = None;
         self.content.clear();
         self.report();
+    }
+
+    /// The store has answered.
+    fn moved(&self) {
+        self.status.send_modify(|status| status.reads += 1);
     }
 
     fn report(&self) {
@@ -399,6 +452,7 @@ impl WarmCache {
                 records: content.len(),
                 named_only: content.named_only(),
                 bytes: content.bytes(),
+                reads: status.reads,
             };
             std::mem::replace(status, now) != now
         });
@@ -418,14 +472,4 @@ fn listing(store: Arc<dyn CoordinationStore>, kind: Kind) -> BoxStream<'static, 
         }
     });
     pages.boxed()
-}
-
-/// The values of all keys, in their order, some reads at a time.
-async fn read_values(store: &dyn CoordinationStore, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
-    let reads: Vec<_> = keys.chunks(PAGE).map(|some| store.get(some)).collect();
-    let pages: Vec<Vec<Option<Bytes>>> = stream::iter(reads)
-        .buffered(READS_IN_FLIGHT)
-        .try_collect()
-        .await?;
-    Ok(pages.into_iter().flatten().collect())
 }

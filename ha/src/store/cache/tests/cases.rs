@@ -186,6 +186,39 @@ async fn records_beyond_the_bound_are_known_by_name_and_read_at_the_takeover() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_proof_that_reads_long_shows_that_it_moves_and_goes_on_where_it_failed() {
+    let cluster = MemoryCluster::default();
+    let term = Term::begin(&cluster, "first").await;
+    let records = 8 * PAGE;
+    let numbers: Vec<usize> = (0..records).collect();
+    for some in numbers.chunks(100) {
+        let writes = some.iter().map(|it| put(state(&format!("{it}")), "x"));
+        term.commit(writes.collect()).await;
+    }
+    let at = term.number().await;
+    let store = Met::new(&cluster);
+    let mut cache = cache_of(&store, 50);
+    follow_to(&mut cache, at.number).await;
+    let status = cache.status.subscribe();
+    assert_eq!(status.borrow().named_only, records);
+    let before = status.borrow().reads;
+
+    // After some have been answered, with others under way.
+    store.faults().delay(Duration::from_secs(50));
+    store.reads();
+    store.act(std::iter::repeat_n(Act::Nothing, 6));
+    store.act([Act::Fail]);
+    let failed = cache.prove(&term.fence.incarnation, at).await;
+    failed.expect_err("a read fails");
+    let moved = usize::try_from(status.borrow().reads - before).expect("a few");
+    assert!((1..8).contains(&moved), "{moved}");
+    store.reads();
+    let proven = cache.prove(&term.fence.incarnation, at).await;
+    assert_eq!(proven.expect("proven").records, stored(&cluster).await);
+    assert_eq!(store.reads().len(), 8 - moved, "the rest alone");
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_incarnation_at_the_same_number_is_read_anew() {
     let (cluster, term, _, mut cache) = followed().await;
     cluster.wipe();
