@@ -16,7 +16,7 @@ use tanist_ha::store::cache::{Proof, Proven};
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tanist_ha::store::{CoordinationStore, Write};
 use tokio::sync::Mutex;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::careful::LOOKED_AT;
 pub use super::careful::{Suspicion, TermPhase};
@@ -110,7 +110,7 @@ impl From<&Proven> for Recovery {
 }
 
 impl HistoryRecord {
-    /// The writes that keep this record, and forget the oldest one.
+    /// The writes that keep this record, and forget the oldest one; [`TermRecord::forget_older`] forgets what terms without one left.
     fn writes(&self) -> Vec<Write> {
         let value = serde_json::to_vec(self).expect("numbers and texts are always JSON");
         let mut writes = vec![Write::Put {
@@ -166,6 +166,36 @@ impl TermRecord {
                 definite => return definite.map(drop),
             }
             tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+
+    /// Forgets what is older than all that is remembered: a term that ended before it wrote its own record has left the one
+    /// that it was to forget. As much as one transaction takes; the next term goes on. What stays is missed by nobody.
+    pub(super) async fn forget_older(&self, store: &dyn CoordinationStore) {
+        let epoch = self.record.lock().await.epoch;
+        let Some(oldest) = epoch.checked_sub(REMEMBERED_TERMS).map(key) else {
+            return;
+        };
+        let most = PAGE.min(self.pipeline.limits().writes);
+        let listed = match store.list(Kind::History, None, most).await {
+            Ok(listed) => listed.items.into_iter(),
+            Err(error) => {
+                debug!(%error, "old records of terms stay");
+                return;
+            }
+        };
+        let names = listed.map(|(name, _)| name);
+        let older = names.filter(|name| *name < oldest.name);
+        let writes: Vec<Write> = older
+            .map(|name| Write::Delete {
+                key: Key::new(Kind::History, name),
+            })
+            .collect();
+        if writes.is_empty() {
+            return;
+        }
+        if let Err(error) = self.pipeline.commit(writes).await {
+            debug!(%error, "old records of terms stay");
         }
     }
 
@@ -227,7 +257,46 @@ fn key(epoch: u64) -> Key {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tanist_ha::clock::Clock;
+    use tanist_ha::election::core::Timing;
+    use tanist_ha::election::{ElectionOptions, LeaderElection, Leadership, ProcessId};
+    use tanist_ha::memory::MemoryCluster;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_term_without_a_record_has_left_is_forgotten_by_the_next_one() {
+        let cluster = MemoryCluster::default();
+        let process = ProcessId::new("a");
+        let driver = cluster.election(process.clone(), Clock::tokio());
+        let options = ElectionOptions {
+            process,
+            timing: Timing::default(),
+            clock: Clock::tokio(),
+        };
+        let election = LeaderElection::start(Arc::new(driver), options);
+        let mut leadership = election.leadership();
+        let granted = leadership.wait_for(|it| matches!(it, Leadership::Granted(_)));
+        let session = granted.await.expect("it runs").session().cloned();
+        let store = Arc::new(cluster.store());
+        let pipeline = CommitPipeline::start(store.clone(), session.expect("it leads"));
+        let pipeline = pipeline.await.expect("it leads");
+        for epoch in (1..=104).filter(|epoch| *epoch != 102) {
+            let record = HistoryRecord {
+                epoch,
+                ..HistoryRecord::default()
+            };
+            let record = TermRecord::new(record, pipeline.clone());
+            record.note(|_| {}).await;
+            record.forget_older(&*store).await;
+        }
+        let kept = read_all(&*store).await.expect("readable");
+        let kept: Vec<u64> = kept.iter().map(|record| record.epoch).collect();
+        let expected: Vec<u64> = (5..=104).filter(|epoch| *epoch != 102).collect();
+        assert_eq!(kept, expected);
+    }
 
     #[test]
     fn a_record_of_the_first_version_is_read() {

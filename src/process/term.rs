@@ -268,7 +268,11 @@ async fn lead_on(
                 standing,
                 has_recovered.subscribe(),
             );
-            // Nobody waits for this, and nobody is held up by it.
+            // Nobody waits for these, and nobody is held up by them.
+            tokio::spawn({
+                let (record, store) = (record.clone(), services.ha.store.clone());
+                async move { record.forget_older(&*store).await }
+            });
             let grace = services.options.ha.blob_orphan_grace;
             let sweep = tokio::spawn(sweeping::sweep(store.clone(), session.clone(), grace));
             let ended = tokio::select! {
