@@ -10,7 +10,7 @@ use tanist_proto::v1::{JobGraph, JobStatus};
 use tokio::sync::watch;
 
 use super::args::{JobArgs, OutputFormat, RunArgs};
-use super::connect::connect;
+use super::connect::connect_telling;
 use super::jobs::status_name;
 use super::output::{answer, answer_json, duration, say};
 use super::progress::Progress;
@@ -44,8 +44,10 @@ async fn run_until(
     };
     let job = &graph.job_id;
     let mut interrupted = pin!(interrupted);
+    let waits = watch::Sender::new(None);
+    let connecting = connect_telling(configuration, addresses, &waits);
     let connected = tokio::select! {
-        connected = connect(configuration, addresses) => connected,
+        connected = telling(waits.subscribe(), connecting) => connected,
         () = &mut interrupted => {
             say(format_args!("interrupted: {}", without_answer(job, false)));
             return ExitCode::Interrupted;
@@ -105,7 +107,7 @@ fn without_answer(job: &str, is_sent: bool) -> String {
     }
 }
 
-/// Says what it waits for while it submits.
+/// Says what it waits for while it connects and submits.
 async fn telling<T>(
     mut waits: watch::Receiver<Option<String>>,
     submitting: impl Future<Output = T>,

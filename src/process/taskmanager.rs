@@ -371,7 +371,7 @@ pub(super) fn follow_store(
     let (known, leaders) = watch::channel(LeaderView::default());
     tokio::spawn(async move {
         let following = async {
-            let driver = ha::observe(&options.ha, &process).await;
+            let driver = ha::observe(&options.ha, &process, &watch::Sender::new(None)).await;
             let mut views = retrieval::follow(driver.observed());
             loop {
                 known.send_replace(views.borrow_and_update().clone());
