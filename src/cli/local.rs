@@ -138,7 +138,8 @@ impl LocalCluster {
             .map_err(|error| (ExitCode::Port, error.to_string()))?;
         let taskmanager = TaskManager::bind(&configuration, directory)
             .await
-            .map_err(|error| (error.exit_code(), error.to_string()))?;
+            .map_err(|error| (error.exit_code(), error.to_string()))?
+            .of_a_command();
         let addresses = StaticAddresses(vec![jobmanager.addresses()["rest"].clone()]);
         let options = RetryOptions {
             timeout: configuration.client().timeout,
