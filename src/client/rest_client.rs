@@ -240,7 +240,7 @@ impl RestClient {
         let (status, body) = tokio::time::timeout(patience, trying)
             .await
             .map_err(|_| Failure::Passing(format!("no answer within {patience:?}")))??;
-        judge(address, status, body)
+        judge(address, &request.path, status, body)
     }
 
     async fn exchange(
@@ -300,25 +300,41 @@ impl RestClient {
 }
 
 /// A good answer, or why there is none.
-pub(super) fn judge(address: &str, status: StatusCode, body: Bytes) -> Result<Answer, Failure> {
+pub(super) fn judge(
+    address: &str,
+    path: &str,
+    status: StatusCode,
+    body: Bytes,
+) -> Result<Answer, Failure> {
     if status.is_success() {
         let address = address.to_owned();
         return Ok(Answer { address, body });
     }
-    let errors = match serde_json::from_slice::<Errors>(&body) {
-        Ok(Errors { errors }) if !errors.is_empty() => errors,
-        Ok(_) | Err(_) => vec![format!("status {status}")],
+    let told = match serde_json::from_slice::<Errors>(&body) {
+        Ok(Errors { errors }) if !errors.is_empty() => Some(errors),
+        Ok(_) | Err(_) => None,
     };
     match status {
         // Who stands between us and the JobManager may say that it isn't there. What we sent too slowly can be sent again.
         StatusCode::SERVICE_UNAVAILABLE
         | StatusCode::BAD_GATEWAY
         | StatusCode::GATEWAY_TIMEOUT
-        | StatusCode::REQUEST_TIMEOUT => Err(Failure::Passing(errors.join("; "))),
-        _ => Err(Failure::Final(ClientError::Refused {
-            status: status.as_u16(),
-            errors,
-        })),
+        | StatusCode::REQUEST_TIMEOUT => {
+            let reason = told.map_or_else(|| format!("status {status}"), |told| told.join("; "));
+            Err(Failure::Passing(reason))
+        }
+        _ => {
+            // Somebody else may listen there.
+            let not_ours = || {
+                vec![format!(
+                    "{address} does not answer as a JobManager's REST server does: status {status} for {path}"
+                )]
+            };
+            Err(Failure::Final(ClientError::Refused {
+                status: status.as_u16(),
+                errors: told.unwrap_or_else(not_ours),
+            }))
+        }
     }
 }
 

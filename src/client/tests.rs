@@ -384,6 +384,23 @@ async fn a_submission_that_no_jobmanager_can_have_got_is_known_as_such() {
 }
 
 #[tokio::test]
+async fn a_server_that_refuses_in_words_of_its_own_is_named_with_what_it_was_asked_for() {
+    let page = "<h1>Not Found</h1>".to_owned();
+    let server = Scripted::server([Step::Answer(404, page)]).await;
+    let listed = client(&[&server.address]).list().await;
+    let error = listed.expect_err("no JobManager").to_string();
+    let path = "/v1/jobs/overview";
+    for said in [
+        &*server.address,
+        "does not answer as a JobManager",
+        path,
+        "404",
+    ] {
+        assert!(error.contains(said), "{said} is not in: {error}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_client_waits_for_is_told_once_while_nobody_leads() {
     let (store, leaders) = watch::channel(LeaderView::default());
     let client = client_of(FollowedLeader(leaders), Duration::from_secs(30));
