@@ -4,6 +4,7 @@
 //! backoff for as long as the process lives: it may come back, or its password may be set right. Only those who contend make an
 //! embedded store: a client or TaskManager with a wrong directory would leave one there, or one that is the wrong user's.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use tanist_ha::{Error, Result, embedded, etcd, zookeeper};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::working_dir::DirectoryError;
 use crate::config::{BackendOptions, HaOptions, MemorySize, StorageLocation, StorageOptions};
 
 const FIRST_RETRY: Duration = Duration::from_millis(200);
@@ -209,6 +211,31 @@ async fn open_blobs(storage: &StorageOptions) -> Result<BlobStore> {
         shared: storage.shared,
     };
     BlobStore::open(&options).await
+}
+
+/// Makes the directory of an embedded store where it is missing. An error if nobody can, as it is named now; what may pass is left to
+/// those who open the store.
+pub async fn make_directory(options: &HaOptions) -> std::result::Result<(), DirectoryError> {
+    let BackendOptions::Embedded(embedded) = &options.backend else {
+        return Ok(());
+    };
+    let path = embedded.directory.join(options.cluster_id.as_str());
+    match tokio::fs::create_dir_all(&path).await {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied
+                    | ErrorKind::NotFound
+                    | ErrorKind::NotADirectory
+                    | ErrorKind::AlreadyExists
+                    | ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            let key = "high-availability.embedded.dir";
+            Err(DirectoryError::new(key, path, error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Opens everything for a JobManager. Tries until it succeeds.

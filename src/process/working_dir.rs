@@ -34,6 +34,13 @@ pub struct DirectoryError {
     source: io::Error,
 }
 
+impl DirectoryError {
+    /// The directory that the option `key` names.
+    pub(super) fn new(key: &'static str, path: PathBuf, source: io::Error) -> DirectoryError {
+        DirectoryError { key, path, source }
+    }
+}
+
 /// The directory of this process. Removed when dropped.
 #[derive(Debug)]
 pub struct WorkingDir {
