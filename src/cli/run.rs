@@ -25,7 +25,8 @@ pub(super) async fn run(
     args: &RunArgs,
     output: OutputFormat,
 ) -> ExitCode {
-    run_until(interrupted(), configuration, addresses, args, output).await
+    let running = run_until(interrupted(), configuration, addresses, args, output);
+    Box::pin(running).await
 }
 
 async fn run_until(
@@ -356,7 +357,7 @@ mod tests {
         let configuration = Configuration::defaults();
         let table = OutputFormat::Table;
         let running = run_until(interrupted, &configuration, &addresses, &args, table);
-        let code = tokio::time::timeout(Duration::from_secs(30), running).await;
+        let code = tokio::time::timeout(Duration::from_secs(30), Box::pin(running)).await;
         assert_eq!(code, Ok(ExitCode::Interrupted));
         let told = without_answer("7", true);
         assert!(told.contains("may have been accepted"), "{told}");

@@ -181,7 +181,7 @@ mod tests {
         let told = made.expect_err("a file is in its place").to_string();
         let key = "high-availability.embedded.dir";
         assert!(told.contains(key) && told.contains("store"), "{told}");
-        let running = manager.run(CancellationToken::new());
+        let running = Box::pin(manager.run(CancellationToken::new()));
         let code = tokio::time::timeout(Duration::from_secs(30), running).await;
         assert_eq!(code, Ok(ExitCode::Directory));
     }
