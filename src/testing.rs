@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use crate::application::ApplicationMain;
 use crate::client::{ClientError, ClusterClient, JobExecution};
 use crate::config::{ConfigError, Configuration, LoadOptions};
-use crate::process::{ApplicationSetup, BindError, JobManager, StartError, TaskManager};
+use crate::process::{ApplicationSetup, BindError, JobManager, StartError, TaskManager, ha};
 use crate::telemetry::ExitCode;
 
 /// How long a test cluster waits for anything.
@@ -160,7 +160,10 @@ impl TestClusterBuilder {
         for (key, value) in &self.settings {
             load = load.with(key, value);
         }
-        let client = ClusterClient::connect(&Configuration::load(load.clone())?).await?;
+        let configuration = Configuration::load(load.clone())?;
+        // Its client is there before its JobManagers. Whether that has been made, the client finds out.
+        let _ = ha::make_store(configuration.ha()).await;
+        let client = ClusterClient::connect(&configuration).await?;
         let mut cluster = TestCluster {
             load,
             client,

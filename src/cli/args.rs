@@ -17,7 +17,7 @@ const VERSION: &str = concat!(
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 done, and the job FINISHED if it was waited for; 1 refused; 2 wrong command line; 3 wrong job file; \
-4 the job FAILED; 5 the job was CANCELED; 6 no JobManager answered; 7 interrupted, or the job is quarantined: it goes on; \
+4 the job FAILED; 5 the job was CANCELED; 6 no JobManager answered; 7 interrupted, or the job is quarantined: what was accepted goes on; \
 10 to 13 not started: configuration, port, operators, directory; 20 fatal error; 21 refused for good; \
 22 ended before everything was put in order.";
 

@@ -1,5 +1,7 @@
 //! From configuration and arguments to a client of the cluster.
 
+use tokio::sync::watch;
+
 use crate::client::{ClientError, ClusterClient, JobClient};
 use crate::config::Configuration;
 
@@ -15,7 +17,16 @@ pub(super) async fn connect(
     configuration: &Configuration,
     addresses: &[String],
 ) -> Result<Connection, ClientError> {
-    let cluster = ClusterClient::connect_to(configuration, addresses).await?;
+    connect_telling(configuration, addresses, &watch::Sender::new(None)).await
+}
+
+/// The same, which tells why the store can't be opened so far.
+pub(super) async fn connect_telling(
+    configuration: &Configuration,
+    addresses: &[String],
+    waits: &watch::Sender<Option<String>>,
+) -> Result<Connection, ClientError> {
+    let cluster = ClusterClient::connect_telling(configuration, addresses, waits).await?;
     let jobs = cluster.jobs().clone();
     Ok(Connection { jobs, cluster })
 }

@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::args::{LocalArgs, OutputFormat};
 use super::cluster::first_failure;
 use super::host::own_directory;
-use super::output::say;
+use super::output::{answer_json, say};
+use super::per_job::end_of;
 use super::processes::run_jobmanager;
 use super::progress::Progress;
 use super::run::{Files, compile_job, interrupted, show_end, tell_end};
@@ -110,6 +111,11 @@ async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> E
         Some(Err(error)) => tell(&error),
         None => {
             say("interrupted: the job ends with its cluster");
+            if output == OutputFormat::Json
+                && let Ok(job) = graph.job_id.parse()
+            {
+                answer_json(&end_of(job, "CANCELED", None));
+            }
             ExitCode::JobCanceled
         }
     }
@@ -138,7 +144,8 @@ impl LocalCluster {
             .map_err(|error| (ExitCode::Port, error.to_string()))?;
         let taskmanager = TaskManager::bind(&configuration, directory)
             .await
-            .map_err(|error| (error.exit_code(), error.to_string()))?;
+            .map_err(|error| (error.exit_code(), error.to_string()))?
+            .of_a_command();
         let addresses = StaticAddresses(vec![jobmanager.addresses()["rest"].clone()]);
         let options = RetryOptions {
             timeout: configuration.client().timeout,

@@ -141,7 +141,9 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         } => task_managers::task_manager(&configuration, global, &command).await,
         Command::Demo(args) => processes::demo(&configuration, global, &args).await,
         Command::Config => show_config::show(&configuration, global.output),
-        Command::Local(args) => local::local(load, &configuration, &args, global.output).await,
+        Command::Local(args) => {
+            target::local(load, &configuration, &global.address, &args, global.output).await
+        }
         Command::Run(args) => {
             target::run(load, &configuration, &global.address, &args, global.output).await
         }

@@ -21,7 +21,7 @@ use crate::client::{ClusterClient, JobInfo};
 use crate::config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
 use crate::job::artifact::{digest, hex};
 use crate::job::slots_needed;
-use crate::process::application::{job_id_of, left_by};
+use crate::process::application::{diagnosis_of, job_id_of, left_by};
 use crate::process::{ApplicationSetup, ha};
 use crate::telemetry::ExitCode;
 
@@ -164,10 +164,23 @@ async fn host(
         OutputFormat::Table => {}
         // Its cluster is gone, and with it all else that there was to say.
         OutputFormat::Json => {
-            answer_json(&serde_json::json!({ "jid": job.to_string(), "state": how }));
+            let cause = match code {
+                ExitCode::Ended => None,
+                _ => diagnosis_of(configuration.ha()).await,
+            };
+            answer_json(&end_of(job, how, cause));
         }
     }
     code
+}
+
+/// How a job ended whose cluster is gone, as far as `GET /v1/jobs/ID` has the same fields.
+pub(super) fn end_of(job: JobId, state: &str, cause: Option<String>) -> serde_json::Value {
+    let mut end = serde_json::json!({ "jid": job.to_string(), "state": state });
+    if let Some(cause) = cause {
+        end["cause"] = cause.into();
+    }
+    end
 }
 
 /// How many TaskManagers are part of this process unless that is said.
@@ -313,10 +326,41 @@ mod tests {
     use axum::http::StatusCode;
     use axum::routing::get;
     use axum::{Json, Router};
+    use clap::Parser as _;
     use serde_json::json;
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::cli::args::{Cli, Command};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn why_a_job_with_a_cluster_of_its_own_failed_is_part_of_its_end() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("job.yaml");
+        let missing = directory.path().join("missing.txt");
+        let missing = missing.to_string_lossy().into_owned();
+        let steps = format!("[{{file-source: {{paths: [{missing}]}}}}, {{discard: {{}}}}]");
+        std::fs::write(&file, format!("version: 1\nname: a\nsteps: {steps}\n")).expect("written");
+        let [store, working] = ["store", "working"].map(|name| directory.path().join(name));
+        let load = LoadOptions::default()
+            .with("high-availability.embedded.dir", &store.to_string_lossy())
+            .with("high-availability.cluster-id", "c7")
+            .with("process.working-dir", &working.to_string_lossy());
+        let configuration = Configuration::load(load.clone()).expect("it is valid");
+        let file = file.to_string_lossy().into_owned();
+        let arguments = ["tanist", "run", &file, "--target", "per-job"];
+        let cli = Cli::try_parse_from(arguments).expect("a command");
+        let Command::Run(args) = cli.command else {
+            panic!("it is `run`")
+        };
+        let running = per_job(load, &configuration, &args, OutputFormat::Json);
+        assert_eq!(Box::pin(running).await, ExitCode::JobFailed);
+        let cause = diagnosis_of(configuration.ha()).await;
+        let end = end_of(JobId::from_bits(7), "FAILED", cause);
+        let told = end["cause"].as_str().expect("it has a cause");
+        assert!(told.contains("missing.txt"), "{told}");
+        assert_eq!(end["state"], "FAILED");
+    }
 
     #[tokio::test]
     async fn a_job_is_followed_over_a_quarantine_to_its_end() {

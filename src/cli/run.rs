@@ -1,11 +1,16 @@
 //! `tanist run`: compiles a job file, submits it and waits for its end.
+//!
+//! The job has its id before it is sent. Whatever ends this command before it has an answer, it says whether a JobManager may have got the
+//! job, and under which id.
+
+use std::pin::pin;
 
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobGraph, JobStatus};
 use tokio::sync::watch;
 
 use super::args::{JobArgs, OutputFormat, RunArgs};
-use super::connect::connect;
+use super::connect::connect_telling;
 use super::jobs::status_name;
 use super::output::{answer, answer_json, duration, say};
 use super::progress::Progress;
@@ -20,6 +25,17 @@ pub(super) async fn run(
     args: &RunArgs,
     output: OutputFormat,
 ) -> ExitCode {
+    let running = run_until(interrupted(), configuration, addresses, args, output);
+    Box::pin(running).await
+}
+
+async fn run_until(
+    interrupted: impl Future<Output = ()>,
+    configuration: &Configuration,
+    addresses: &[String],
+    args: &RunArgs,
+    output: OutputFormat,
+) -> ExitCode {
     let graph = match compile_job(configuration, &args.job, args.job_id, Files::Uploaded) {
         Ok(graph) => graph,
         Err(error) => {
@@ -27,12 +43,34 @@ pub(super) async fn run(
             return ExitCode::InvalidJob;
         }
     };
-    let connection = match connect(configuration, addresses).await {
+    let job = &graph.job_id;
+    let mut interrupted = pin!(interrupted);
+    let waits = watch::Sender::new(None);
+    let connecting = connect_telling(configuration, addresses, &waits);
+    let connected = tokio::select! {
+        connected = telling(waits.subscribe(), connecting) => connected,
+        () = &mut interrupted => {
+            say(format_args!("interrupted: {}", without_answer(job, false)));
+            return ExitCode::Interrupted;
+        }
+    };
+    let connection = match connected {
         Ok(connection) => connection,
-        Err(error) => return tell(&error),
+        Err(error) => {
+            say(without_answer(job, false));
+            return tell(&error);
+        }
     };
     let submitting = connection.cluster.submit(&graph, args.job_id.is_some());
-    match telling(connection.jobs.waits(), submitting).await {
+    let submitted = tokio::select! {
+        submitted = telling(connection.jobs.waits(), submitting) => submitted,
+        () = &mut interrupted => {
+            let left = without_answer(job, connection.jobs.may_have_submitted());
+            say(format_args!("interrupted: {left}"));
+            return ExitCode::Interrupted;
+        }
+    };
+    match submitted {
         Ok(execution) if args.detached => {
             let id = execution.id();
             match output {
@@ -48,21 +86,29 @@ pub(super) async fn run(
                 "is accepted"
             };
             say(format_args!("job {} {accepted}", execution.id()));
-            attend(&connection.jobs, execution.id(), output).await
+            attend(&connection.jobs, execution.id(), output, interrupted).await
         }
         Err(error) => {
             if matches!(error, ClientError::Unreachable { .. }) {
-                let job = &graph.job_id;
-                say(format_args!(
-                    "job {job} may have been accepted all the same: `tanist info {job}` shows whether it was"
-                ));
+                say(without_answer(job, connection.jobs.may_have_submitted()));
             }
             tell(&error)
         }
     }
 }
 
-/// Says what it waits for while it submits.
+/// What may have become of a job about which nobody has answered.
+fn without_answer(job: &str, is_sent: bool) -> String {
+    if is_sent {
+        format!(
+            "job {job} may have been accepted: `tanist info {job}` shows whether it was, `tanist cancel {job}` cancels it"
+        )
+    } else {
+        "nothing was submitted".to_owned()
+    }
+}
+
+/// Says what it waits for while it connects and submits.
 async fn telling<T>(
     mut waits: watch::Receiver<Option<String>>,
     submitting: impl Future<Output = T>,
@@ -119,11 +165,16 @@ pub(super) fn compile_job(
 }
 
 /// Waits for the end of a job and says how it goes. A signal ends the waiting, not the job.
-async fn attend(client: &JobClient, job: JobId, output: OutputFormat) -> ExitCode {
+async fn attend(
+    client: &JobClient,
+    job: JobId,
+    output: OutputFormat,
+    interrupted: impl Future<Output = ()>,
+) -> ExitCode {
     let mut progress = Progress::new();
     let ended = tokio::select! {
         ended = client.wait_for_end(job, |info| progress.update(info)) => Some(ended),
-        () = interrupted() => None,
+        () = interrupted => None,
     };
     progress.end();
     match ended {
@@ -245,14 +296,17 @@ pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
 mod tests {
     use std::future::IntoFuture as _;
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     use axum::http::StatusCode;
-    use axum::routing::get;
+    use axum::routing::{get, post};
     use axum::{Json, Router};
+    use clap::Parser as _;
     use serde_json::json;
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::cli::args::{Cli, Command};
     use crate::client::{RestClient, RetryOptions, StaticAddresses};
 
     #[test]
@@ -266,6 +320,48 @@ mod tests {
         job.quarantine = Some("its graph can't be read".to_owned());
         assert_eq!(code_of(&job), ExitCode::Interrupted);
         Ok(())
+    }
+
+    async fn serving(router: Router) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        tokio::spawn(axum::serve(listener, router).into_future());
+        address
+    }
+
+    #[tokio::test]
+    async fn whoever_interrupts_a_submission_is_told_that_it_may_have_been_accepted() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("job.yaml");
+        let steps = "[{datagen: {count: 1}}, {discard: {}}]";
+        std::fs::write(&file, format!("version: 1\nname: a\nsteps: {steps}\n")).expect("written");
+        let file = file.to_string_lossy().into_owned();
+        let cli = Cli::try_parse_from(["tanist", "run", &file]).expect("a command");
+        let Command::Run(args) = cli.command else {
+            panic!("it is `run`")
+        };
+        let (sent, mut is_sent) = watch::channel(false);
+        let time = || async { Json(json!({"epoch": 1, "now": 1, "longest": 1_000})) };
+        let hang = move || {
+            sent.send_replace(true);
+            std::future::pending::<StatusCode>()
+        };
+        let router = Router::new()
+            .route("/v1/ha/time", get(time))
+            .route("/v1/jobs", post(hang));
+        let addresses = [serving(router).await];
+        let interrupted = async move {
+            let reached = is_sent.wait_for(|sent| *sent).await.map(drop);
+            reached.expect("the server lives");
+        };
+        let configuration = Configuration::defaults();
+        let table = OutputFormat::Table;
+        let running = run_until(interrupted, &configuration, &addresses, &args, table);
+        let code = tokio::time::timeout(Duration::from_secs(30), Box::pin(running)).await;
+        assert_eq!(code, Ok(ExitCode::Interrupted));
+        let told = without_answer("7", true);
+        assert!(told.contains("may have been accepted"), "{told}");
+        assert!(told.contains("tanist cancel 7"), "{told}");
     }
 
     /// A client of a cluster that tells once that the job FINISHED, and knows nothing of it afterwards.
@@ -282,10 +378,7 @@ mod tests {
                 Json(json!({"errors": ["no such job"]})),
             ),
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound").to_string();
-        let router = Router::new().route("/v1/jobs/{job}", get(tell));
-        tokio::spawn(axum::serve(listener, router).into_future());
+        let address = serving(Router::new().route("/v1/jobs/{job}", get(tell))).await;
         let addresses = Arc::new(StaticAddresses(vec![address]));
         JobClient::new(RestClient::new(addresses, RetryOptions::default()))
     }
@@ -297,7 +390,8 @@ mod tests {
             (OutputFormat::Table, ExitCode::Ended),
         ] {
             let client = of_a_forgetful_cluster().await;
-            let ended = attend(&client, JobId::from_bits(0), output).await;
+            let never = std::future::pending();
+            let ended = attend(&client, JobId::from_bits(0), output, never).await;
             assert_eq!(ended, code, "{output:?}");
         }
     }

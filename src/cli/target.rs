@@ -14,6 +14,23 @@ struct Chosen {
     reason: String,
 }
 
+const ADDRESS_OF_OTHERS: &str = "--address names JobManagers that run, and this job would have its own: it goes with --target remote";
+
+/// `tanist local`.
+pub(super) async fn local(
+    load: LoadOptions,
+    configuration: &Configuration,
+    addresses: &[String],
+    args: &LocalArgs,
+    output: OutputFormat,
+) -> ExitCode {
+    if !addresses.is_empty() {
+        say(format_args!("{ADDRESS_OF_OTHERS} of `tanist run`"));
+        return ExitCode::Usage;
+    }
+    Box::pin(local::local(load, configuration, args, output)).await
+}
+
 /// `tanist run`, wherever that is.
 pub(super) async fn run(
     load: LoadOptions,
@@ -77,9 +94,7 @@ fn misplaced_option(
     } else if args.job_id.is_some() && has_own_cluster {
         Some("--job-id names a job of a cluster that stays: it goes with --target remote")
     } else if !addresses.is_empty() && has_own_cluster {
-        Some(
-            "--address names JobManagers that run, and this job would have its own: it goes with --target remote",
-        )
+        Some(ADDRESS_OF_OTHERS)
     } else {
         None
     }
@@ -189,6 +204,20 @@ mod tests {
             error.contains("execution.target") && error.contains("a driver for YARN"),
             "{error}"
         );
+    }
+
+    #[tokio::test]
+    async fn an_address_is_refused_where_the_job_has_a_cluster_of_its_own() {
+        let arguments = ["tanist", "local", "none.yaml", "--address", "a:1"];
+        let cli = Cli::try_parse_from(arguments).expect("read");
+        let Command::Local(args) = cli.command else {
+            panic!("it is `local`")
+        };
+        let configuration = Configuration::defaults();
+        let load = LoadOptions::default();
+        let table = OutputFormat::Table;
+        let code = local(load, &configuration, &cli.global.address, &args, table).await;
+        assert_eq!(code, ExitCode::Usage);
     }
 
     #[test]

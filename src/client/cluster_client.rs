@@ -13,6 +13,7 @@ use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::retrieval;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::sync::watch;
 
 use super::error::ClientError;
 use super::finder::{FollowedLeader, LeaderFinder, StaticAddresses};
@@ -169,6 +170,16 @@ impl ClusterClient {
         configuration: &Configuration,
         addresses: &[String],
     ) -> Result<ClusterClient, ClientError> {
+        let waits = watch::Sender::new(None);
+        ClusterClient::connect_telling(configuration, addresses, &waits).await
+    }
+
+    /// The same, which tells why it can't open the store so far.
+    pub(crate) async fn connect_telling(
+        configuration: &Configuration,
+        addresses: &[String],
+        waits: &watch::Sender<Option<String>>,
+    ) -> Result<ClusterClient, ClientError> {
         let client = configuration.client();
         if !addresses.is_empty() {
             let finder = StaticAddresses(addresses.to_vec());
@@ -179,13 +190,17 @@ impl ClusterClient {
             return Ok(ClusterClient::over(configuration, finder, None));
         }
         let process = ProcessId::new(format!("client-{:016x}", rand::random::<u64>()));
-        let opening = ha::observe(configuration.ha(), &process);
+        let opening = ha::observe(configuration.ha(), &process, waits);
         let store = tokio::time::timeout(client.timeout, opening).await;
-        let store = store.map_err(|_| ClientError::Unreachable {
-            waited: client.timeout,
-            last: "the store that is to say who leads can't be reached; `--address` asks a JobManager \
-                   without it"
-                .to_owned(),
+        let store = store.map_err(|_| {
+            let reason = waits.borrow().clone();
+            let reason = reason.unwrap_or_else(|| {
+                "the store that is to say who leads has not answered".to_owned()
+            });
+            ClientError::Unreachable {
+                waited: client.timeout,
+                last: format!("{reason}; `--address` asks a JobManager without the store"),
+            }
         })?;
         let finder = FollowedLeader(retrieval::follow(store.observed()));
         Ok(ClusterClient::over(configuration, finder, Some(store)))
@@ -269,6 +284,7 @@ fn token_of(graph: &pb::JobGraph, chosen_id: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::LoadOptions;
 
     fn graph(name: &str) -> pb::JobGraph {
         pb::JobGraph {
@@ -316,6 +332,61 @@ mod tests {
             specs.iter().any(|spec| spec.contains(&expected)),
             "{specs:?}"
         );
+    }
+
+    fn configured(settings: &[(&str, &str)]) -> Configuration {
+        let mut load = LoadOptions::default();
+        for (key, value) in settings {
+            load = load.with(key, value);
+        }
+        Configuration::load(load).expect("it is valid")
+    }
+
+    #[tokio::test]
+    async fn a_client_makes_no_store_and_says_that_there_is_none_and_where() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = directory.path().join("typo");
+        let text = store.to_string_lossy().into_owned();
+        let configuration = configured(&[
+            ("high-availability.embedded.dir", &text),
+            ("high-availability.cluster-id", "c7"),
+            ("client.timeout", "300 ms"),
+        ]);
+        let connected = ClusterClient::connect(&configuration).await;
+        let error = connected.expect_err("there is no store");
+        assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+        let error = error.to_string();
+        assert!(!store.exists(), "a client has made it");
+        let named = store.join("c7").to_string_lossy().into_owned();
+        for said in [&*named, "there is none", "high-availability.embedded.dir"] {
+            assert!(error.contains(said), "{said} is not in: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn why_a_store_can_not_be_reached_is_told_with_the_option_to_check() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let address = listener
+            .and_then(|listener| listener.local_addr())
+            .expect("a free port");
+        let address = address.to_string();
+        let endpoint = format!("http://{address}");
+        let configuration = configured(&[
+            ("high-availability.type", "etcd"),
+            ("high-availability.etcd.endpoints", &endpoint),
+        ]);
+        let waits = watch::Sender::new(None);
+        let mut told = waits.subscribe();
+        let told = tokio::select! {
+            _ = ClusterClient::connect_telling(&configuration, &[], &waits) => {
+                panic!("nobody listens there")
+            }
+            told = told.wait_for(Option::is_some) => told.expect("it is told").clone(),
+        };
+        let told = told.unwrap_or_default();
+        for said in [&*address, "high-availability.etcd.endpoints"] {
+            assert!(told.contains(said), "{said} is not in: {told}");
+        }
     }
 
     #[test]

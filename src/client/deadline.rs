@@ -59,6 +59,7 @@ impl JobClient {
         let headers = &mut request.headers;
         headers.push(("tanist-deadline", until_ms.to_string()));
         headers.extend(time.map(|time| ("tanist-deadline-epoch", time.epoch.to_string())));
+        self.note_submission();
         self.rest().try_at(address, &request, patience).await
     }
 }

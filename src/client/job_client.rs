@@ -1,5 +1,7 @@
 //! Jobs, as a client handles them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::Method;
@@ -80,6 +82,8 @@ pub struct JobClient {
     rest: RestClient,
     /// How many bytes a file may have that is fetched for a job.
     most_artifacts: u64,
+    /// A submission has been sent.
+    has_submitted: Arc<AtomicBool>,
 }
 
 impl JobClient {
@@ -88,6 +92,7 @@ impl JobClient {
         JobClient {
             rest,
             most_artifacts: 4 << 30,
+            has_submitted: Arc::default(),
         }
     }
 
@@ -103,6 +108,16 @@ impl JobClient {
     /// Follows what a submission waits for where all is well and others come first.
     pub fn waits(&self) -> watch::Receiver<Option<String>> {
         self.rest.waits()
+    }
+
+    /// Whether a JobManager may have got a submission from this client or a clone of it. Without an answer nobody knows then whether
+    /// the job was accepted; else it was not.
+    pub fn may_have_submitted(&self) -> bool {
+        self.has_submitted.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_submission(&self) {
+        self.has_submitted.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn most_artifacts(&self) -> u64 {

@@ -17,6 +17,9 @@ use tokio::time::Instant;
 use super::error::ClientError;
 use super::finder::LeaderFinder;
 
+/// After so long without an answer a client says what it waits for.
+const NOTICE_AFTER: Duration = Duration::from_secs(1);
+
 /// The header of an answer that only says what keeps the JobManager busy.
 const BUSY: &str = "tanist-busy";
 
@@ -123,7 +126,7 @@ impl RestClient {
         }
     }
 
-    /// Follows what it waits for where all is well and others come first.
+    /// Follows what it waits for: why nobody has answered for a while, or who comes first where all is well.
     pub fn waits(&self) -> watch::Receiver<Option<String>> {
         self.waits.subscribe()
     }
@@ -153,12 +156,14 @@ impl RestClient {
         &self,
         ask: impl AsyncFn(&str, Duration) -> Result<Answer, Failure>,
     ) -> Result<Answer, ClientError> {
-        let mut heard_at = Instant::now();
+        let began_at = Instant::now();
+        let mut heard_at = began_at;
         let timeout = self.options.timeout;
         let left = |heard_at: Instant| timeout.saturating_sub(heard_at.elapsed());
         let mut last = None;
         loop {
-            match self.finder.addresses(left(heard_at)).await {
+            let finding = self.finder.addresses(left(heard_at));
+            match self.noticing(began_at, finding).await {
                 Ok(addresses) => {
                     for address in self.in_order(addresses) {
                         if left(heard_at).is_zero() {
@@ -184,6 +189,9 @@ impl RestClient {
                                 if !is_cut_short || last.is_none() {
                                     last = Some(format!("{address}: {reason}"));
                                 }
+                                if began_at.elapsed() >= NOTICE_AFTER {
+                                    self.notice(|| format!("{address}: {reason}"));
+                                }
                             }
                         }
                     }
@@ -199,6 +207,29 @@ impl RestClient {
         }
     }
 
+    /// Says that nobody leads while it takes long to find somebody to ask.
+    async fn noticing<T>(&self, began_at: Instant, finding: impl Future<Output = T>) -> T {
+        tokio::pin!(finding);
+        tokio::select! {
+            biased;
+            found = &mut finding => return found,
+            () = tokio::time::sleep_until(began_at + NOTICE_AFTER) => {}
+        }
+        self.notice(|| "no leader is known".to_owned());
+        finding.await
+    }
+
+    /// Says what it waits for, unless it has said so: many reasons in turn tell people no more than the first.
+    fn notice(&self, reason: impl FnOnce() -> String) {
+        self.waits.send_if_modified(|waits| {
+            let is_first = waits.is_none();
+            if is_first {
+                *waits = Some(reason());
+            }
+            is_first
+        });
+    }
+
     pub(super) async fn try_at(
         &self,
         address: &str,
@@ -209,7 +240,7 @@ impl RestClient {
         let (status, body) = tokio::time::timeout(patience, trying)
             .await
             .map_err(|_| Failure::Passing(format!("no answer within {patience:?}")))??;
-        judge(address, status, body)
+        judge(address, &request.path, status, body)
     }
 
     async fn exchange(
@@ -269,25 +300,41 @@ impl RestClient {
 }
 
 /// A good answer, or why there is none.
-pub(super) fn judge(address: &str, status: StatusCode, body: Bytes) -> Result<Answer, Failure> {
+pub(super) fn judge(
+    address: &str,
+    path: &str,
+    status: StatusCode,
+    body: Bytes,
+) -> Result<Answer, Failure> {
     if status.is_success() {
         let address = address.to_owned();
         return Ok(Answer { address, body });
     }
-    let errors = match serde_json::from_slice::<Errors>(&body) {
-        Ok(Errors { errors }) if !errors.is_empty() => errors,
-        Ok(_) | Err(_) => vec![format!("status {status}")],
+    let told = match serde_json::from_slice::<Errors>(&body) {
+        Ok(Errors { errors }) if !errors.is_empty() => Some(errors),
+        Ok(_) | Err(_) => None,
     };
     match status {
         // Who stands between us and the JobManager may say that it isn't there. What we sent too slowly can be sent again.
         StatusCode::SERVICE_UNAVAILABLE
         | StatusCode::BAD_GATEWAY
         | StatusCode::GATEWAY_TIMEOUT
-        | StatusCode::REQUEST_TIMEOUT => Err(Failure::Passing(errors.join("; "))),
-        _ => Err(Failure::Final(ClientError::Refused {
-            status: status.as_u16(),
-            errors,
-        })),
+        | StatusCode::REQUEST_TIMEOUT => {
+            let reason = told.map_or_else(|| format!("status {status}"), |told| told.join("; "));
+            Err(Failure::Passing(reason))
+        }
+        _ => {
+            // Somebody else may listen there.
+            let not_ours = || {
+                vec![format!(
+                    "{address} does not answer as a JobManager's REST server does: status {status} for {path}"
+                )]
+            };
+            Err(Failure::Final(ClientError::Refused {
+                status: status.as_u16(),
+                errors: told.unwrap_or_else(not_ours),
+            }))
+        }
     }
 }
 

@@ -365,6 +365,58 @@ async fn when_the_time_is_up_the_last_failure_is_told() {
 }
 
 #[tokio::test]
+async fn a_submission_that_no_jobmanager_can_have_got_is_known_as_such() {
+    let graph = JobGraph {
+        job_id: job().to_string(),
+        ..JobGraph::default()
+    };
+    let dead = nobody().await;
+    let unheard = client_of(StaticAddresses(vec![dead]), Duration::from_millis(50));
+    let error = unheard.submit(&graph).await.expect_err("nobody is there");
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+    assert!(!unheard.may_have_submitted());
+    let server = Scripted::server((0..1_000).map(|_| Step::Lose)).await;
+    let addresses = StaticAddresses(vec![server.address.clone()]);
+    let cut_off = client_of(addresses, Duration::from_secs(1));
+    let error = cut_off.submit(&graph).await.expect_err("no answer");
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+    assert!(cut_off.may_have_submitted());
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_in_words_of_its_own_is_named_with_what_it_was_asked_for() {
+    let page = "<h1>Not Found</h1>".to_owned();
+    let server = Scripted::server([Step::Answer(404, page)]).await;
+    let listed = client(&[&server.address]).list().await;
+    let error = listed.expect_err("no JobManager").to_string();
+    let path = "/v1/jobs/overview";
+    for said in [
+        &*server.address,
+        "does not answer as a JobManager",
+        path,
+        "404",
+    ] {
+        assert!(error.contains(said), "{said} is not in: {error}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_client_waits_for_is_told_once_while_nobody_leads() {
+    let (store, leaders) = watch::channel(LeaderView::default());
+    let client = client_of(FollowedLeader(leaders), Duration::from_secs(30));
+    let mut waits = client.waits();
+    let told = async {
+        let told = waits.wait_for(Option::is_some).await;
+        told.expect("the client lives").clone()
+    };
+    tokio::select! {
+        answer = client.status(job()) => panic!("nobody answers: {answer:?}"),
+        told = told => assert_eq!(told.as_deref(), Some("no leader is known")),
+    }
+    drop(store);
+}
+
+#[tokio::test]
 async fn an_answer_that_is_none_of_ours_is_told_as_such() {
     let server = Scripted::server([Step::Answer(200, "<html>".to_owned())]).await;
     let error = client(&[&server.address])

@@ -202,7 +202,7 @@ impl JobClient {
             tokio::select! {
                 answer = &mut sending => {
                     let (status, body) = answer?;
-                    return judge(address, status, body);
+                    return judge(address, &request.path, status, body);
                 }
                 moved = tokio::time::timeout(patience, next_move) => {
                     moved.map_err(|_elapsed| stalled())?;

@@ -59,6 +59,8 @@ pub struct TaskHost {
     pub(super) cancellation_timeout: Option<Duration>,
     /// Until when programs of isolated jobs may run.
     pub(super) leases: ProgramLeases,
+    /// Whoever runs the job has started this process for it, and gave it its standard input.
+    pub(super) is_of_a_command: bool,
 }
 
 impl TaskHost {
@@ -76,6 +78,7 @@ impl TaskHost {
             cancellation_timeout: None,
             working_dir,
             external_resources: BTreeMap::new(),
+            is_of_a_command: false,
         }
     }
 
@@ -108,6 +111,15 @@ impl TaskHost {
     pub fn ended_by_tasks_after(self, cancellation_timeout: Option<Duration>) -> TaskHost {
         TaskHost {
             cancellation_timeout,
+            ..self
+        }
+    }
+
+    /// The same in the process of a command that runs one job.
+    #[must_use]
+    pub fn of_a_command(self) -> TaskHost {
+        TaskHost {
+            is_of_a_command: true,
             ..self
         }
     }

@@ -1,8 +1,10 @@
 //! Opens what the configuration names as high-availability: the election, the records and the blobs.
 //!
 //! A store that can't be reached, or that denies access, is said once per change of reason and tried again with
-//! backoff for as long as the process lives: it may come back, or its password may be set right.
+//! backoff for as long as the process lives: it may come back, or its password may be set right. Only those who contend make an
+//! embedded store: a client or TaskManager with a wrong directory would leave one there, or one that is the wrong user's.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +16,10 @@ use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::CoordinationStore;
 use tanist_ha::{Error, Result, embedded, etcd, zookeeper};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::working_dir::DirectoryError;
 use crate::config::{BackendOptions, HaOptions, MemorySize, StorageLocation, StorageOptions};
 
 const FIRST_RETRY: Duration = Duration::from_millis(200);
@@ -80,7 +84,18 @@ impl Backend {
         }
     }
 
-    /// Opens the election's keys on the present runtime. `contends`: with a lease or session.
+    /// The options that say where the store is.
+    pub fn options_of_place(&self) -> &'static str {
+        match self {
+            Backend::Etcd(_) => "high-availability.etcd.endpoints",
+            Backend::ZooKeeper(_) => "high-availability.zookeeper.quorum",
+            Backend::Embedded(_) => {
+                "high-availability.embedded.dir and high-availability.cluster-id"
+            }
+        }
+    }
+
+    /// Opens the election's keys on the present runtime. `contends`: with a lease or session; makes an embedded store.
     pub async fn open_driver(
         self,
         process: ProcessId,
@@ -93,6 +108,9 @@ impl Backend {
             }
             Backend::ZooKeeper(options) => {
                 Arc::new(zookeeper::open_election(options, clock, contends).await?)
+            }
+            Backend::Embedded(options) if !contends && !options.is_made() => {
+                return Err(options.missing());
             }
             Backend::Embedded(options) => {
                 Arc::new(embedded::open_election(options, process, contends, clock).await?)
@@ -132,9 +150,24 @@ pub fn is_there(options: &HaOptions) -> bool {
     }
 }
 
+/// Makes an embedded store, for a cluster that somebody else waits for before its first JobManager is started.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) async fn make_store(options: &HaOptions) -> Result<()> {
+    match Backend::of(options) {
+        Backend::Embedded(options) => embedded::open_store(options).await.map(drop),
+        Backend::Etcd(_) | Backend::ZooKeeper(_) => Ok(()),
+    }
+}
+
 /// Opens the records, to read them only. One attempt.
 pub async fn open_records(options: &HaOptions) -> Result<RecordStore> {
-    let store = Backend::of(options).open_store().await?;
+    let backend = Backend::of(options);
+    if let Backend::Embedded(embedded) = &backend
+        && !embedded.is_made()
+    {
+        return Err(embedded.missing());
+    }
+    let store = backend.open_store().await?;
     let blobs = match &options.storage {
         Some(storage) => Some(Arc::new(open_blobs(storage).await?)),
         None => None,
@@ -180,18 +213,49 @@ async fn open_blobs(storage: &StorageOptions) -> Result<BlobStore> {
     BlobStore::open(&options).await
 }
 
+/// Makes the directory of an embedded store where it is missing. An error if nobody can, as it is named now; what may pass is left to
+/// those who open the store.
+pub async fn make_directory(options: &HaOptions) -> std::result::Result<(), DirectoryError> {
+    let BackendOptions::Embedded(embedded) = &options.backend else {
+        return Ok(());
+    };
+    let path = embedded.directory.join(options.cluster_id.as_str());
+    match tokio::fs::create_dir_all(&path).await {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied
+                    | ErrorKind::NotFound
+                    | ErrorKind::NotADirectory
+                    | ErrorKind::AlreadyExists
+                    | ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            let key = "high-availability.embedded.dir";
+            Err(DirectoryError::new(key, path, error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// Opens everything for a JobManager. Tries until it succeeds.
 pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
     let backend = Backend::of(options);
+    let backoff = || Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     let blobs = match &options.storage {
         Some(storage) => {
-            let opened = keep_trying("the blob store", || open_blobs(storage)).await;
-            Some(Arc::new(opened))
+            let opening = keep_trying("the blob store", backoff(), warn_only, || {
+                open_blobs(storage)
+            });
+            Some(Arc::new(opening.await))
         }
         None => None,
     };
-    let store = keep_trying("the store's records", || backend.clone().open_store()).await;
-    let election = keep_trying("the store's election", || {
+    let store = keep_trying("the store's records", backoff(), warn_only, || {
+        backend.clone().open_store()
+    });
+    let store = store.await;
+    let election = keep_trying("the store's election", backoff(), warn_only, || {
         let election = ElectionOptions {
             process: process.clone(),
             timing: Timing {
@@ -215,20 +279,42 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
     }
 }
 
-/// Opens the election's keys to watch only. Tries until it succeeds.
-pub async fn observe(options: &HaOptions, process: &ProcessId) -> Arc<dyn ElectionDriver> {
+/// Opens the election's keys to watch only. Tries until it succeeds, and tells in `waits` why it could not be done so far.
+pub async fn observe(
+    options: &HaOptions,
+    process: &ProcessId,
+    waits: &watch::Sender<Option<String>>,
+) -> Arc<dyn ElectionDriver> {
     let backend = Backend::of(options);
-    let driver = keep_trying("the store", || {
+    let backoff = match backend {
+        // To look at a directory costs nothing, and who makes the store may be starting just then.
+        Backend::Embedded(_) => Backoff::new(FIRST_LOOK, SLOWEST_LOOK),
+        Backend::Etcd(_) | Backend::ZooKeeper(_) => Backoff::new(FIRST_RETRY, SLOWEST_RETRY),
+    };
+    let place = backend.options_of_place();
+    let tell = |reason: &str| {
+        waits.send_replace(Some(format!("{reason} (see {place})")));
+    };
+    let driver = keep_trying("the store", backoff, tell, || {
         backend.clone().open_driver(process.clone(), false)
     });
-    driver.await
+    let driver = driver.await;
+    waits.send_replace(None);
+    driver
 }
 
-async fn keep_trying<T, F>(what: &str, mut open: impl FnMut() -> F) -> T
+/// For those who hear of it by the log alone.
+fn warn_only(_reason: &str) {}
+
+async fn keep_trying<T, F>(
+    what: &str,
+    mut backoff: Backoff,
+    tell: impl Fn(&str),
+    mut open: impl FnMut() -> F,
+) -> T
 where
     F: Future<Output = Result<T>>,
 {
-    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     let mut said = String::new();
     loop {
         let error: Error = match open().await {
@@ -238,6 +324,7 @@ where
         let reason = error.to_string();
         if reason != said {
             warn!(%reason, "{what} can't be opened, this is tried until it can");
+            tell(&reason);
             said = reason;
         }
         tokio::time::sleep(backoff.next_delay()).await;

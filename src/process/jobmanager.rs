@@ -122,8 +122,12 @@ impl JobManager {
     }
 
     /// Contends, leads and stands by until `stop`, or until its application has ended; then resigns, so that another process
-    /// leads at once.
+    /// leads at once. At once with [`ExitCode::Directory`] where an embedded store can't be in its directory.
     pub async fn run(self, stop: CancellationToken) -> ExitCode {
+        if let Err(error) = ha::make_directory(&self.options.ha).await {
+            ExitCode::Directory.log_last_words(&error.to_string());
+            return ExitCode::Directory;
+        }
         let serving = CancellationToken::new();
         let services = Services::JobManager(self.contender.components());
         let server = tokio::spawn(self.rpc.serve(services, serving.clone()));
@@ -150,4 +154,35 @@ impl JobManager {
 
 fn port_of(listener: &TcpListener) -> u16 {
     listener.local_addr().map_or(0, |address| address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::LoadOptions;
+
+    #[tokio::test]
+    async fn a_jobmanager_whose_store_can_not_have_its_directory_ends_and_names_the_option() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let below = file.path().join("store");
+        let mut load = LoadOptions::default();
+        for (key, value) in [
+            ("high-availability.embedded.dir", &*below.to_string_lossy()),
+            ("jobmanager.rpc.port", "0"),
+            ("rest.bind-port", "0"),
+        ] {
+            load = load.with(key, value);
+        }
+        let configuration = Configuration::load(load).expect("it is valid");
+        let manager = JobManager::bind(&configuration).await.expect("free ports");
+        let made = ha::make_directory(configuration.ha()).await;
+        let told = made.expect_err("a file is in its place").to_string();
+        let key = "high-availability.embedded.dir";
+        assert!(told.contains(key) && told.contains("store"), "{told}");
+        let running = Box::pin(manager.run(CancellationToken::new()));
+        let code = tokio::time::timeout(Duration::from_secs(30), running).await;
+        assert_eq!(code, Ok(ExitCode::Directory));
+    }
 }

@@ -1,4 +1,4 @@
-//! Binds servers to their configured addresses, and says which port was taken.
+//! Binds servers to their configured addresses, and says which port was taken, or that the address is none of this host.
 
 use std::io;
 
@@ -11,16 +11,43 @@ use crate::config::{Host, PortRange};
 /// TaskManagers come at once; one that finds no place tries again after a second.
 const BACKLOG: u32 = 16_384;
 
-/// A server's port can't be bound.
+/// A server's address or port can't be bound.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{what} can't listen on {host}: {reason}; set {key} to a free port, to a range, or to 0 for any"
-)]
+#[error("{what} can't listen on {host}: {reason}; {advice}")]
 pub struct BindError {
     what: &'static str,
     host: String,
-    key: &'static str,
     reason: String,
+    advice: String,
+}
+
+/// Why one port of a host can't be listened on.
+enum Unbound {
+    /// Nor can any other one: the host has no such address.
+    Host(io::Error),
+    Port(io::Error),
+}
+
+impl From<io::Error> for Unbound {
+    fn from(error: io::Error) -> Unbound {
+        match error.kind() {
+            io::ErrorKind::AddrNotAvailable => Unbound::Host(error),
+            _ => Unbound::Port(error),
+        }
+    }
+}
+
+/// The option beside that of the port.
+fn host_key(port_key: &str) -> &'static str {
+    match port_key.split('.').next() {
+        Some("taskmanager") => "taskmanager.bind-host",
+        Some("rest") => "rest.bind-address",
+        _ => "jobmanager.bind-host",
+    }
+}
+
+fn another_port(key: &str) -> String {
+    format!("set {key} to a free port, to a range, or to 0 for any")
 }
 
 /// Takes a listener off this runtime, so that another one can serve it.
@@ -29,8 +56,8 @@ pub(super) fn detach(listener: TcpListener) -> Result<std::net::TcpListener, Bin
     listener.into_std().map_err(|error| BindError {
         what: "the server",
         host: bound.map_or_else(|_| String::new(), |address| address.to_string()),
-        key: "the port",
         reason: error.to_string(),
+        advice: another_port("the port"),
     })
 }
 
@@ -41,6 +68,12 @@ pub(super) async fn bind(
     host: &Host,
     ports: &PortRange,
 ) -> Result<TcpListener, BindError> {
+    let failed = |reason, advice| BindError {
+        what,
+        host: host.as_str().to_owned(),
+        reason,
+        advice,
+    };
     let mut last: Option<(u16, io::Error)> = None;
     for port in ports.iter() {
         match listen(host, port).await {
@@ -49,25 +82,28 @@ pub(super) async fn bind(
                 info!(host = host.as_str(), port, "{what} listens");
                 return Ok(listener);
             }
-            Err(error) => last = Some((port, error)),
+            Err(Unbound::Port(error)) => last = Some((port, error)),
+            Err(Unbound::Host(error)) => {
+                let advice = format!(
+                    "set {} to an address or a name of this host, or to 0.0.0.0 for all",
+                    host_key(key)
+                );
+                return Err(failed(error.to_string(), advice));
+            }
         }
     }
     let reason = last.map_or_else(
         || "no port is configured".to_owned(),
         |(port, error)| format!("port {port}: {error}"),
     );
-    Err(BindError {
-        what,
-        host: host.as_str().to_owned(),
-        key,
-        reason,
-    })
+    Err(failed(reason, another_port(key)))
 }
 
 /// Listens on the first of a host's addresses that can be bound.
-async fn listen(host: &Host, port: u16) -> io::Result<TcpListener> {
+async fn listen(host: &Host, port: u16) -> Result<TcpListener, Unbound> {
     let mut last = None;
-    for address in lookup_host((host.as_str(), port)).await? {
+    let addresses = lookup_host((host.as_str(), port)).await;
+    for address in addresses.map_err(Unbound::Host)? {
         let socket = if address.is_ipv4() {
             TcpSocket::new_v4()?
         } else {
@@ -80,5 +116,49 @@ async fn listen(host: &Host, port: u16) -> io::Result<TcpListener> {
             Err(error) => last = Some(error),
         }
     }
-    Err(last.unwrap_or_else(|| io::Error::other("the host has no address")))
+    let no_address = || Unbound::Host(io::Error::other("the host has no address"));
+    Err(last.map_or_else(no_address, Unbound::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Configuration, LoadOptions};
+
+    async fn refused(key: &'static str, host: &str, ports: &str) -> String {
+        let load = LoadOptions::default()
+            .with("rest.bind-address", host)
+            .with("rest.bind-port", ports);
+        let configuration = Configuration::load(load).expect("it is valid");
+        let rest = configuration.rest();
+        let bound = bind("the server", key, &rest.bind_address, &rest.bind_ports).await;
+        bound.expect_err("it can't be bound").to_string()
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_none_of_this_host_is_told_by_the_option_that_names_it() {
+        // Set aside for documentation: no host has it.
+        let elsewhere = "192.0.2.1";
+        for (key, named) in [
+            ("jobmanager.rpc.port", "jobmanager.bind-host"),
+            ("blob.server.port", "jobmanager.bind-host"),
+            ("rest.bind-port", "rest.bind-address"),
+            ("taskmanager.data.port", "taskmanager.bind-host"),
+        ] {
+            let told = refused(key, elsewhere, "0").await;
+            assert!(told.contains(named) && told.contains(elsewhere), "{told}");
+            assert!(!told.contains(key), "no port is wrong: {told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_told_by_its_own_option() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = taken.local_addr().expect("it is bound").port().to_string();
+        let told = refused("rest.bind-port", "127.0.0.1", &port).await;
+        assert!(
+            told.contains("rest.bind-port") && told.contains(&port),
+            "{told}"
+        );
+    }
 }

@@ -168,6 +168,13 @@ impl TaskManager {
         self
     }
 
+    /// The same in the process of a command that runs one job: that job reads the command's standard input, whatever it is.
+    #[must_use]
+    pub fn of_a_command(mut self) -> TaskManager {
+        self.host = self.host.of_a_command();
+        self
+    }
+
     /// Who this TaskManager is to the cluster.
     pub fn resource_id(&self) -> Option<ResourceId> {
         self.description.location.resource_id.parse().ok()
@@ -371,7 +378,7 @@ pub(super) fn follow_store(
     let (known, leaders) = watch::channel(LeaderView::default());
     tokio::spawn(async move {
         let following = async {
-            let driver = ha::observe(&options.ha, &process).await;
+            let driver = ha::observe(&options.ha, &process, &watch::Sender::new(None)).await;
             let mut views = retrieval::follow(driver.observed());
             loop {
                 known.send_replace(views.borrow_and_update().clone());

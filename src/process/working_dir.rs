@@ -26,12 +26,31 @@ const LOCKING_BOUND: Duration = Duration::from_secs(60);
 
 /// A directory that can't be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{key}: {path} can't be used: {source}")]
+#[error("{key}: {path} can't be used: {source}{}", advice(.key, .source))]
 pub struct DirectoryError {
     key: &'static str,
     path: PathBuf,
     #[source]
     source: io::Error,
+}
+
+/// The default is the same for all users of a host, and the first one's.
+fn advice(key: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!(
+                "; it may be another user's: name a directory of your own with -D {key}=DIR, or in the configuration"
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+impl DirectoryError {
+    /// The directory that the option `key` names.
+    pub(super) fn new(key: &'static str, path: PathBuf, source: io::Error) -> DirectoryError {
+        DirectoryError { key, path, source }
+    }
 }
 
 /// The directory of this process. Removed when dropped.
@@ -210,6 +229,14 @@ mod tests {
         })?;
         assert_eq!(fs::read_dir(&options.working_dir)?.count(), 0);
         Ok(())
+    }
+
+    #[test]
+    fn who_may_not_use_a_directory_is_told_how_to_name_another_one() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let error = DirectoryError::new("process.working-dir", "/tmp/tanist".into(), denied);
+        let told = error.to_string();
+        assert!(told.contains("-D process.working-dir=DIR"), "{told}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub enum ExitCode {
     JobCanceled = 5,
     /// No JobManager answered for as long as `client.timeout`; what was asked for may still take effect.
     Unreachable = 6,
-    /// A signal ended the client while it waited for a job, or the job was quarantined. It goes on.
+    /// A signal ended the client while it submitted a job or waited for one, or the job was quarantined. What was accepted goes on.
     Interrupted = 7,
     /// Not started: the configuration is wrong or can't be read.
     Configuration = 10,

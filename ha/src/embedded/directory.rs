@@ -19,15 +19,19 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    /// The one there, whether it exists or not.
+    pub(super) fn at(root: &Path) -> Directory {
+        let root = root.to_owned();
+        Directory { root }
+    }
+
     /// Creates it where it is missing.
     pub(super) fn create(root: &Path) -> Result<Directory> {
         let failed = |path: &Path, error: std::io::Error| {
             let path = path.display();
             Error::Misconfigured(format!("{path} can't be used as a directory: {error}").into())
         };
-        let directory = Directory {
-            root: root.to_owned(),
-        };
+        let directory = Directory::at(root);
         for path in [root, &directory.members(), &directory.announced()] {
             fs::create_dir_all(path).map_err(|error| failed(path, error))?;
         }

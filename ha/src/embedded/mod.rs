@@ -73,6 +73,24 @@ impl EmbeddedOptions {
     }
 }
 
+impl EmbeddedOptions {
+    /// Whether a process has made the store; whoever opens it makes it where it is missing. Also where nobody can see that: to open it
+    /// tells why.
+    pub fn is_made(&self) -> bool {
+        let database = Directory::at(&self.dir).database();
+        database.try_exists().unwrap_or(true)
+    }
+
+    /// That it is missing, for whoever does not make it.
+    pub fn missing(&self) -> Error {
+        Error::Unreachable {
+            store: STORE,
+            endpoints: self.dir.display().to_string(),
+            reason: "there is none; the first JobManager makes it".to_owned(),
+        }
+    }
+}
+
 /// Opens the election's half. A process that `contends` locks its member file; one that does not only observes. The
 /// clock is not needed here, as no lease passes.
 pub async fn open_election(

@@ -30,7 +30,12 @@ impl Print {
     }
 }
 
+/// What nobody reads any more, nobody will: no restart mends that.
 fn unwritten(error: io::Error) -> OperatorError {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        let text = format!("nobody reads the standard output of this process any more: {error}");
+        return OperatorError::Unrecoverable(text.into());
+    }
     OperatorError::io("write to", "standard output", error)
 }
 
@@ -196,16 +201,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_output_that_was_closed_fails_the_task() {
+    async fn an_output_that_was_closed_fails_the_job_at_once() {
         let printer = Printer::start(Closed).expect("a thread");
         let mut print = print_to(&printer, "");
         process(&mut print, texts("word", &["a"]));
         let failed = poll_fn(|cx| match print.poll(cx, true, &mut Output::default()) {
             Ok(_) => Poll::Pending,
-            Err(error) => Poll::Ready(error.to_string()),
+            Err(error) => Poll::Ready(error),
         });
         let failed = tokio::time::timeout(BOUND, failed).await.expect("it fails");
-        assert!(failed.contains("standard output"), "{failed}");
+        assert!(failed.is_unrecoverable(), "{failed}");
+        assert!(failed.to_string().contains("standard output"), "{failed}");
     }
 
     #[test]

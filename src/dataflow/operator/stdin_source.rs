@@ -88,6 +88,7 @@ pub(super) struct StdinSource {
     inlet: Option<Inlet>,
     /// It ends with what has been read by now.
     is_stopped: bool,
+    is_of_a_command: bool,
     output: SchemaRef,
 }
 
@@ -97,6 +98,7 @@ impl StdinSource {
             slot: &STANDARD_INPUT,
             inlet: None,
             is_stopped: false,
+            is_of_a_command: context.host.is_of_a_command,
             output: context.output_schema(),
         }
     }
@@ -111,6 +113,16 @@ fn is_there() -> bool {
     !null.is_ok_and(|null| input.st_rdev == null)
 }
 
+/// Why an input is not read. The null device is an empty input where whoever runs the job gave it to the job's own process.
+fn refusal(is_there: bool, is_of_a_command: bool) -> Option<OperatorError> {
+    let is_refused = !is_there && !is_of_a_command;
+    is_refused.then(|| {
+        OperatorError::specification(
+            "the standard input of this TaskManager is the null device: `tanist local` gives a job the input of its own command",
+        )
+    })
+}
+
 impl Source for StdinSource {
     fn open(&mut self) -> Result<(), OperatorError> {
         let mut state = self.slot.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,12 +134,10 @@ impl Source for StdinSource {
                 ));
             }
             State::Unread => {
-                let started = match is_there() {
-                    true => Inlet::start(io::stdin())
+                let started = match refusal(is_there(), self.is_of_a_command) {
+                    None => Inlet::start(io::stdin())
                         .map_err(|error| OperatorError::io("read", "standard input", error)),
-                    false => Err(OperatorError::specification(
-                        "this TaskManager has no standard input: run the job with `tanist local`",
-                    )),
+                    Some(refusal) => Err(refusal),
                 };
                 match started {
                     Ok(inlet) => inlet,
@@ -262,6 +272,14 @@ mod tests {
             lines.extend(batch);
         }
         assert_eq!(lines, ["a", "bc", "", "d"]);
+    }
+
+    #[test]
+    fn the_null_device_is_an_empty_input_only_where_a_command_runs_its_own_job() {
+        assert!(refusal(false, true).is_none());
+        assert!(refusal(true, false).is_none());
+        let refused = refusal(false, false).expect("nobody gave it to the job");
+        assert!(refused.is_unrecoverable(), "{refused}");
     }
 
     #[tokio::test]

@@ -173,13 +173,23 @@ pub(super) async fn read(
 
 /// What an application whose process has ended left behind, if anything, for people. `None` also where that can't be read.
 pub(crate) async fn left_by(options: &HaOptions) -> Option<String> {
+    let left = ended(options).await?.left;
+    (!left.is_empty()).then_some(left)
+}
+
+/// Why an application whose process has ended did not succeed, if anybody said. `None` also where that can't be read.
+pub(crate) async fn diagnosis_of(options: &HaOptions) -> Option<String> {
+    let diagnosis = ended(options).await?.diagnosis;
+    (!diagnosis.is_empty()).then_some(diagnosis)
+}
+
+async fn ended(options: &HaOptions) -> Option<ApplicationRecord> {
     if !ha::is_there(options) {
         return None;
     }
     let records = ha::open_records(options).await.ok()?;
     let found = read(&**records.coordination_store(), &options.cluster_id).await;
-    let left = found.ok()??.left;
-    (!left.is_empty()).then_some(left)
+    found.ok()?
 }
 
 /// How a cluster stands for a JobManager that was just granted leadership.
