@@ -293,11 +293,12 @@ impl Life {
         Ok(job.compile(&self.options())?)
     }
 
+    /// All its tasks run: that nothing keeps them from it is not enough, as where they are placed may not be durable yet.
     async fn until_running(&self, jobs: &JobClient) -> anyhow::Result<()> {
         wait_for("all its tasks to run", BOUND, async || {
             let info = jobs.info(self.job).await?;
-            let runs = info.state == JobStatus::Running && info.not_running.is_empty();
-            ensure!(runs, "{info:?}");
+            let tasks = info.parallelism();
+            ensure!(tasks > 0 && info.running() == tasks, "{info:?}");
             anyhow::Ok(())
         })
         .await

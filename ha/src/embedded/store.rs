@@ -1,7 +1,7 @@
 //! The records' half of the embedded backend.
 //!
 //! Reads have a connection of their own, so that a long listing does not hold up commits. A write that finds the write lock
-//! busy ends its holder if that one is stopped: no election does while the leader lives, and it would wait for ever.
+//! busy ends its holder if that one is stopped (ADR 42): no election does while the leader lives, and it would wait for ever.
 
 use std::path::Path;
 
