@@ -109,10 +109,10 @@ impl Backend {
             Backend::ZooKeeper(options) => {
                 Arc::new(zookeeper::open_election(options, clock, contends).await?)
             }
-            Backend::Embedded(options) if !contends && !options.is_made() => {
-                return Err(options.missing());
-            }
             Backend::Embedded(options) => {
+                if !contends {
+                    options.check_made()?;
+                }
                 Arc::new(embedded::open_election(options, process, contends, clock).await?)
             }
         })
@@ -162,10 +162,8 @@ pub(crate) async fn make_store(options: &HaOptions) -> Result<()> {
 /// Opens the records, to read them only. One attempt.
 pub async fn open_records(options: &HaOptions) -> Result<RecordStore> {
     let backend = Backend::of(options);
-    if let Backend::Embedded(embedded) = &backend
-        && !embedded.is_made()
-    {
-        return Err(embedded.missing());
+    if let Backend::Embedded(embedded) = &backend {
+        embedded.check_made()?;
     }
     let store = backend.open_store().await?;
     let blobs = match &options.storage {

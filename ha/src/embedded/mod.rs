@@ -74,20 +74,18 @@ impl EmbeddedOptions {
 }
 
 impl EmbeddedOptions {
-    /// Whether a process has made the store; whoever opens it makes it where it is missing. Also where nobody can see that: to open it
-    /// tells why.
-    pub fn is_made(&self) -> bool {
+    /// For whoever does not make the store, as to open it does where it is missing: an error if no process has. None where nobody can see
+    /// that: to open it tells why.
+    pub fn check_made(&self) -> Result<()> {
         let database = Directory::at(&self.dir).database();
-        database.try_exists().unwrap_or(true)
-    }
-
-    /// That it is missing, for whoever does not make it.
-    pub fn missing(&self) -> Error {
-        Error::Unreachable {
+        if database.try_exists().unwrap_or(true) {
+            return Ok(());
+        }
+        Err(Error::Unreachable {
             store: STORE,
             endpoints: self.dir.display().to_string(),
             reason: "there is none; the first JobManager makes it".to_owned(),
-        }
+        })
     }
 }
 

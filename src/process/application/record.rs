@@ -184,9 +184,6 @@ pub(crate) async fn diagnosis_of(options: &HaOptions) -> Option<String> {
 }
 
 async fn ended(options: &HaOptions) -> Option<ApplicationRecord> {
-    if !ha::is_there(options) {
-        return None;
-    }
     let records = ha::open_records(options).await.ok()?;
     let found = read(&**records.coordination_store(), &options.cluster_id).await;
     found.ok()?
