@@ -34,7 +34,7 @@
 //! use bytes::Bytes;
 //! use tanist_ha::clock::Clock;
 //! use tanist_ha::election::core::Timing;
-//! use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId};
+//! use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId, random_start};
 //! use tanist_ha::keys::{Key, Kind, Name};
 //! use tanist_ha::memory::MemoryCluster;
 //! use tanist_ha::store::pipeline::CommitPipeline;
@@ -44,7 +44,7 @@
 //!     let (process, clock) = (ProcessId::new(name), Clock::Boottime);
 //!     let driver = Arc::new(cluster.election(process.clone(), clock));
 //!     let timing = Timing::default();
-//!     LeaderElection::start(driver, ElectionOptions { process, timing, clock })
+//!     LeaderElection::start(driver, ElectionOptions { process, start: random_start(), timing, clock })
 //! }
 //!
 //! async fn leads(election: &LeaderElection) -> LeaderSession {

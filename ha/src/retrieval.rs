@@ -2,7 +2,9 @@
 
 use tokio::sync::watch;
 
-use crate::election::{ClusterIncarnation, ElectionView, Epoch, LeaderInformation};
+use crate::election::{
+    ClusterIncarnation, ElectionView, Epoch, LeaderInformation, StoreIdentity, TermHolder,
+};
 
 /// What is known of the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -11,6 +13,10 @@ pub struct LeaderView {
     pub incarnation: Option<ClusterIncarnation>,
     /// The youngest epoch. It may be younger than the leader's: then a successor has taken and not confirmed yet.
     pub epoch: Epoch,
+    /// Who took the youngest epoch.
+    pub holder: Option<TermHolder>,
+    /// The identity of the store that says all this; `None` if it shows none.
+    pub store: Option<StoreIdentity>,
     /// The confirmed leader of the youngest epoch, while its lease or session lives.
     pub leader: Option<LeaderInformation>,
 }
@@ -23,6 +29,11 @@ impl From<&ElectionView> for LeaderView {
                 .as_ref()
                 .map(|(record, _)| record.incarnation.clone()),
             epoch: view.youngest(),
+            holder: view
+                .epoch
+                .as_ref()
+                .and_then(|(record, _)| record.holder.clone()),
+            store: view.store.clone(),
             leader: view.confirmed().cloned(),
         }
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
-use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId};
+use tanist_ha::election::{
+    ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId, random_start,
+};
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{Faults, MemoryCluster};
 use tanist_ha::store::pipeline::CommitPipeline;
@@ -165,6 +167,7 @@ impl Fixture {
         let timing = Timing::default();
         let options = ElectionOptions {
             process,
+            start: random_start(),
             timing,
             clock,
         };

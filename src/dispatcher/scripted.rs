@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use tanist_ha::blob::{BlobOptions, BlobStore};
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
-use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId};
+use tanist_ha::election::{
+    ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId, random_start,
+};
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{MemoryCluster, MemoryStore};
 use tanist_ha::store::pipeline::CommitPipeline;
@@ -218,6 +220,7 @@ impl Leader {
             driver,
             ElectionOptions {
                 process: process.clone(),
+                start: random_start(),
                 timing: Timing::default(),
                 clock,
             },

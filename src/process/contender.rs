@@ -146,7 +146,7 @@ impl Contender {
         let of = &self.options;
         let identity = Identity {
             process: of.process.clone(),
-            incarnation: format!("{:016x}", rand::random::<u64>()),
+            incarnation: opened.election.holder().start.clone(),
             host: HostIdentity::own(),
         };
         let started = of.peers.as_ref().map(|setup| {

@@ -11,7 +11,9 @@ use std::time::Duration;
 use tanist_ha::blob::{BlobOptions, BlobStore};
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
-use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
+use tanist_ha::election::{
+    ElectionDriver, ElectionOptions, LeaderElection, ProcessId, random_start,
+};
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::CoordinationStore;
@@ -253,9 +255,11 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
         backend.clone().open_store()
     });
     let store = store.await;
+    let start = random_start();
     let election = keep_trying("the store's election", backoff(), warn_only, || {
         let election = ElectionOptions {
             process: process.clone(),
+            start: start.clone(),
             timing: Timing {
                 suspended_holdoff: options.detector.hold_off_timeout,
                 unheard_holdoff: options.detector.silence_timeout + options.detector.ask_timeout,

@@ -261,7 +261,9 @@ mod tests {
 
     use tanist_ha::clock::Clock;
     use tanist_ha::election::core::Timing;
-    use tanist_ha::election::{ElectionOptions, LeaderElection, Leadership, ProcessId};
+    use tanist_ha::election::{
+        ElectionOptions, LeaderElection, Leadership, ProcessId, random_start,
+    };
     use tanist_ha::memory::MemoryCluster;
 
     use super::*;
@@ -273,6 +275,7 @@ mod tests {
         let driver = cluster.election(process.clone(), Clock::tokio());
         let options = ElectionOptions {
             process,
+            start: random_start(),
             timing: Timing::default(),
             clock: Clock::tokio(),
         };

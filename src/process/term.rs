@@ -465,7 +465,7 @@ fn sender(session: &LeaderSession) -> pb::Sender {
 
 fn on_higher_epoch(services: &TermServices) -> Arc<dyn Fn(Epoch) + Send + Sync> {
     let election = services.ha.election.clone();
-    Arc::new(move |epoch| election.heard(epoch))
+    Arc::new(move |epoch| election.told(epoch, "another process".to_owned()))
 }
 
 fn millis(since: tokio::time::Instant) -> f64 {

@@ -126,6 +126,8 @@ impl World {
                 let view = LeaderView {
                     incarnation: Some(ClusterIncarnation::new("c1")),
                     epoch: Epoch::new(epoch),
+                    holder: None,
+                    store: None,
                     leader: Some(leader),
                 };
                 self.core.leader_changed(now, view);

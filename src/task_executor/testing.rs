@@ -314,6 +314,8 @@ impl World {
         self.leaders.send_replace(LeaderView {
             incarnation: Some(ClusterIncarnation::new(incarnation)),
             epoch: Epoch::new(leader.epoch),
+            holder: None,
+            store: None,
             leader: Some(leader.information()),
         });
     }

@@ -131,7 +131,9 @@ mod tests {
 
     use tanist_ha::clock::Clock;
     use tanist_ha::election::core::Timing;
-    use tanist_ha::election::{ElectionOptions, LeaderElection, Leadership, ProcessId};
+    use tanist_ha::election::{
+        ElectionOptions, LeaderElection, Leadership, ProcessId, random_start,
+    };
     use tanist_ha::memory::{MemoryCluster, MemoryOptions};
 
     use super::*;
@@ -198,6 +200,7 @@ mod tests {
             let driver = cluster.election(process.clone(), clock);
             let options = ElectionOptions {
                 process,
+                start: random_start(),
                 timing: Timing::default(),
                 clock,
             };

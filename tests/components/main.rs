@@ -199,6 +199,8 @@ impl Cluster {
         self.leaders.send_replace(LeaderView {
             incarnation: Some(incarnation),
             epoch: Epoch::new(epoch),
+            holder: None,
+            store: None,
             leader: Some(leader),
         });
         (manager, job_master)

@@ -44,7 +44,11 @@ pub(super) enum Command {
     Resign {
         reply: oneshot::Sender<()>,
     },
-    Heard(Epoch),
+    Told {
+        epoch: Epoch,
+        teller: String,
+    },
+    Seen(Box<ElectionView>),
 }
 
 /// See the module.
@@ -83,7 +87,7 @@ impl ElectionActor {
         stop: CancellationToken,
     ) -> ElectionActor {
         let core = ElectionCore::new(
-            options.process.clone(),
+            options.holder(),
             ClusterIncarnation::generate(),
             options.timing,
         );
@@ -213,7 +217,8 @@ impl ElectionActor {
                 self.resigning.push(reply);
                 Event::Resign
             }
-            Command::Heard(epoch) => Event::Heard(epoch),
+            Command::Told { epoch, teller } => Event::Told { epoch, teller },
+            Command::Seen(view) => Event::View(*view),
         }
     }
 
@@ -369,7 +374,7 @@ impl ElectionActor {
             .cloned()
             .unwrap_or_else(|| ClusterIncarnation::new(""));
         LeaderSession::new(
-            self.options.process.clone(),
+            (self.options.holder(), self.core.store().cloned()),
             Fence {
                 epoch: term.epoch,
                 token: term.token,

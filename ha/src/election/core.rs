@@ -24,7 +24,9 @@ mod taking;
 
 use self::taking::Taking;
 use crate::clock::Moment;
-use crate::election::driver::{ClusterIncarnation, ElectionView, Epoch, ProcessId, SessionState};
+use crate::election::driver::{
+    ClusterIncarnation, ElectionView, Epoch, SessionState, StoreIdentity, TermHolder,
+};
 use crate::election::hold_off::HoldOff;
 use crate::error::Result;
 
@@ -50,7 +52,7 @@ enum Phase {
 /// The state of one process's election.
 #[derive(Debug)]
 pub struct ElectionCore {
-    process: ProcessId,
+    holder: TermHolder,
     timing: Timing,
     /// What an empty store's first epoch gets.
     fresh: ClusterIncarnation,
@@ -58,6 +60,8 @@ pub struct ElectionCore {
     session: SessionState,
     view: Option<ElectionView>,
     incarnation: Option<ClusterIncarnation>,
+    /// The store's identity, as it was last told.
+    store: Option<StoreIdentity>,
     highest: Epoch,
     depose: Option<Epoch>,
     /// A read is under way.
@@ -76,16 +80,17 @@ pub struct ElectionCore {
 }
 
 impl ElectionCore {
-    /// The election of `process`. `fresh` becomes the cluster's incarnation if the store is empty.
-    pub fn new(process: ProcessId, fresh: ClusterIncarnation, timing: Timing) -> ElectionCore {
+    /// The election of this start of a process. `fresh` becomes the cluster's incarnation if the store is empty.
+    pub fn new(holder: TermHolder, fresh: ClusterIncarnation, timing: Timing) -> ElectionCore {
         ElectionCore {
-            process,
+            holder,
             timing,
             fresh,
             phase: Phase::Standby,
             session: SessionState::None,
             view: None,
             incarnation: None,
+            store: None,
             highest: Epoch::ZERO,
             depose: None,
             reading: false,
@@ -109,6 +114,11 @@ impl ElectionCore {
     /// The incarnation of the cluster, once known.
     pub fn incarnation(&self) -> Option<&ClusterIncarnation> {
         self.incarnation.as_ref()
+    }
+
+    /// The identity of the store, as it was last told; `None`: it shows none.
+    pub fn store(&self) -> Option<&StoreIdentity> {
+        self.store.as_ref()
     }
 
     /// Whether the own term is being given up and the store has not taken note yet.
@@ -143,7 +153,7 @@ impl ElectionCore {
             Event::Spare(epoch) => self.depose = self.depose.filter(|wanted| *wanted != epoch),
             Event::Vouched { epoch, until } => self.hold_off.vouch(epoch, until),
             Event::Resign => self.start_resigning(&mut effects),
-            Event::Heard(epoch) => self.hear(epoch, &mut effects),
+            Event::Told { epoch, .. } => self.hear(epoch, &mut effects),
             Event::Wake => {}
         }
         self.progress(now, &mut effects);
@@ -172,7 +182,7 @@ impl ElectionCore {
             Phase::Standby if self.view.is_none() => self.read(effects),
             Phase::Standby => self.consider_taking(now, effects),
             Phase::Taking(taking) if !taking.in_flight && !self.reading => {
-                let deposed = taking.deposed_other(&self.process);
+                let deposed = taking.deposed_other(&self.holder.process);
                 if deposed.is_some() && deposed != self.depose {
                     // Nobody wants that any more, so it is not sent again. If a copy of it is applied all the same, the
                     // keys name this session, which then takes the term up.
@@ -230,10 +240,9 @@ impl ElectionCore {
             .view
             .as_ref()
             .filter(|view| leases_end && view.leader.is_none())?;
-        let of_another = view
-            .info
-            .as_ref()
-            .is_some_and(|info| info.epoch == view.youngest() && info.process != self.process);
+        let of_another = view.info.as_ref().is_some_and(|info| {
+            info.epoch == view.youngest() && info.process != self.holder.process
+        });
         let bound = self.timing.suspended_holdoff;
         let unheard = of_another.then_some(self.timing.unheard_holdoff);
         self.hold_off.until(now, view, bound, unheard)
@@ -260,6 +269,9 @@ impl ElectionCore {
             .as_ref()
             .map(|(record, _)| record.incarnation.clone());
         let youngest = view.youngest();
+        if view.store.is_some() {
+            self.store.clone_from(&view.store);
+        }
         match &self.incarnation {
             None => self.incarnation = found,
             Some(expected) if found.as_ref() != Some(expected) => {

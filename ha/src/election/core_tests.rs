@@ -6,16 +6,23 @@ use crate::clock::{Clock, Moment};
 use crate::election::core::{Effect, ElectionCore, Event, Refusal, Standing, Timing};
 use crate::election::{
     Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderKey, Nonce,
-    ProcessId, SessionState,
+    ProcessId, SessionState, TermHolder,
 };
 use crate::error::Error;
 
 const LONG: Duration = Duration::from_secs(600);
 
+fn holder() -> TermHolder {
+    TermHolder {
+        process: ProcessId::new("a"),
+        start: "1".to_owned(),
+    }
+}
+
 /// A core that was told of a session, and of an empty store, and so has sent its request to take.
 fn taking_core(now: Moment) -> (ElectionCore, EpochRecord, LeaderKey) {
     let fresh = ClusterIncarnation::new("fresh");
-    let mut core = ElectionCore::new(ProcessId::new("a"), fresh, Timing::default());
+    let mut core = ElectionCore::new(holder(), fresh, Timing::default());
     core.handle(now, session(now));
     let effects = core.handle(now, Event::View(ElectionView::default()));
     let request = effects.iter().find_map(|effect| match effect {
@@ -49,6 +56,7 @@ fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
         epoch: Some((next, token)),
         leader: Some(leader),
         info: None,
+        store: None,
         given_up: false,
     };
     core.handle(now, Event::View(view.clone()));
@@ -75,7 +83,7 @@ fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
 fn a_store_that_went_back_is_refused_and_news_that_are_only_late_are_not() {
     let now = Clock::Boottime.now();
     let fresh = ClusterIncarnation::new("fresh");
-    let mut core = ElectionCore::new(ProcessId::new("a"), fresh, Timing::default());
+    let mut core = ElectionCore::new(holder(), fresh, Timing::default());
     core.handle(now, session(now));
     let (past, present) = (Epoch::new(7), Epoch::new(9));
     core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
@@ -86,7 +94,13 @@ fn a_store_that_went_back_is_refused_and_news_that_are_only_late_are_not() {
 
     // A read that was begun before the younger epoch was heard of proves nothing.
     core.handle(now, Event::View(led_by_another_in(past)));
-    core.handle(now, Event::Heard(Epoch::new(10)));
+    core.handle(
+        now,
+        Event::Told {
+            epoch: Epoch::new(10),
+            teller: "b".to_owned(),
+        },
+    );
     let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
     assert!(!refuses(&effects), "{effects:?}");
     assert!(effects.contains(&Effect::Read), "{effects:?}");
@@ -106,13 +120,22 @@ fn led_by_another() -> ElectionView {
 fn led_by_another_in(epoch: Epoch) -> ElectionView {
     let incarnation = ClusterIncarnation::new("fresh");
     ElectionView {
-        epoch: Some((EpochRecord { epoch, incarnation }, EpochToken(1))),
+        epoch: Some((
+            EpochRecord {
+                epoch,
+                incarnation,
+                holder: None,
+                store: None,
+            },
+            EpochToken(1),
+        )),
         leader: Some(LeaderKey {
             epoch,
             process: ProcessId::new("b"),
             nonce: Nonce::new("other"),
         }),
         info: None,
+        store: None,
         given_up: false,
     }
 }
@@ -127,7 +150,7 @@ fn advances(effects: &[Effect]) -> bool {
 fn a_wish_to_depose_outlives_an_attempt_that_failed() {
     let now = Clock::Boottime.now();
     let mut core = ElectionCore::new(
-        ProcessId::new("a"),
+        holder(),
         ClusterIncarnation::new("fresh"),
         Timing::default(),
     );
@@ -150,7 +173,7 @@ fn a_wish_to_depose_outlives_an_attempt_that_failed() {
 fn a_late_wish_to_depose_an_older_term_does_not_replace_the_one_for_the_present_term() {
     let now = Clock::Boottime.now();
     let fresh = ClusterIncarnation::new("fresh");
-    let mut core = ElectionCore::new(ProcessId::new("a"), fresh, Timing::default());
+    let mut core = ElectionCore::new(holder(), fresh, Timing::default());
     core.handle(now, session(now));
     let led = led_by_another_in(Epoch::new(8));
     core.handle(now, Event::View(led.clone()));
@@ -171,7 +194,7 @@ fn a_late_wish_to_depose_an_older_term_does_not_replace_the_one_for_the_present_
 fn a_request_to_depose_whose_answer_was_lost_is_not_sent_again_once_the_leader_is_spared() {
     let now = Clock::Boottime.now();
     let fresh = ClusterIncarnation::new("fresh");
-    let mut core = ElectionCore::new(ProcessId::new("a"), fresh, Timing::default());
+    let mut core = ElectionCore::new(holder(), fresh, Timing::default());
     core.handle(now, session(now));
     let (epoch, led) = (Epoch::new(1), led_by_another());
     core.handle(now, Event::View(led.clone()));
@@ -198,6 +221,7 @@ fn a_request_to_depose_whose_answer_was_lost_is_not_sent_again_once_the_leader_i
         epoch: Some((next.clone(), EpochToken(2))),
         leader: Some(leader),
         info: None,
+        store: None,
         given_up: false,
     };
     core.handle(later, Event::View(applied));
@@ -217,6 +241,7 @@ fn a_term_that_the_store_refuses_to_attach_is_over() {
         epoch: Some((next, EpochToken(1))),
         leader: None,
         info: None,
+        store: None,
         given_up: false,
     };
     core.handle(now, Event::View(without.clone()));
@@ -264,6 +289,7 @@ fn a_read_that_was_overtaken_by_a_younger_term_grants_nothing() {
             nonce: Nonce::new("other"),
         }),
         info: None,
+        store: None,
         given_up: false,
     };
     core.handle(now, Event::View(younger));
@@ -271,6 +297,7 @@ fn a_read_that_was_overtaken_by_a_younger_term_grants_nothing() {
         epoch: Some((next, EpochToken(1))),
         leader: Some(leader),
         info: None,
+        store: None,
         given_up: false,
     };
     let effects = core.handle(now, Event::ReadReply(Ok(overtaken)));

@@ -110,6 +110,12 @@ text_id! {
     ClusterIncarnation
 }
 
+text_id! {
+    /// What tells one store from another one that holds the same: a copy or a restore of it shows another identity, as the store
+    /// itself tells it. Not every store has one.
+    StoreIdentity
+}
+
 impl HostIdentity {
     /// That of this process: the boot id and the inode of its network namespace. Nothing if the host does not tell: then
     /// it is nobody else's either.
@@ -136,13 +142,49 @@ impl ClusterIncarnation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EpochToken(pub u64);
 
-/// The value of the key `epoch`.
+/// Who holds a term: one start of a process.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TermHolder {
+    /// The process.
+    pub process: ProcessId,
+    /// Tells this start of it from every other one: [`Member::incarnation`].
+    pub start: String,
+}
+
+impl TermHolder {
+    /// This start of a process: another one each time.
+    pub fn starting(process: ProcessId) -> TermHolder {
+        TermHolder {
+            process,
+            start: random_start(),
+        }
+    }
+}
+
+impl fmt::Display for TermHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (start {})", self.process, self.start)
+    }
+}
+
+/// What tells one start of a process from every other one.
+pub fn random_start() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}
+
+/// The value of the key `epoch`, written by the transaction that takes the epoch. Resigning writes it again as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochRecord {
     /// The youngest epoch.
     pub epoch: Epoch,
     /// The cluster's incarnation.
     pub incarnation: ClusterIncarnation,
+    /// Who took the epoch; `None`: it was accepted by hand, and nobody leads in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<TermHolder>,
+    /// The store in which it was taken; `None`: that store shows no identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreIdentity>,
 }
 
 /// The value of the key `leader`: written once a term, under the lease or session of the leader.
@@ -174,7 +216,7 @@ pub struct LeaderInformation {
 pub struct Member {
     /// Who.
     pub process: ProcessId,
-    /// Tells this start of the process from earlier ones.
+    /// Tells this start of the process from earlier ones: [`TermHolder::start`].
     pub incarnation: String,
     /// Where it is reached, by name of the interface (`rpc`, `rest`): `host:port`.
     pub addresses: BTreeMap<String, String>,
@@ -220,6 +262,8 @@ pub struct MemberCache {
 /// The keys of an election at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ElectionView {
+    /// The identity of the store that answered; `None` if it shows none.
+    pub store: Option<StoreIdentity>,
     /// The key `epoch` and its token; `None` if nobody ever led, or the store was wiped.
     pub epoch: Option<(EpochRecord, EpochToken)>,
     /// The key `leader`, if its lease or session lives. In the embedded store: if the named process lives.
@@ -289,6 +333,10 @@ impl SessionState {
 
 /// The store's answer to a guarded write.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few exist at a time, each for one request to the store"
+)]
 pub enum Attempt {
     /// Applied; `epoch` has this token.
     Applied(EpochToken),

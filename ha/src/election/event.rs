@@ -42,14 +42,23 @@ pub enum Event {
     },
     /// End the own term and let another process lead.
     Resign,
-    /// A message of this epoch arrived.
-    Heard(Epoch),
+    /// A message says that this epoch exists.
+    Told {
+        /// The epoch.
+        epoch: Epoch,
+        /// Who says so.
+        teller: String,
+    },
     /// The moment of [`Effect::WakeAt`] has come.
     Wake,
 }
 
 /// What an election does.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few exist at a time, each for one request to the store"
+)]
 pub enum Effect {
     /// Read the keys.
     Read,

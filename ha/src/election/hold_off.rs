@@ -103,6 +103,8 @@ mod tests {
                 EpochRecord {
                     epoch,
                     incarnation: ClusterIncarnation::new("c"),
+                    holder: None,
+                    store: None,
                 },
                 EpochToken(token),
             )),
@@ -111,8 +113,7 @@ mod tests {
                 process: ProcessId::new("a"),
                 nonce: Nonce::new("n"),
             }),
-            info: None,
-            given_up: false,
+            ..ElectionView::default()
         }
     }
 

@@ -20,7 +20,7 @@ use crate::election::core::Timing;
 use crate::election::deposing::Wish;
 use crate::election::driver::{
     Attempt, ElectionDriver, ElectionView, Epoch, LeaderInformation, Member, ProcessId,
-    SessionState,
+    SessionState, TermHolder,
 };
 use crate::election::session::{LeaderSession, Leadership};
 use crate::election::takeover::Evidence;
@@ -33,10 +33,22 @@ const MAILBOX: usize = 64;
 pub struct ElectionOptions {
     /// The stable id of this process.
     pub process: ProcessId,
+    /// Tells this start of it from every other one: [`random_start`](super::driver::random_start).
+    pub start: String,
     /// How long it waits between tries.
     pub timing: Timing,
     /// The clock that bounds what this process believes.
     pub clock: Clock,
+}
+
+impl ElectionOptions {
+    /// This start of the process, as terms that it takes name it.
+    pub fn holder(&self) -> TermHolder {
+        TermHolder {
+            process: self.process.clone(),
+            start: self.start.clone(),
+        }
+    }
 }
 
 /// A handle to the election of this process. When the last one is dropped, the election ends without resigning.
@@ -46,6 +58,7 @@ pub struct LeaderElection {
     leadership: watch::Receiver<Leadership>,
     observed: watch::Receiver<Option<ElectionView>>,
     driver: Arc<dyn ElectionDriver>,
+    holder: Arc<TermHolder>,
     clock: Clock,
     wishes: Arc<AtomicU64>,
     runtime: tokio::runtime::Handle,
@@ -115,6 +128,7 @@ impl LeaderElection {
         let (leadership_out, leadership) = watch::channel(Leadership::Standby);
         let stop = CancellationToken::new();
         let clock = options.clock;
+        let holder = Arc::new(options.holder());
         let actor = ElectionActor::new(
             driver.clone(),
             options,
@@ -130,6 +144,7 @@ impl LeaderElection {
                 leadership,
                 observed,
                 driver,
+                holder,
                 clock,
                 wishes: Arc::default(),
                 runtime: tokio::runtime::Handle::current(),
@@ -137,6 +152,11 @@ impl LeaderElection {
             },
             actor,
         )
+    }
+
+    /// This start of this process, as terms that it takes name it.
+    pub fn holder(&self) -> &TermHolder {
+        &self.holder
     }
 
     /// How this process stands.
@@ -236,10 +256,10 @@ impl LeaderElection {
         let _ = ask(&self.commands, |reply| Command::Resign { reply }).await;
     }
 
-    /// A message of this epoch arrived: if it is younger than the own term, that is over.
-    pub fn heard(&self, epoch: Epoch) {
+    /// A message of `teller` says that this epoch exists. That counts once this process's own store shows it.
+    pub fn told(&self, epoch: Epoch, teller: String) {
         // A full mailbox loses nothing: the epoch also comes from the store.
-        let _ = self.commands.try_send(Command::Heard(epoch));
+        let _ = self.commands.try_send(Command::Told { epoch, teller });
     }
 
     /// Publishes where the leader of this term is reached: the term is confirmed. Repeats until the answer is definite.
@@ -264,10 +284,10 @@ impl LeaderElection {
             {
                 Ok(Attempt::Applied(_)) => return Ok(()),
                 Ok(Attempt::Refused(view)) if view.youngest() > session.epoch() => {
-                    self.heard(view.youngest());
-                    return Err(Error::Fenced {
-                        epoch: view.youngest(),
-                    });
+                    let epoch = view.youngest();
+                    // A full mailbox loses nothing: the watch tells it as well.
+                    let _ = self.commands.try_send(Command::Seen(Box::new(view)));
+                    return Err(Error::Fenced { epoch });
                 }
                 // `leader` is gone for the moment; the election attaches again.
                 Ok(Attempt::Refused(_)) => {}

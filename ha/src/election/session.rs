@@ -8,7 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::election::core::Standing;
-use crate::election::driver::{ClusterIncarnation, Epoch, ProcessId, SessionState};
+use crate::election::driver::{
+    ClusterIncarnation, Epoch, ProcessId, SessionState, StoreIdentity, TermHolder,
+};
 use crate::election::takeover::Takeover;
 use crate::store::Fence;
 
@@ -44,7 +46,8 @@ pub struct LeaderSession {
 }
 
 struct Inner {
-    process: ProcessId,
+    holder: TermHolder,
+    store: Option<StoreIdentity>,
     fence: Fence,
     clock: Clock,
     lease: watch::Receiver<SessionState>,
@@ -66,7 +69,7 @@ pub enum NotLeading {
 
 impl LeaderSession {
     pub(super) fn new(
-        process: ProcessId,
+        (holder, store): (TermHolder, Option<StoreIdentity>),
         fence: Fence,
         clock: Clock,
         lease: watch::Receiver<SessionState>,
@@ -75,7 +78,8 @@ impl LeaderSession {
         takeover: Option<Takeover>,
     ) -> LeaderSession {
         let inner = Inner {
-            process,
+            holder,
+            store,
             fence,
             clock,
             lease,
@@ -95,7 +99,17 @@ impl LeaderSession {
 
     /// The leading process: this one.
     pub fn process(&self) -> &ProcessId {
-        &self.inner.process
+        &self.inner.holder.process
+    }
+
+    /// This start of this process, as the term's record names it.
+    pub fn holder(&self) -> &TermHolder {
+        &self.inner.holder
+    }
+
+    /// The identity of the store that the term was taken in; `None` if it shows none.
+    pub fn store(&self) -> Option<&StoreIdentity> {
+        self.inner.store.as_ref()
     }
 
     /// The cluster's incarnation.
@@ -158,7 +172,7 @@ impl LeaderSession {
 impl fmt::Debug for LeaderSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeaderSession")
-            .field("process", &self.inner.process)
+            .field("process", &self.inner.holder.process)
             .field("epoch", &self.inner.fence.epoch)
             .field("over", &self.is_over())
             .finish_non_exhaustive()
@@ -167,6 +181,6 @@ impl fmt::Debug for LeaderSession {
 
 impl PartialEq for LeaderSession {
     fn eq(&self, other: &LeaderSession) -> bool {
-        self.inner.fence == other.inner.fence && self.inner.process == other.inner.process
+        self.inner.fence == other.inner.fence && self.inner.holder == other.inner.holder
     }
 }

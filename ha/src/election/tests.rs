@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::election::core::Timing;
 use crate::election::{
     ElectionDriver as _, ElectionOptions, Epoch, LeaderElection, LeaderSession, Leadership,
-    NotLeading, ProcessId,
+    NotLeading, ProcessId, random_start,
 };
 use crate::keys::{Key, Kind, Name};
 use crate::memory::{Faults, MemoryCluster, MemoryElection};
@@ -31,6 +31,7 @@ fn start(cluster: &MemoryCluster, name: &str) -> Process {
     let faults = driver.faults();
     let options = ElectionOptions {
         process: ProcessId::new(name),
+        start: random_start(),
         timing: Timing::default(),
         clock,
     };
@@ -142,6 +143,7 @@ async fn a_process_whose_reply_to_taking_is_lost_finds_out_that_it_leads() {
     driver.faults().lose_replies(1);
     let options = ElectionOptions {
         process: ProcessId::new("a"),
+        start: random_start(),
         timing: Timing::default(),
         clock,
     };
@@ -178,7 +180,7 @@ async fn a_term_is_over_when_a_message_of_a_younger_one_arrives() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "a");
     let session = a.until_granted(1).await;
-    a.election.heard(Epoch::new(7));
+    a.election.told(Epoch::new(7), "b".to_owned());
     timeout(LONG, session.over()).await.expect("over");
 }
 

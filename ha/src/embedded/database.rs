@@ -5,13 +5,14 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
 use super::STORE;
 use super::reserve::Reserve;
 use super::tables::Tables;
+use crate::election::StoreIdentity;
 use crate::error::{Error, Result};
 
 /// The version of the schema, in `pragma user_version`.
@@ -29,6 +30,10 @@ create table epoch (
     incarnation text not null,
     leader text,
     nonce text,
+    holder text,
+    start text,
+    store text,
+    check ((holder is null) = (start is null)),
     check ((leader is null) = (nonce is null))
 ) strict;
 create table leader_info (id integer primary key check (id = 1), value text not null) strict;
@@ -63,6 +68,7 @@ pub(super) struct Database {
     busy_timeout: Duration,
     reserve: Reserve,
     file: Option<(u64, u64)>,
+    store: Option<StoreIdentity>,
     was_busy: bool,
     is_missed: bool,
     opened: u64,
@@ -74,6 +80,15 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
         .map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
+/// The identity of the file: a copy of it is another one, also where it takes along what it holds and is called. None where the file system does not
+/// keep when a file was made, as the number alone comes again.
+fn store_identity(path: &Path) -> Option<StoreIdentity> {
+    let metadata = std::fs::metadata(path).ok()?;
+    let made = metadata.created().ok()?;
+    let made = made.duration_since(UNIX_EPOCH).ok()?.as_nanos();
+    Some(StoreIdentity::new(format!("{}-{made}", metadata.ino())))
+}
+
 impl Database {
     /// Opens the file, creates it where it is missing, and checks that it is one that this version reads.
     pub(super) fn open(path: &Path, busy_timeout: Duration) -> Result<Database> {
@@ -82,12 +97,14 @@ impl Database {
         let reserve = Reserve::beside(&path);
         reserve.make();
         let file = identity(&path);
+        let store = store_identity(&path);
         let mut database = Database {
             connection,
             path,
             busy_timeout,
             reserve,
             file,
+            store,
             was_busy: false,
             is_missed: false,
             opened: 0,
@@ -98,6 +115,11 @@ impl Database {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Which store this is.
+    pub(super) fn store(&self) -> Option<&StoreIdentity> {
+        self.store.as_ref()
     }
 
     /// Whether the last write found the write lock busy until its patience ended.

@@ -48,10 +48,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The view as stored, without a leader that is dead.
 fn living_view(database: &mut Database, members: &Members) -> Result<ElectionView> {
     let view = database.read(|tables| tables.view())?;
-    without_dead(view, members)
+    without_dead(view, database, members)
 }
 
-fn without_dead(mut view: ElectionView, members: &Members) -> Result<ElectionView> {
+/// The same of a view that a transaction on `database` read.
+fn without_dead(
+    mut view: ElectionView,
+    database: &Database,
+    members: &Members,
+) -> Result<ElectionView> {
+    view.store = database.store().cloned();
     if let Some(leader) = &view.leader
         && !members
             .is_alive(&leader.process, &leader.nonce)
@@ -226,7 +232,9 @@ impl EmbeddedElection {
                 result => result,
             };
             match result? {
-                Attempt::Refused(view) => Ok(Attempt::Refused(without_dead(view, &members)?)),
+                Attempt::Refused(view) => {
+                    Ok(Attempt::Refused(without_dead(view, database, &members)?))
+                }
                 applied => {
                     bell::ring(database.path());
                     Ok(applied)

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::database::{APPLICATION_ID, failure};
 use crate::election::{
     Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderInformation,
-    LeaderKey, Nonce, ProcessId,
+    LeaderKey, Nonce, ProcessId, StoreIdentity, TermHolder,
 };
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind, Name};
@@ -110,7 +110,7 @@ impl<'a> Tables<'a> {
 
     fn epoch(&self) -> Result<Option<(EpochRecord, Option<LeaderKey>)>> {
         self.one(
-            "select epoch, incarnation, leader, nonce from epoch",
+            "select epoch, incarnation, leader, nonce, holder, start, store from epoch",
             [],
             |row| {
                 let epoch = Epoch::new(unsigned(row.get(0)?));
@@ -122,12 +122,25 @@ impl<'a> Tables<'a> {
                     process: ProcessId::new(process),
                     nonce: Nonce::new(nonce),
                 });
-                Ok((EpochRecord { epoch, incarnation }, leader))
+                let holder: Option<(String, String)> =
+                    Option::zip(row.get::<_, Option<_>>(4)?, row.get::<_, Option<_>>(5)?);
+                let holder = holder.map(|(process, start)| TermHolder {
+                    process: ProcessId::new(process),
+                    start,
+                });
+                let store = row.get::<_, Option<String>>(6)?.map(StoreIdentity::new);
+                let record = EpochRecord {
+                    epoch,
+                    incarnation,
+                    holder,
+                    store,
+                };
+                Ok((record, leader))
             },
         )
     }
 
-    /// What is stored. `leader` is the one named, whether it lives or not.
+    /// What is stored; whose store it is, the file tells. `leader` is the one named, whether it lives or not.
     pub(super) fn view(&self) -> Result<ElectionView> {
         let info = self.one("select value from leader_info", [], |row| {
             row.get::<_, String>(0)
@@ -137,14 +150,13 @@ impl<'a> Tables<'a> {
             .transpose()?;
         let Some((record, leader)) = self.epoch()? else {
             return Ok(ElectionView {
-                epoch: None,
-                leader: None,
                 info,
-                given_up: false,
+                ..ElectionView::default()
             });
         };
         let token = token_of(record.epoch);
         Ok(ElectionView {
+            store: None,
             epoch: Some((record, token)),
             // Whoever is named and dead has given nothing up.
             given_up: leader.is_none(),
@@ -166,13 +178,16 @@ impl<'a> Tables<'a> {
             return Ok(Attempt::Refused(stored));
         }
         self.execute(
-            "insert into epoch (id, epoch, incarnation, leader, nonce) values (1, ?1, ?2, ?3, ?4)
-             on conflict (id) do update set epoch = ?1, incarnation = ?2, leader = ?3, nonce = ?4",
+            "insert or replace into epoch (id, epoch, incarnation, leader, nonce, holder, start, store)
+             values (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             params![
                 signed(next.epoch.get()),
                 next.incarnation.as_str(),
                 leader.process.as_str(),
-                leader.nonce.as_str()
+                leader.nonce.as_str(),
+                next.holder.as_ref().map(|holder| holder.process.as_str()),
+                next.holder.as_ref().map(|holder| holder.start.as_str()),
+                next.store.as_ref().map(StoreIdentity::as_str),
             ],
         )?;
         Ok(Attempt::Applied(token_of(next.epoch)))

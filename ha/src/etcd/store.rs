@@ -17,9 +17,10 @@ use super::client::{Connection, Repeat};
 use super::follow::{Watched, follow};
 use super::health::health;
 use super::status::{is_answer_too_large, is_revision_gone};
-use super::values::{Keys, change, decode, encode, guard, revision, token_revision};
+use super::values::{
+    Keys, change, decode, encode, epoch_between, guard, revision, token_revision,
+};
 use super::{EtcdOptions, STORE, permissions};
-use crate::election::EpochRecord;
 use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name, path};
 use crate::store::health::StoreHealth;
@@ -96,15 +97,13 @@ impl EtcdStore {
 
     fn guards(&self, request: &CommitRequest) -> Vec<Compare> {
         let fence = &request.fence;
-        let epoch = EpochRecord {
-            epoch: fence.epoch,
-            incarnation: fence.incarnation.clone(),
-        };
+        let [after, before] = epoch_between(fence.epoch, &fence.incarnation);
         let (epoch_key, changes) = (self.keys.epoch(), self.keys.changes());
         let revision = token_revision(fence.token);
         vec![
             Compare::mod_revision(epoch_key.as_str(), CompareOp::Equal, revision),
-            Compare::value(epoch_key, CompareOp::Equal, encode(&epoch)),
+            Compare::value(epoch_key.as_str(), CompareOp::Greater, after),
+            Compare::value(epoch_key, CompareOp::Less, before),
             Compare::create_revision(self.keys.leader(), CompareOp::Greater, 0),
             match request.after.number {
                 0 => Compare::create_revision(changes, CompareOp::Equal, 0),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::election::{
-    ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, ProcessId,
+    ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, ProcessId, StoreIdentity,
 };
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind, path};
@@ -106,6 +106,14 @@ pub(super) fn revision(header: Option<&etcd_client::ResponseHeader>) -> i64 {
     header.map_or(0, etcd_client::ResponseHeader::revision)
 }
 
+/// The identity of the cluster that answered: its id, which etcd makes of the first members' peer URLs and the cluster's token.
+pub(super) fn store_identity(
+    header: Option<&etcd_client::ResponseHeader>,
+) -> Option<StoreIdentity> {
+    let id = header.map_or(0, etcd_client::ResponseHeader::cluster_id);
+    (id != 0).then(|| StoreIdentity::new(format!("{id:x}")))
+}
+
 /// The token for a revision of `epoch`.
 pub(super) fn token(revision: i64) -> EpochToken {
     EpochToken(u64::try_from(revision).unwrap_or(0))
@@ -121,6 +129,23 @@ fn epoch_record(kvs: &[KeyValue]) -> Result<Option<(EpochRecord, EpochToken)>> {
     Ok(record.zip(kvs.first().map(|kv| token(kv.mod_revision()))))
 }
 
+/// Two texts between which all values of `epoch` are that name this epoch and incarnation, whoever holds the term: these two
+/// fields stand first.
+pub(super) fn epoch_between(epoch: Epoch, incarnation: &ClusterIncarnation) -> [Vec<u8>; 2] {
+    let record = EpochRecord {
+        epoch,
+        incarnation: incarnation.clone(),
+        holder: None,
+        store: None,
+    };
+    let mut first = encode(&record);
+    // What follows is the end of the object, or a comma and further fields: both come before a tilde.
+    let _end = first.pop();
+    let mut last = first.clone();
+    last.push(b'~');
+    [first, last]
+}
+
 /// The view in an answer that read `epoch`, `leader` and `leader-info`, in this order.
 pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
     let reads = reads(answer);
@@ -133,6 +158,7 @@ pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
         epoch: epoch_record(epoch)?,
         leader: decode_first(path::LEADER, leader)?,
         info: decode_first(path::LEADER_INFO, info)?,
+        store: store_identity(answer.header()),
         given_up: false,
     })
 }

@@ -6,6 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 use super::MemoryOptions;
 use super::state::State;
-use crate::election::{ElectionView, ProcessId};
+use crate::election::{ElectionView, ProcessId, StoreIdentity};
 use crate::error::{Error, Result};
 use crate::store::Change;
 
@@ -44,10 +45,14 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// One that shows an identity of its own, whatever it comes to hold.
     pub(super) fn new(options: MemoryOptions) -> Server {
+        static STORES: AtomicU64 = AtomicU64::new(1);
+        let number = STORES.fetch_add(1, Ordering::Relaxed);
+        let identity = StoreIdentity::new(format!("memory-{number}"));
         Server {
             options,
-            state: Mutex::default(),
+            state: Mutex::new(State::new(identity)),
             outage: watch::Sender::default(),
             view: watch::Sender::default(),
             change: watch::Sender::default(),

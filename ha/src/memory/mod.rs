@@ -160,6 +160,15 @@ impl MemoryCluster {
         self.server.apply(|state| state.restore(&backup.state));
     }
 
+    /// Another store with the same content, as one that was restored from a snapshot of this one: what is kept under leases is
+    /// not in it, and it shows another identity.
+    #[must_use]
+    pub fn copy(&self) -> MemoryCluster {
+        let copy = MemoryCluster::new(self.server.options.clone());
+        copy.restore(&self.backup());
+        copy
+    }
+
     fn link(&self, process: Option<ProcessId>) -> Arc<Link> {
         Link::new(Arc::clone(&self.server), process)
     }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::election::{
     Attempt, ClusterIncarnation, ElectionView, EpochRecord, EpochToken, LeaderInformation,
-    LeaderKey, Member, Nonce, ProcessId,
+    LeaderKey, Member, Nonce, ProcessId, StoreIdentity,
 };
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind, Name};
@@ -27,6 +27,8 @@ pub(super) struct Lease {
 /// The data of one cluster.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
+    /// What no copy of the rest takes along.
+    store: Option<StoreIdentity>,
     revision: u64,
     epoch: Option<(EpochRecord, EpochToken)>,
     leader: Option<LeaderKey>,
@@ -40,12 +42,20 @@ pub(super) struct State {
 }
 
 impl State {
+    pub(super) fn new(identity: StoreIdentity) -> State {
+        State {
+            store: Some(identity),
+            ..State::default()
+        }
+    }
+
     pub(super) fn view(&self) -> ElectionView {
         ElectionView {
             epoch: self.epoch.clone(),
             leader: self.leader.clone(),
             info: self.info.clone(),
             given_up: false,
+            store: self.store.clone(),
         }
     }
 
@@ -56,6 +66,7 @@ impl State {
     /// Another incarnation: everything is gone but the counter that keeps nonces unique.
     pub(super) fn wipe(&mut self) {
         *self = State {
+            store: self.store.clone(),
             granted: self.granted,
             ..State::default()
         };
@@ -65,6 +76,7 @@ impl State {
     /// unique goes on.
     pub(super) fn restore(&mut self, backup: &State) {
         *self = State {
+            store: self.store.clone(),
             granted: self.granted,
             leader: None,
             members: BTreeMap::new(),

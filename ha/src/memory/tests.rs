@@ -38,6 +38,8 @@ async fn try_take(election: &MemoryElection, name: &str) -> crate::Result<(Fence
     let next = EpochRecord {
         epoch: seen.youngest().next(),
         incarnation,
+        holder: None,
+        store: None,
     };
     let leader = LeaderKey {
         epoch: next.epoch,
@@ -134,6 +136,8 @@ async fn of_two_deposers_that_saw_the_same_one_wins() {
     let next = EpochRecord {
         epoch: seen.youngest().next(),
         incarnation: ClusterIncarnation::new("other"),
+        holder: None,
+        store: None,
     };
     let leader = LeaderKey {
         epoch: next.epoch,
@@ -310,6 +314,8 @@ async fn a_wiped_cluster_refuses_the_old_incarnation_though_its_token_repeats() 
     let next = EpochRecord {
         epoch: seen.youngest().next(),
         incarnation: other.clone(),
+        holder: None,
+        store: None,
     };
     let leader = LeaderKey {
         epoch: next.epoch,

@@ -452,6 +452,7 @@ fn view(nodes: &[Option<Node>]) -> Result<ElectionView> {
         )));
     };
     Ok(ElectionView {
+        store: None,
         given_up: false,
         epoch: epoch.as_ref().map(decode_epoch).transpose()?,
         leader: leader

@@ -8,7 +8,9 @@ use tanist_ha::clock::Clock;
 use tanist_ha::detector::service::PEER;
 use tanist_ha::detector::{Peers as _, Phase, Question};
 use tanist_ha::election::core::Timing;
-use tanist_ha::election::{Detection, ElectionOptions, Epoch, LeaderElection, ProcessId};
+use tanist_ha::election::{
+    Detection, ElectionOptions, Epoch, LeaderElection, ProcessId, random_start,
+};
 use tanist_ha::memory::MemoryCluster;
 use tanist_ha::store::CoordinationStore as _;
 use tokio::task::JoinHandle;
@@ -70,6 +72,7 @@ async fn start_with(memory: &MemoryCluster, name: &str, options: ClusterOptions)
     let clock = Clock::Boottime;
     let election = ElectionOptions {
         process: process.clone(),
+        start: random_start(),
         timing: Timing::default(),
         clock,
     };

@@ -185,6 +185,7 @@ impl TestCluster {
         let driver = Arc::new(self.memory.election(process.clone(), clock));
         let election = ElectionOptions {
             process: process.clone(),
+            start: life.clone(),
             timing: Timing::default(),
             clock,
         };

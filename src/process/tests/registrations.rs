@@ -213,6 +213,8 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
     let (_leads, leaders) = watch::channel(LeaderView {
         incarnation: Some(incarnation),
         epoch,
+        holder: None,
+        store: None,
         leader: Some(leader),
     });
     let location = pb::TaskManagerLocation {

@@ -228,6 +228,8 @@ fn known_of(process: Option<&ProcessId>, epoch: u64) -> LeaderView {
     LeaderView {
         incarnation: None,
         epoch,
+        holder: None,
+        store: None,
         leader: process.map(information),
     }
 }

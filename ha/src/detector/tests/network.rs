@@ -16,7 +16,7 @@ use crate::detector::service::{Detector, DetectorServices, Identity, PEER};
 use crate::election::core::Timing;
 use crate::election::{
     ElectionOptions, Epoch, HostIdentity, LeaderElection, LeaderSession, Leadership, Member,
-    ProcessId,
+    ProcessId, random_start,
 };
 use crate::memory::MemoryCluster;
 
@@ -78,6 +78,7 @@ impl Network {
         let driver = self.store.election(process.clone(), clock);
         let options = ElectionOptions {
             process: process.clone(),
+            start: random_start(),
             timing: Timing {
                 deposes_earlier_self: false,
                 unheard_holdoff: Duration::from_millis(1100),

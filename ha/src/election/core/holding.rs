@@ -53,7 +53,7 @@ impl ElectionCore {
         };
         let mine = LeaderKey {
             epoch: term.epoch,
-            process: self.process.clone(),
+            process: self.holder.process.clone(),
             nonce,
         };
         if view.leader.as_ref() == Some(&mine) {

@@ -2,9 +2,9 @@
 //!
 //! An ambiguous answer decides nothing: the request is sent again with the same guards, until it was applied or never can be.
 
-use super::{Effect, ElectionCore, Epoch, Phase, ProcessId, Term};
+use super::{Effect, ElectionCore, Epoch, Phase, Term};
 use crate::clock::Moment;
-use crate::election::driver::{Attempt, ElectionView, EpochRecord, LeaderKey};
+use crate::election::driver::{Attempt, ElectionView, EpochRecord, LeaderKey, ProcessId};
 use crate::error::{Outcome, Result};
 
 /// A request to take leadership.
@@ -32,7 +32,7 @@ impl ElectionCore {
                 self.depose == Some(youngest)
                     || self.hold_off_until.is_none() && self.left_alone_until(now).is_none()
             }
-            Some(leader) if leader.process == self.process && leader.nonce == nonce => {
+            Some(leader) if leader.process == self.holder.process && leader.nonce == nonce => {
                 // A request that was given up long ago was applied after all: whoever holds the key leads.
                 if let Some((record, token)) = &view.epoch
                     && record.epoch == leader.epoch
@@ -50,7 +50,7 @@ impl ElectionCore {
             // Left by an earlier start of this very process, or by a session of it that is gone. Once it has led it may
             // as well be another living process that was given the same id: two of them would depose each other for ever.
             Some(leader)
-                if leader.process == self.process
+                if leader.process == self.holder.process
                     && self.timing.deposes_earlier_self
                     && !self.has_led =>
             {
@@ -67,13 +67,19 @@ impl ElectionCore {
             Some((record, _)) => record.incarnation.clone(),
             None => self.fresh.clone(),
         };
+        let recorded = view
+            .epoch
+            .as_ref()
+            .and_then(|(record, _)| record.store.clone());
         let next = EpochRecord {
             epoch: youngest.next(),
             incarnation,
+            holder: Some(self.holder.clone()),
+            store: view.store.clone().or(recorded),
         };
         let leader = LeaderKey {
             epoch: next.epoch,
-            process: self.process.clone(),
+            process: self.holder.process.clone(),
             nonce,
         };
         let taking = Taking {
@@ -109,6 +115,7 @@ impl ElectionCore {
                     epoch: Some((taking.next, token)),
                     leader: Some(taking.leader),
                     info: taking.seen.info,
+                    store: taking.seen.store,
                     given_up: false,
                 });
                 self.grant(Term { epoch, token }, effects);

@@ -59,6 +59,8 @@ async fn try_take(election: &EmbeddedElection, name: &str) -> Result<(Fence, Att
     let next = EpochRecord {
         epoch: seen.youngest().next(),
         incarnation,
+        holder: None,
+        store: None,
     };
     let attempt = election
         .advance(&seen, &next, &leader_key(election, name, &next))
@@ -168,6 +170,8 @@ async fn of_two_deposers_that_saw_the_same_one_wins() {
     let next = EpochRecord {
         epoch: seen.youngest().next(),
         incarnation,
+        holder: None,
+        store: None,
     };
     let attempt = b
         .advance(&seen, &next, &leader_key(&b, "b", &next))
@@ -191,6 +195,8 @@ async fn a_resigned_term_neither_commits_nor_attaches_nor_publishes() {
         &EpochRecord {
             epoch: fence.epoch,
             incarnation: fence.incarnation.clone(),
+            holder: None,
+            store: None,
         },
     );
     assert_eq!(
@@ -227,6 +233,8 @@ async fn try_take_as_observer(observer: &EmbeddedElection) -> Result<Attempt> {
     let next = EpochRecord {
         epoch: seen.youngest().next(),
         incarnation,
+        holder: None,
+        store: None,
     };
     let leader = seen.leader.clone().expect("there is a leader");
     observer.advance(&seen, &next, &leader).await

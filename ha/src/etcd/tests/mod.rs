@@ -69,6 +69,8 @@ async fn take(election: &EtcdElection, process: &str) -> TestResult<Fence> {
     let next = EpochRecord {
         epoch,
         incarnation: incarnation.clone(),
+        holder: None,
+        store: None,
     };
     let leader = LeaderKey {
         epoch,

@@ -6,7 +6,7 @@ use etcd_client::Client;
 
 use super::*;
 use crate::election::core::Timing;
-use crate::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership};
+use crate::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, random_start};
 use crate::etcd::client::Connection;
 use crate::etcd::health::keeps_more_than;
 use crate::store::pipeline::{CommitError, CommitPipeline};
@@ -18,6 +18,7 @@ const VALUE: usize = 256 * 1024;
 async fn lead(options: &EtcdOptions) -> TestResult<(LeaderElection, LeaderSession)> {
     let election_options = ElectionOptions {
         process: ProcessId::new("a"),
+        start: random_start(),
         timing: Timing::default(),
         clock: Clock::Boottime,
     };

@@ -133,7 +133,9 @@ mod tests {
 
     use crate::clock::Clock;
     use crate::election::core::Timing;
-    use crate::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId};
+    use crate::election::{
+        ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId, random_start,
+    };
     use crate::keys::{Key, Kind, Name};
     use crate::memory::MemoryCluster;
     use crate::store::pipeline::{CommitError, CommitPipeline};
@@ -144,6 +146,7 @@ mod tests {
         let driver = Arc::new(cluster.election(process.clone(), clock));
         let options = ElectionOptions {
             process,
+            start: random_start(),
             timing: Timing::default(),
             clock,
         };

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::election::core::Timing;
 use crate::election::{
     ElectionDriver, ElectionOptions, ElectionView, Epoch, LeaderElection, LeaderSession,
-    Leadership, Nonce, NotLeading, ProcessId,
+    Leadership, Nonce, NotLeading, ProcessId, random_start,
 };
 use crate::error::Outcome;
 use crate::keys::{Key, Kind, Name};
@@ -58,6 +58,7 @@ impl Process {
         let id = ProcessId::new(name);
         let options = ElectionOptions {
             process: id.clone(),
+            start: random_start(),
             timing: Timing {
                 retry_interval: Duration::from_millis(50),
                 resign_holdoff: Duration::from_secs(1),

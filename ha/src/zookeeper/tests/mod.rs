@@ -108,6 +108,8 @@ async fn take(
     let next = EpochRecord {
         epoch: seen.youngest().next(),
         incarnation,
+        holder: None,
+        store: None,
     };
     let leader = LeaderKey {
         epoch: next.epoch,

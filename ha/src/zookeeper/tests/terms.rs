@@ -76,6 +76,8 @@ async fn of_two_deposers_one_succeeds_and_closing_hands_over_at_once() -> TestRe
     let next = EpochRecord {
         epoch: Epoch::new(1),
         incarnation: ClusterIncarnation::generate(),
+        holder: None,
+        store: None,
     };
     let leader = |process: &str, nonce: &Nonce| LeaderKey {
         epoch: next.epoch,

@@ -63,6 +63,8 @@ impl Term {
         let next = EpochRecord {
             epoch: seen.youngest().next(),
             incarnation: known.cloned().unwrap_or_else(ClusterIncarnation::generate),
+            holder: None,
+            store: None,
         };
         let leader = LeaderKey {
             epoch: next.epoch,
