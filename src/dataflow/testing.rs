@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1::{
@@ -31,8 +32,13 @@ pub(super) fn cluster() -> ClusterIncarnation {
 #[derive(Debug, Default)]
 pub(super) struct YoungestHeard(Mutex<Option<(ClusterIncarnation, Epoch)>>);
 
-impl EpochGate for YoungestHeard {
-    fn observe(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused> {
+impl YoungestHeard {
+    /// Its store shows this.
+    pub(super) fn observe(
+        &self,
+        incarnation: &ClusterIncarnation,
+        epoch: Epoch,
+    ) -> Result<(), Refused> {
         let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, highest)) = heard.clone() {
             if known != *incarnation {
@@ -46,6 +52,19 @@ impl EpochGate for YoungestHeard {
         }
         *heard = Some((incarnation.clone(), epoch));
         Ok(())
+    }
+}
+
+#[async_trait]
+impl EpochGate for YoungestHeard {
+    async fn admit(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused> {
+        match self.highest() {
+            Some((_, highest)) if epoch > highest => {
+                Err(Refused::Unproven(format!("epoch {epoch} is not proven")))
+            }
+            // Tests that are about nothing else have no store.
+            Some(_) | None => self.observe(incarnation, epoch),
+        }
     }
 
     fn highest(&self) -> Option<(ClusterIncarnation, Epoch)> {

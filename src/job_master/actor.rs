@@ -27,8 +27,9 @@ use super::event::{CancelAnswer, Effect, Event, Needs, Refusal};
 use super::execution_graph::BuildError;
 use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, Reply, Telling};
-use super::options::{JobMasterContext, JobMasterOptions, OnHigherEpoch};
+use super::options::{JobMasterContext, JobMasterOptions};
 use super::watch::Peer;
+use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::{Adoption, GatewayError, GatewayResult, Verdict};
 use crate::small_map::SmallMap;
 
@@ -392,7 +393,8 @@ impl JobMasterActor {
                 if let Some(GatewayError::Outdated { epoch, .. }) = &error
                     && *epoch > self.calls.sender.epoch
                 {
-                    (self.on_higher_epoch)(Epoch::new(*epoch));
+                    let teller = format!("TaskManager {}", connection.task_manager);
+                    (self.on_higher_epoch)(Epoch::new(*epoch), &teller);
                 }
                 if let Some(event) = event {
                     self.note(event);

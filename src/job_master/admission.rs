@@ -17,10 +17,11 @@ impl JobMasterActor {
         &mut self,
         request: pb::RegisterTaskManagerRequest,
     ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
-        let sender = self.admit(request.sender.as_ref())?;
         let location = request.location.unwrap_or_default();
+        let task_manager = resource_id(&location.resource_id)?;
+        let sender = self.admit(request.sender.as_ref(), &task_manager)?;
         let connection = Connection {
-            task_manager: resource_id(&location.resource_id)?,
+            task_manager,
             registration: Registration::new(sender.registration),
         };
         let (executions, slots) = (request.executions, request.slots);
@@ -56,8 +57,8 @@ impl JobMasterActor {
         })
     }
 
-    /// Refuses a message of another term; one of a younger term ends this one.
-    fn admit(&self, sender: Option<&pb::Sender>) -> GatewayResult<pb::Sender> {
+    /// Refuses a message of another term. One of a younger term makes the election ask its store, which alone ends this one.
+    fn admit(&self, sender: Option<&pb::Sender>, from: &ResourceId) -> GatewayResult<pb::Sender> {
         let missing = || GatewayError::Invalid("the message names no sender".to_owned());
         let (sender, own) = (sender.ok_or_else(missing)?, &self.calls.sender);
         let outdated = |reason: String| GatewayError::Outdated {
@@ -71,7 +72,8 @@ impl JobMasterActor {
             )));
         }
         if sender.epoch > own.epoch {
-            (self.on_higher_epoch)(Epoch::new(sender.epoch));
+            let teller = format!("TaskManager {from}");
+            (self.on_higher_epoch)(Epoch::new(sender.epoch), &teller);
         }
         if sender.epoch != own.epoch {
             return Err(outdated(format!(
@@ -88,7 +90,8 @@ impl JobMasterActor {
         job: Option<&pb::JobScope>,
         task_manager: &str,
     ) -> GatewayResult<Connection> {
-        let sender = self.admit(sender)?;
+        let task_manager = resource_id(task_manager)?;
+        let sender = self.admit(sender, &task_manager)?;
         let own = self.core.job_incarnation();
         if let Some(job) = job.filter(|job| job.job_incarnation != own) {
             let reason = format!("job incarnation {}, this is {own}", job.job_incarnation);
@@ -97,7 +100,6 @@ impl JobMasterActor {
                 reason,
             });
         }
-        let task_manager = resource_id(task_manager)?;
         let registration = Registration::new(sender.registration);
         if let Some(peer) = self.peers.get_mut(&task_manager)
             && peer.registration == registration

@@ -135,7 +135,5 @@ pub use actor::JobMaster;
 pub use beginnings::Beginnings;
 pub use failover::FailoverStrategy;
 pub use handle::JobMasterHandle;
-pub use options::{
-    CommitError, JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter, StopFirst,
-};
+pub use options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, StopFirst};
 pub use restart::RestartStrategy;

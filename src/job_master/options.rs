@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tanist_ha::clock::millis;
-use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 
 use super::beginnings::Beginnings;
@@ -14,6 +13,7 @@ use super::core::CoreOptions;
 use super::failover::FailoverStrategy;
 use super::restart::RestartStrategy;
 use crate::gateway::blobs::ServedBlobs;
+use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::persistence::JobStateStore;
 use crate::gateway::refusals::Refusals;
 use crate::gateway::{Connector, ResourceRequirementsGateway};
@@ -131,9 +131,6 @@ pub enum CommitError {
     Refused(String),
 }
 
-/// Called with an epoch above the own one that somebody named: the own term is over.
-pub type OnHigherEpoch = Arc<dyn Fn(Epoch) + Send + Sync>;
-
 /// The job, the term that it is in, and who the JobMaster works with.
 pub struct JobMasterContext {
     /// What is executed.
@@ -156,7 +153,7 @@ pub struct JobMasterContext {
     pub refusals: Arc<dyn Refusals>,
     /// Commits sinks.
     pub committer: Arc<dyn SinkCommitter>,
-    /// Ends the term when a younger one is heard of.
+    /// Told of younger terms that others name.
     pub on_higher_epoch: OnHigherEpoch,
     /// Serves a graph that is too large for messages, while this JobMaster lives.
     pub blobs: ServedBlobs,

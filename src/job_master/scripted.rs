@@ -14,8 +14,9 @@ use tanist_proto::v1::ExecutionState;
 use super::RestartStrategy;
 use super::testing::{graph_of, submitted};
 use super::{Beginnings, JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions};
-use super::{CommitError, SinkCommitter, options::OnHigherEpoch};
+use super::{CommitError, SinkCommitter};
 use crate::gateway::blobs::{BlobGateway, ServedBlobs};
+use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::persistence::MemoryJobStateStore;
 use crate::gateway::refusals::Refusals;
 use crate::gateway::{
@@ -284,6 +285,7 @@ pub(super) fn sender(registration: u64) -> pb::Sender {
         cluster_incarnation: "c".to_owned(),
         epoch: 3,
         registration,
+        ..pb::Sender::default()
     }
 }
 
@@ -325,7 +327,7 @@ impl Fixture {
         let surroundings = Arc::new(surroundings);
         let deposed_by = Arc::new(Mutex::new(None));
         let heard = deposed_by.clone();
-        let on_higher_epoch: OnHigherEpoch = Arc::new(move |epoch| *lock(&heard) = Some(epoch));
+        let on_higher_epoch: OnHigherEpoch = Arc::new(move |epoch, _| *lock(&heard) = Some(epoch));
         let context = JobMasterContext {
             graph: graph.clone().into(),
             is_recovered: !state.regions.is_empty(),

@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
 
 use crate::dispatcher::RecoveredJobs;
+use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::{Connector, GatewayError};
 use crate::job_master::JobMasterHandle;
 
@@ -81,7 +82,7 @@ pub(super) struct DialServices {
     pub jobs: Vec<pb::JobScope>,
     /// `heartbeat.timeout`: as long as the tasks of a TaskExecutor that is missing are awaited.
     pub patience: Duration,
-    pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
+    pub on_higher_epoch: OnHigherEpoch,
     pub awaiting: Awaiting,
 }
 
@@ -168,6 +169,7 @@ async fn dial_one(
     let gateway = services.connector.task_executor(address);
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     let mut bound = FIRST_TIMEOUT;
+    let mut was_refused = false;
     loop {
         let request = pb::AnnounceLeaderRequest {
             sender: Some(services.sender.clone()),
@@ -193,9 +195,18 @@ async fn dial_one(
             Ok(Err(GatewayError::Outdated { epoch, reason })) => {
                 info!(address, epoch, reason, "a TaskManager refuses this term");
                 if epoch > services.sender.epoch {
-                    (services.on_higher_epoch)(Epoch::new(epoch));
+                    let teller = format!("the TaskManager at {address}");
+                    (services.on_higher_epoch)(Epoch::new(epoch), &teller);
                 }
                 return;
+            }
+            Ok(Err(GatewayError::NotYet(reason))) => {
+                if !std::mem::replace(&mut was_refused, true) {
+                    info!(
+                        address,
+                        reason, "a TaskManager does not follow this term yet"
+                    );
+                }
             }
             Ok(Err(GatewayError::Unreachable { .. }))
                 if services.connector.is_abandoned(address).await =>

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use tanist_ha::election::Epoch;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
@@ -15,6 +14,7 @@ use super::dial::{self, Awaiting, DialServices, Placements};
 use super::peers::Reports;
 use crate::dispatcher::JobStore;
 use crate::gateway::blobs::ServedBlobs;
+use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::refusals::Refusals;
 use crate::gateway::{
     Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
@@ -35,7 +35,7 @@ pub(super) struct LauncherServices {
     pub connector: Arc<dyn Connector>,
     pub refusals: Arc<dyn Refusals>,
     pub committer: Arc<dyn SinkCommitter>,
-    pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
+    pub on_higher_epoch: OnHigherEpoch,
     /// Hears of each JobMaster of a recovered job.
     pub adoptions: Adoptions,
     /// Announces JobMasters, and knows who awaits tasks.

@@ -2,8 +2,8 @@
 //!
 //! To a JobManager each is a TaskManager: it is the real TaskExecutor with an RPC server, connections and registrations of its
 //! own, and answers the leader's dial. What is missing is the data plane: tasks run at once and for ever, touch no record, and
-//! what they would exchange is served nowhere. They share one watch of the store's leader, as if all were told of it at the
-//! same moment.
+//! what they would exchange is served nowhere. They share one watch of the store's leader, and the reads of it,
+//! as if all were told of it at the same moment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tanist_ha::clock::Clock;
 use tanist_ha::election::ProcessId;
-use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
@@ -24,7 +23,7 @@ use super::taskmanager::{
 };
 use super::{StartError, listen, settings};
 use crate::config::{ClusterOptions, Configuration};
-use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::fencing::{HighestEpoch, OwnStore};
 use crate::rpc::{RpcServer, Services, TonicConnector};
 use crate::task_executor::{
     IsolationGuard, RunningTask, TaskLauncher, TaskStart, TaskStatus, first_registration,
@@ -72,7 +71,7 @@ impl SimulatedTaskManagers {
     ) -> Result<SimulatedTaskManagers, StartError> {
         let options = Arc::new(configuration.options().clone());
         let process = ProcessId::new("simulated-task-managers");
-        let leaders = follow_store(options.clone(), process);
+        let store = follow_store(options.clone(), process);
         let mut simulated = SimulatedTaskManagers {
             running: JoinSet::new(),
             tasks: TaskCounts::default(),
@@ -80,7 +79,7 @@ impl SimulatedTaskManagers {
         };
         for index in 0..count {
             let id = format!("simulated-{index:05}");
-            simulated.start_one(&options, id, leaders.clone()).await?;
+            simulated.start_one(&options, id, store.clone()).await?;
         }
         Ok(simulated)
     }
@@ -105,7 +104,7 @@ impl SimulatedTaskManagers {
         &mut self,
         options: &Arc<ClusterOptions>,
         resource_id: String,
-        leaders: watch::Receiver<LeaderView>,
+        store: OwnStore,
     ) -> Result<(), StartError> {
         let manager = &options.taskmanager;
         let key = "taskmanager.rpc.port";
@@ -124,7 +123,7 @@ impl SimulatedTaskManagers {
             options,
             description: describe(location, options)?,
             highest_epoch: HighestEpoch::default(),
-            leaders,
+            store,
             records: Arc::new(StoredJobRecords::of(options.ha.clone())),
             connector: Arc::new(TonicConnector::new(settings::rpc(options))),
             launcher: Arc::new(EndlessTasks(self.tasks.clone())),

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use rustix::process::{Signal, getpid, kill_process};
 
-use tanist_ha::election::ProcessId;
+use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
@@ -27,8 +28,8 @@ use super::worker::{Wanted, until_unwanted};
 use super::{ha, settings};
 use crate::config::{ClusterOptions, Configuration, HaOptions, MemoryContradiction};
 use crate::dataflow::{Exchange, ExchangeOptions, TaskHost, TaskRuntime};
-use crate::gateway::fencing::HighestEpoch;
-use crate::gateway::{Connector, JobRecords};
+use crate::gateway::fencing::{HighestEpoch, OwnStore};
+use crate::gateway::{Connector, JobRecords, NoAnswer};
 use crate::rpc::{RpcServer, Services, TonicConnector};
 use crate::task_executor::{
     Fatal, IsolationGuard, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
@@ -194,11 +195,11 @@ impl TaskManager {
     pub async fn run(self, stop: CancellationToken) -> Result<(), TaskManagerFailure> {
         let process = ProcessId::new(self.description.location.resource_id.as_str());
         let wanted = self.wanted();
-        let leaders = follow_store(self.options.clone(), process);
+        let store = follow_store(self.options.clone(), process);
         let connector: Arc<dyn Connector> =
             Arc::new(TonicConnector::new(settings::rpc(&self.options)));
         let host = self.host.fetching_from(Arc::new(LeadersUploads {
-            leaders: leaders.clone(),
+            leaders: store.leaders(),
             connector: connector.clone(),
             ask_timeout: self.options.rpc.ask_timeout,
         }));
@@ -210,7 +211,7 @@ impl TaskManager {
             options: &self.options,
             description: self.description.clone(),
             highest_epoch: self.highest_epoch.clone(),
-            leaders,
+            store,
             records: Arc::new(StoredJobRecords::of(self.options.ha.clone())),
             connector,
             launcher: Arc::new(TaskRuntime::new(
@@ -325,7 +326,7 @@ pub(super) struct ExecutorServices<'a> {
     pub options: &'a ClusterOptions,
     pub description: TaskExecutorDescription,
     pub highest_epoch: HighestEpoch,
-    pub leaders: watch::Receiver<LeaderView>,
+    pub store: OwnStore,
     pub records: Arc<dyn JobRecords>,
     pub connector: Arc<dyn Connector>,
     pub launcher: Arc<dyn TaskLauncher>,
@@ -340,7 +341,7 @@ pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
         options,
         TaskExecutorServices {
             connector: services.connector,
-            leaders: services.leaders,
+            store: services.store,
             highest_epoch: services.highest_epoch,
             records: services.records,
             launcher: services.launcher,
@@ -370,29 +371,56 @@ fn guard_isolation(guard: IsolationGuard) {
     }
 }
 
-/// What the store says of the leader, once the store can be reached. A leader that dials before that is followed all the same.
-pub(super) fn follow_store(
-    options: Arc<ClusterOptions>,
-    process: ProcessId,
-) -> watch::Receiver<LeaderView> {
-    let (known, leaders) = watch::channel(LeaderView::default());
+/// What the store says of the leader, once the store can be reached.
+pub(super) fn follow_store(options: Arc<ClusterOptions>, process: ProcessId) -> OwnStore {
+    let known = watch::Sender::new(LeaderView::default());
+    let opened = watch::Sender::new(None);
+    let store = OwnStore::start(known.clone(), read_with(opened.subscribe()));
     tokio::spawn(async move {
         let following = async {
             let driver = ha::observe(&options.ha, &process, &watch::Sender::new(None)).await;
-            let mut views = retrieval::follow(driver.observed());
-            loop {
-                known.send_replace(views.borrow_and_update().clone());
-                if views.changed().await.is_err() {
-                    return;
-                }
-            }
+            opened.send_replace(Some(driver.clone()));
+            follow_driver(&*driver, &known).await;
         };
         tokio::select! {
             () = following => {}
             () = known.closed() => {}
         }
     });
-    leaders
+    store
+}
+
+/// Hands on what a driver watches. What a read has shown meanwhile is not taken back.
+pub(super) async fn follow_driver(driver: &dyn ElectionDriver, known: &watch::Sender<LeaderView>) {
+    let mut views = retrieval::follow(driver.observed());
+    loop {
+        let view = views.borrow_and_update().clone();
+        known.send_if_modified(|known| {
+            let is_news = view.epoch >= known.epoch && *known != view;
+            if is_news {
+                *known = view;
+            }
+            is_news
+        });
+        if views.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads by the driver, once there is one.
+pub(super) fn read_with(
+    opened: watch::Receiver<Option<Arc<dyn ElectionDriver>>>,
+) -> impl Fn() -> BoxFuture<'static, Result<LeaderView, NoAnswer>> {
+    move || {
+        let driver = opened.borrow().clone();
+        Box::pin(async move {
+            let driver = driver.ok_or_else(|| NoAnswer("it is not open yet".to_owned()))?;
+            let view = driver.read().await;
+            let view = view.map_err(|error| NoAnswer(error.to_string()))?;
+            Ok(LeaderView::from(&view))
+        })
+    }
 }
 
 /// What the host lets a TaskManager have.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tanist_ha::clock::wall_clock_ms;
-use tanist_ha::election::{Epoch, LeaderSession};
+use tanist_ha::election::LeaderSession;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::keys::Kind;
@@ -50,6 +50,7 @@ use crate::config::ClusterOptions;
 use crate::dispatcher::{Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
+use crate::gateway::fencing::{OnHigherEpoch, sender_of};
 use crate::gateway::refusals::Refusals;
 use crate::resource_manager::workers::{ResourceManagerDriver, WorkerRecord, recorded_workers};
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
@@ -387,6 +388,8 @@ fn start_components(
                 cluster_id: options.ha.cluster_id.to_string(),
                 incarnation: session.incarnation().clone(),
                 epoch: session.epoch(),
+                holder: session.holder().clone(),
+                store: session.store().cloned(),
             },
             on_higher_epoch: on_higher_epoch.clone(),
             workers,
@@ -456,16 +459,17 @@ fn dial_services(services: &TermServices, session: &LeaderSession) -> DialServic
 
 /// How this term names itself.
 fn sender(session: &LeaderSession) -> pb::Sender {
-    pb::Sender {
-        cluster_incarnation: session.incarnation().to_string(),
-        epoch: session.epoch().get(),
-        registration: 0,
-    }
+    sender_of(
+        session.incarnation(),
+        session.epoch(),
+        session.holder(),
+        session.store(),
+    )
 }
 
-fn on_higher_epoch(services: &TermServices) -> Arc<dyn Fn(Epoch) + Send + Sync> {
+fn on_higher_epoch(services: &TermServices) -> OnHigherEpoch {
     let election = services.ha.election.clone();
-    Arc::new(move |epoch| election.told(epoch, "another process".to_owned()))
+    Arc::new(move |epoch, teller| election.told(epoch, teller.to_owned()))
 }
 
 fn millis(since: tokio::time::Instant) -> f64 {

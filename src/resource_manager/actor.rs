@@ -19,6 +19,7 @@ use super::core::{Connection, Contact, Core, Effect};
 use super::slot_manager::{Shortage, SlotRequest, Turn};
 use super::workers::acting::WorkerEvent;
 use super::{Options, ResourceManagerServices, workers};
+use crate::gateway::fencing::sender_of;
 use crate::gateway::refusals::{self, Question};
 use crate::gateway::{
     Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceOverview,
@@ -273,7 +274,9 @@ impl Actor {
                 } => self.judge(to, reason, question),
                 Effect::Worker(effect) => self.act(effect),
                 Effect::Judged { job, verdict } => self.judged(job, verdict),
-                Effect::HigherEpoch(epoch) => (self.services.on_higher_epoch)(epoch),
+                Effect::HigherEpoch { epoch, teller } => {
+                    (self.services.on_higher_epoch)(epoch, &teller);
+                }
             }
         }
         if let Some(shortages) = self.core.take_changed_shortages() {
@@ -390,9 +393,13 @@ impl Actor {
     fn sender(&self, to: &Connection) -> pb::Sender {
         let term = self.core.term();
         pb::Sender {
-            cluster_incarnation: term.incarnation.to_string(),
-            epoch: term.epoch.get(),
             registration: to.registration,
+            ..sender_of(
+                &term.incarnation,
+                term.epoch,
+                &term.holder,
+                term.store.as_ref(),
+            )
         }
     }
 }

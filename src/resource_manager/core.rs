@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tanist_ha::clock::millis;
-use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_ha::election::{ClusterIncarnation, Epoch, StoreIdentity, TermHolder};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::WorkerResourceSpec;
 use tanist_proto::v1 as pb;
@@ -38,6 +38,10 @@ pub struct Term {
     pub incarnation: ClusterIncarnation,
     /// The term's epoch.
     pub epoch: Epoch,
+    /// Who holds it.
+    pub holder: TermHolder,
+    /// The identity of the store that it was taken in.
+    pub store: Option<StoreIdentity>,
 }
 
 /// A registered TaskExecutor.
@@ -160,7 +164,7 @@ impl Core {
                 }));
                 return;
             }
-            Err(error) => return self.call_failed(&error),
+            Err(error) => return self.call_failed(to, &error),
         };
         worker.last_heartbeat = now;
         worker.refused.reached();
@@ -209,7 +213,7 @@ impl Core {
             Ok(answer) => slot_outcome(&to.worker, answer),
             Err(GatewayError::Unreachable { .. }) => RequestOutcome::Refused,
             Err(error) => {
-                self.call_failed(&error);
+                self.call_failed(to, &error);
                 if error.is_retryable() {
                     RequestOutcome::Unknown
                 } else {
@@ -425,11 +429,14 @@ impl Core {
         (worker.registration == to.registration).then_some(worker)
     }
 
-    fn call_failed(&mut self, error: &GatewayError) {
+    fn call_failed(&mut self, to: &Connection, error: &GatewayError) {
         if let GatewayError::Outdated { epoch, .. } = error
             && *epoch > self.term.epoch.get()
         {
-            self.effects.push(Effect::HigherEpoch(Epoch::new(*epoch)));
+            self.effects.push(Effect::HigherEpoch {
+                epoch: Epoch::new(*epoch),
+                teller: format!("TaskManager {}", to.worker),
+            });
         }
     }
 

@@ -85,6 +85,11 @@ pub enum Effect {
         /// What.
         verdict: Option<Unfulfillable>,
     },
-    /// This term is over.
-    HigherEpoch(Epoch),
+    /// Somebody names a younger term.
+    HigherEpoch {
+        /// Which.
+        epoch: Epoch,
+        /// Who names it.
+        teller: String,
+    },
 }

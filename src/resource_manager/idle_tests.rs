@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, TermHolder};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
@@ -72,6 +72,8 @@ impl World {
             cluster_id: "test".to_owned(),
             incarnation: ClusterIncarnation::new("c1"),
             epoch: Epoch::new(5),
+            holder: TermHolder::starting(ProcessId::new("jm")),
+            store: None,
         };
         let record = WorkerRecord {
             driver: "test".to_owned(),

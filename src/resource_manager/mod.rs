@@ -67,7 +67,6 @@ pub mod workers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_ha::election::Epoch;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -81,6 +80,7 @@ use self::workers::WorkersServices;
 use self::workers::acting::Acts;
 use self::workers::core::{Starter, Workers};
 use crate::gateway::Connector;
+use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::refusals::Refusals;
 
 /// Intervals and limits. The defaults are Flink's, but for `requirement_check_delay`.
@@ -125,9 +125,6 @@ impl Default for Options {
     }
 }
 
-/// Told that a younger term exists: ends the term. Called from the actor, so it must not wait.
-pub type OnHigherEpoch = Arc<dyn Fn(Epoch) + Send + Sync>;
-
 /// What a ResourceManager needs from its process.
 pub struct ResourceManagerServices {
     /// The way to TaskExecutors.
@@ -136,7 +133,7 @@ pub struct ResourceManagerServices {
     pub refusals: Arc<dyn Refusals>,
     /// The term that it is part of.
     pub term: Term,
-    /// Ends the term.
+    /// Told of younger terms.
     pub on_higher_epoch: OnHigherEpoch,
     /// Starts TaskExecutors; none: that is somebody else's business.
     pub workers: Option<WorkersServices>,

@@ -19,6 +19,9 @@ use crate::gateway::registration::Answer;
 use crate::gateway::{Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
 use crate::telemetry::version;
 
+/// What is told of a name from outside.
+const LONGEST_NAME: usize = 100;
+
 impl Core {
     /// Registers a TaskExecutor.
     pub fn register(
@@ -39,7 +42,8 @@ impl Core {
             )));
         }
         // First of all: who does not lead any more rejects nobody for good.
-        self.check_epoch(sender.epoch)?;
+        let of = request.location.as_ref();
+        self.check_epoch(sender.epoch, || registrant(of))?;
         if let Some(reason) = self.misfit(&request) {
             return Ok(Answer::Rejection(reason));
         }
@@ -181,7 +185,7 @@ impl Core {
         job: JobId,
         id: JobMasterId,
     ) -> GatewayResult<Option<JobMasterId>> {
-        self.check_epoch(id.epoch.get())?;
+        self.check_epoch(id.epoch.get(), || "a JobMaster".to_owned())?;
         let replaced = match self.job_masters.register(now, job, id) {
             Ok(replaced) => replaced,
             Err(Superseded { present }) => {
@@ -207,7 +211,7 @@ impl Core {
             job_master: id,
             ..
         } = requirements;
-        self.check_epoch(id.epoch.get())?;
+        self.check_epoch(id.epoch.get(), || "a JobMaster".to_owned())?;
         match self.job_masters.hear(now, job, id) {
             Heard::Registered => {}
             Heard::Unknown => {
@@ -267,10 +271,10 @@ impl Core {
             let reason = format!("cluster incarnation {}", sender.cluster_incarnation);
             return Err(self.outdated(reason));
         }
-        self.check_epoch(sender.epoch)?;
         let worker: ResourceId = resource_id
             .parse()
             .map_err(|error| invalid(&format!("{error}")))?;
+        self.check_epoch(sender.epoch, || format!("TaskManager {worker}"))?;
         match self.workers.get(&worker) {
             Some(known) if known.registration == sender.registration => Ok(worker),
             Some(_) | None => Err(self.outdated(format!(
@@ -280,19 +284,29 @@ impl Core {
         }
     }
 
-    fn check_epoch(&mut self, number: u64) -> GatewayResult<()> {
+    /// A younger term that somebody names makes the election ask its store, which alone ends this one.
+    fn check_epoch(&mut self, number: u64, teller: impl FnOnce() -> String) -> GatewayResult<()> {
         let epoch = Epoch::new(number);
         if epoch == self.term.epoch {
             return Ok(());
         }
         if epoch > self.term.epoch {
-            self.effects.push(Effect::HigherEpoch(epoch));
+            let teller = teller();
+            self.effects.push(Effect::HigherEpoch { epoch, teller });
         }
         Err(self.outdated(format!(
             "epoch {epoch}, but this is epoch {}",
             self.term.epoch
         )))
     }
+}
+
+/// Who registers, as it names itself: text from outside.
+fn registrant(location: Option<&pb::TaskManagerLocation>) -> String {
+    let escaped = |text: &str| text.escape_debug().take(LONGEST_NAME).collect::<String>();
+    let of = location.map(|of| (escaped(&of.resource_id), escaped(&of.rpc_address)));
+    let (id, address) = of.unwrap_or_default();
+    format!("TaskManager {id} at {address}")
 }
 
 fn superseded(job: JobId, id: JobMasterId, present: JobMasterId) -> String {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, TermHolder};
 use tanist_proto::id::JobId;
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
@@ -196,8 +196,10 @@ pub(super) fn start_with(refusals: Arc<dyn Refusals>) -> Cluster {
             cluster_id: "test".to_owned(),
             incarnation: ClusterIncarnation::new("c1"),
             epoch: Epoch::new(5),
+            holder: TermHolder::starting(ProcessId::new("jm")),
+            store: None,
         },
-        on_higher_epoch: Arc::new(move |epoch| sender.try_send(epoch).expect("there is room")),
+        on_higher_epoch: Arc::new(move |epoch, _| sender.try_send(epoch).expect("there is room")),
         workers: None,
     };
     Cluster {
@@ -217,6 +219,7 @@ pub(super) fn registration(
             cluster_incarnation: "c1".to_owned(),
             epoch,
             registration: number,
+            ..pb::Sender::default()
         }),
         location: Some(pb::TaskManagerLocation {
             resource_id: "tm".to_owned(),

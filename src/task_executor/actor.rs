@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
@@ -145,7 +146,14 @@ impl Actor {
     }
 
     pub(super) async fn run(mut self) {
-        self.follow_leader();
+        let mut leaders = self.services.store.leaders();
+        let mut terms = self.services.highest_epoch.subscribe();
+        let highest = self.services.highest_epoch.clone();
+        self.calls.spawn(async move {
+            highest.recheck().await;
+            Called::Watched
+        });
+        self.follow_leader(&mut leaders);
         let mut is_followed = true;
         let mut absence = Absence::new(self.options.registration_timeout, Instant::now());
         let mut questions = self.services.launcher.questions();
@@ -169,10 +177,16 @@ impl Actor {
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => break None,
-                changed = self.services.leaders.changed(), if is_followed => match changed {
-                    Ok(()) => self.follow_leader(),
+                changed = leaders.changed(), if is_followed => match changed {
+                    Ok(()) => self.follow_leader(&mut leaders),
                     Err(_ended) => is_followed = false,
                 },
+                Ok(()) = terms.changed() => {
+                    // Who was believed may be followed no more: then the store's leader is.
+                    if self.core.term_changed(&terms.borrow_and_update()) {
+                        self.follow_leader(&mut leaders);
+                    }
+                }
                 Some(called) = self.calls.join_next() => self.called(called),
                 () = at(deadline) => self.core.on_time(Instant::now()),
                 Ok(()) = kept_outputs.changed(), if self.core.is_draining() => {}
@@ -191,8 +205,8 @@ impl Actor {
         self.calls.shutdown().await;
     }
 
-    fn follow_leader(&mut self) {
-        let view = self.services.leaders.borrow_and_update().clone();
+    fn follow_leader(&mut self, leaders: &mut watch::Receiver<LeaderView>) {
+        let view = leaders.borrow_and_update().clone();
         self.core.leader_changed(Instant::now(), view);
     }
 

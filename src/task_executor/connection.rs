@@ -103,6 +103,7 @@ impl Connection {
             cluster_incarnation: incarnation.map(ToString::to_string).unwrap_or_default(),
             epoch: self.epoch.get(),
             registration: self.registration,
+            ..pb::Sender::default()
         }
     }
 

@@ -27,7 +27,7 @@ use super::launcher::{TaskStart, TaskStatus};
 use super::slot_table::{SlotHolder, SlotTable};
 use super::superseding::Asking;
 use super::{Fatal, Options, TaskExecutorDescription};
-use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::fencing::{Contradicted, HighestEpoch};
 
 /// Whom a connection leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,6 +149,8 @@ pub struct Core {
     pub(super) highest: HighestEpoch,
     pub(super) last_registration: u64,
     pub(super) leader: Option<Leader>,
+    /// The last belief that the store has contradicted.
+    pub(super) contradicted: Option<Contradicted>,
     /// When a leader was last heard, or heard of.
     pub(super) heard_of_leader: Instant,
     /// Whether the store, or a leader itself, names somebody to follow.
@@ -186,6 +188,7 @@ impl Core {
             highest,
             last_registration: first_registration,
             leader: None,
+            contradicted: None,
             heard_of_leader: now,
             is_led: true,
             heard_of_store: now,

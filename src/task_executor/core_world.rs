@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tanist_ha::clock::Clock;
-use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, TermHolder};
+use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -18,8 +19,32 @@ use tokio::time::Instant;
 use super::core::{Core, Effect, Target, TaskKey};
 use super::testing::description;
 use super::{HighestEpoch, IsolationGuard, Options};
+use crate::gateway::fencing::sender_of;
 use crate::gateway::registration::Registered;
 use crate::gateway::{GatewayError, GatewayResult, JobStanding, JobStandings, NoAnswer};
+
+fn holder(epoch: u64) -> TermHolder {
+    TermHolder {
+        process: ProcessId::new(format!("jm{epoch}")),
+        start: "1".to_owned(),
+    }
+}
+
+/// How the leader of an epoch names itself.
+pub(super) fn leaders_sender(epoch: u64) -> pb::Sender {
+    let incarnation = ClusterIncarnation::new("c1");
+    sender_of(&incarnation, Epoch::new(epoch), &holder(epoch), None)
+}
+
+/// What the store shows in an epoch.
+pub(super) fn shown(epoch: u64) -> LeaderView {
+    LeaderView {
+        incarnation: Some(ClusterIncarnation::new("c1")),
+        epoch: Epoch::new(epoch),
+        holder: Some(holder(epoch)),
+        ..LeaderView::default()
+    }
+}
 
 /// The core, and what the outside world saw of it.
 pub(super) struct World {
@@ -42,8 +67,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new() -> World {
         let highest = HighestEpoch::default();
-        let cluster = ClusterIncarnation::new("c1");
-        highest.observe(&cluster, Epoch::new(1)).expect("the first");
+        highest.follow(&shown(1)).expect("the first");
         let now = Instant::now();
         World {
             now,
@@ -67,8 +91,13 @@ impl World {
         }
     }
 
+    /// How a leader names itself to whom it knows by this registration.
     pub(super) fn sender(&self, which: usize) -> Option<pb::Sender> {
-        self.senders.get(which).cloned()
+        let registered = self.senders.get(which)?;
+        Some(pb::Sender {
+            registration: registered.registration,
+            ..leaders_sender(registered.epoch)
+        })
     }
 
     /// Nobody who has not the youngest epoch and the last registration of a connection is heard.
@@ -114,6 +143,10 @@ impl World {
         let is_believed = epoch >= self.epoch && !ended;
         let answer = standings.ok_or_else(|| NoAnswer("a test says so".to_owned()));
         self.core.store_answered(self.now, answer);
+        // Who holds the epoch is read before anything of it counts.
+        let youngest = self.core.highest.heard().epoch.get();
+        let followed = self.core.highest.follow(&shown(youngest));
+        prop_assert!(followed.is_ok(), "the store shows the youngest epoch");
         self.run_effects()?;
         let superseded = self.running.iter().filter(|(task, _)| {
             let generation = generation.filter(|_| is_believed);

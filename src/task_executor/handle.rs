@@ -1,4 +1,7 @@
-//! A cheap clone to the TaskExecutor of this process. No logic.
+//! A cheap clone to the TaskExecutor of this process.
+//!
+//! A leader's message waits here until its term is proven, so that the actor only compares: nothing of a message whose term is not
+//! proven gets to it.
 
 use async_trait::async_trait;
 use tanist_ha::ask::{Unanswered, ask};
@@ -6,17 +9,19 @@ use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
 use super::actor::{Message, Reply, Request};
+use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{GatewayError, GatewayResult, TaskExecutorGateway};
 
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct TaskExecutorHandle {
     mailbox: mpsc::Sender<Message>,
+    terms: HighestEpoch,
 }
 
 impl TaskExecutorHandle {
-    pub(super) fn new(mailbox: mpsc::Sender<Message>) -> TaskExecutorHandle {
-        TaskExecutorHandle { mailbox }
+    pub(super) fn new(mailbox: mpsc::Sender<Message>, terms: HighestEpoch) -> TaskExecutorHandle {
+        TaskExecutorHandle { mailbox, terms }
     }
 
     pub(super) async fn tell<T>(
@@ -33,12 +38,14 @@ impl TaskExecutorHandle {
     }
 }
 
-/// Implements each method by asking the actor.
+/// Implements each method by asking the actor, once the message is valid and its term proven.
 macro_rules! ask {
-    ($($method:ident($request:ident) -> $answer:ident = $variant:ident;)*) => {
+    ($($method:ident($request:ident) -> $answer:ident = $variant:ident $(if $check:ident)?;)*) => {
         #[async_trait]
         impl TaskExecutorGateway for TaskExecutorHandle {
             $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
+                $($check(&request)?;)?
+                self.terms.prove(request.sender.as_ref()).await?;
                 self.ask(|reply| Request::$variant(request.into(), reply)).await
             })*
         }
@@ -55,7 +62,16 @@ ask! {
         -> HeartbeatFromResourceManagerResponse = ResourceManagerHeartbeat;
     heartbeat_from_job_master(HeartbeatFromJobMasterRequest)
         -> HeartbeatFromJobMasterResponse = JobMasterHeartbeat;
-    announce_leader(AnnounceLeaderRequest) -> AnnounceLeaderResponse = AnnounceLeader;
+    announce_leader(AnnounceLeaderRequest) -> AnnounceLeaderResponse = AnnounceLeader if names_address;
     disconnect_job_master(DisconnectJobMasterRequest) -> Ack = JobMasterGoodbye;
     disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack = ResourceManagerGoodbye;
+}
+
+/// A leader that can't be reached is not followed, whatever its term.
+fn names_address(request: &pb::AnnounceLeaderRequest) -> GatewayResult<()> {
+    if request.leader_rpc_address.is_empty() {
+        let reason = "the leader names no address".to_owned();
+        return Err(GatewayError::Invalid(reason));
+    }
+    Ok(())
 }

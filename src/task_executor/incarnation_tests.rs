@@ -41,7 +41,8 @@ async fn a_store_in_which_another_incarnation_of_the_cluster_is_led_is_fatal() {
         sender: Some(pb::Sender {
             cluster_incarnation: "c2".to_owned(),
             epoch: 9,
-            registration: 0,
+            process: "jm2".to_owned(),
+            ..pb::Sender::default()
         }),
         leader_rpc_address: "jm2:1".to_owned(),
         process: "jm2".to_owned(),

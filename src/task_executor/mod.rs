@@ -85,7 +85,6 @@ use std::time::Duration;
 
 use rand::Rng as _;
 use tanist_ha::clock::wall_clock_ms;
-use tanist_ha::retrieval::LeaderView;
 use tanist_proto::resources::WorkerResourceSpec;
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
@@ -96,7 +95,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::handle::TaskExecutorHandle;
 pub use self::isolation::IsolationGuard;
 pub use self::launcher::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
-use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::fencing::{HighestEpoch, OwnStore};
 use crate::gateway::registration::RegistrationOptions;
 use crate::gateway::{Connector, JobRecords};
 
@@ -207,9 +206,9 @@ impl fmt::Display for Fatal {
 pub struct TaskExecutorServices {
     /// The way to the leader.
     pub connector: Arc<dyn Connector>,
-    /// The leader, from retrieval.
-    pub leaders: watch::Receiver<LeaderView>,
-    /// The youngest term that this process has heard of.
+    /// The process's own store: who leads, and the proof of each term.
+    pub store: OwnStore,
+    /// The term that this process goes by.
     pub highest_epoch: HighestEpoch,
     /// Answers how jobs stand that no JobMaster speaks for.
     pub records: Arc<dyn JobRecords>,
@@ -240,6 +239,8 @@ impl TaskExecutor {
         let (fatal_sender, fatal) = watch::channel(None);
         let (presence_sender, presence) = watch::channel(Presence::default());
         let cancel = CancellationToken::new();
+        let terms = services.highest_epoch.clone();
+        terms.proven_by(services.store.clone());
         let core = core::Core::new(
             Instant::now(),
             options.clone(),
@@ -256,7 +257,7 @@ impl TaskExecutor {
             cancel: cancel.clone(),
         };
         let task = tokio::spawn(actor::Actor::new(options, services, core, channels).run());
-        let handle = TaskExecutorHandle::new(mailbox);
+        let handle = TaskExecutorHandle::new(mailbox, terms);
         TaskExecutor {
             handle,
             fatal,

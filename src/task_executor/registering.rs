@@ -1,7 +1,7 @@
 //! Whom a TaskExecutor follows, and where it registers with what. Pure, a part of [`super::core`].
 //!
 //! - Losing the ResourceManager or a JobMaster stops nothing: it registers again, with what it holds and runs.
-//! - The epoch is raised when a registration is sent, before the report that goes with it is built.
+//! - A leader is followed in a term that is proven, or believed while the store is silent: [`crate::gateway::fencing`].
 //! - What somebody at a leader's address denies, of a job or of a registration, ends nothing: an address may go over to another
 //!   cluster. The store decides about jobs ([`super::superseding`]), and it alone can name another incarnation of the cluster.
 
@@ -18,16 +18,14 @@ use super::connection::Silence;
 use super::core::{Core, Effect, Leader, Target};
 use super::executions::Metrics;
 use super::slot_table::SlotState;
+use crate::gateway::fencing::Proof;
 use crate::gateway::registration::Registered;
 use crate::gateway::{GatewayError, GatewayResult};
 
 impl Core {
     /// The store names a leader, or none. Its term counts like a message of it.
     pub fn leader_changed(&mut self, now: Instant, view: LeaderView) {
-        let refusal = view
-            .incarnation
-            .as_ref()
-            .and_then(|incarnation| self.highest.observe(incarnation, view.epoch).err());
+        let refusal = self.highest.follow(&view).err();
         if let Some(refusal) = &refusal {
             tracing::warn!(%refusal, "the store's leader is not followed");
             self.check_incarnation(&view);
@@ -56,12 +54,7 @@ impl Core {
         now: Instant,
         request: &pb::AnnounceLeaderRequest,
     ) -> GatewayResult<pb::AnnounceLeaderResponse> {
-        // From here on everything of an older epoch is refused, whether or not this leader is ever confirmed.
         let epoch = self.highest.admit(request.sender.as_ref())?;
-        if request.leader_rpc_address.is_empty() {
-            let reason = "the leader names no address".to_owned();
-            return Err(GatewayError::Invalid(reason));
-        }
         tracing::debug!(%epoch, process = request.process, "dialled by a leader");
         let address = request.leader_rpc_address.clone();
         self.follow(now, Leader { epoch, address });
@@ -71,6 +64,39 @@ impl Core {
             resource_id,
             incarnation,
         })
+    }
+
+    /// The term that this process goes by has changed. Whether nobody is followed any more.
+    pub fn term_changed(&mut self, proof: &Proof) -> bool {
+        if let Some(shown) = proof.went_back() {
+            let proven = proof.proven();
+            self.effects.push(Effect::Fatal(Fatal::Refused(format!(
+                "the store went back from epoch {proven} to epoch {shown}: it was restored from a backup; the tasks of this \
+                 TaskManager are younger than its records; bring the former store back first, or start this process again: it \
+                 joins the cluster as it is"
+            ))));
+        }
+        let contradicted = proof.contradicted();
+        if contradicted == self.contradicted {
+            return false;
+        }
+        self.contradicted = contradicted;
+        let is_followed = |leader: &Leader| contradicted.is_some_and(|it| it.epoch == leader.epoch);
+        let Some(leader) = self.leader.take_if(|leader| is_followed(leader)) else {
+            return false;
+        };
+        tracing::warn!(epoch = %leader.epoch, address = leader.address, "follows a leader no more that the store does not know");
+        self.is_led = false;
+        self.slots.stop_all_timers();
+        self.resource_manager.end();
+        self.effects
+            .push(Effect::StopRegistering(Target::ResourceManager));
+        for (&job, known) in &mut self.jobs {
+            known.disconnect();
+            self.effects
+                .push(Effect::StopRegistering(Target::JobMaster(job)));
+        }
+        true
     }
 
     /// Somebody leads another incarnation of the cluster in this store: whoever belonged to the former one is refused.
@@ -322,7 +348,9 @@ impl Core {
         let unknown = || GatewayError::NotYet("the cluster's incarnation is not known".to_owned());
         let leader = self.leader.as_ref().ok_or_else(superseded)?;
         let incarnation = self.highest.heard().incarnation.ok_or_else(unknown)?;
-        self.highest.observe(&incarnation, leader.epoch)?;
+        if leader.epoch != self.highest.heard().epoch {
+            return Err(superseded());
+        }
         self.last_registration = self.last_registration.saturating_add(1);
         Ok((incarnation, leader.epoch, self.last_registration))
     }

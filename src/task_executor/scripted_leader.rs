@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
+use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId, TermHolder};
 use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 
 use super::scripted_gateways::{Heard, Script};
 use super::testing::{BOUND, JOB, TE, VERTEX, graph, scope};
+use crate::gateway::fencing::sender_of;
 use crate::gateway::{GatewayResult, LocalConnector, TaskExecutorGateway};
 
 /// A ResourceManager and a JobMaster of [`JOB`] at one address, in one term.
@@ -147,6 +148,14 @@ impl Leader {
     pub fn task_executor(&self) -> Arc<dyn TaskExecutorGateway> {
         use crate::gateway::Connector as _;
         self.connector.task_executor(TE)
+    }
+
+    /// Who holds its term.
+    pub fn holder(&self) -> TermHolder {
+        TermHolder {
+            process: ProcessId::new(self.address.as_str()),
+            start: "1".to_owned(),
+        }
     }
 
     pub fn information(&self) -> LeaderInformation {
@@ -357,10 +366,10 @@ impl Leader {
     }
 
     fn sender(&self, registration: u64) -> pb::Sender {
+        let incarnation = ClusterIncarnation::new("c1");
         pb::Sender {
-            cluster_incarnation: "c1".to_owned(),
-            epoch: self.epoch,
             registration,
+            ..sender_of(&incarnation, Epoch::new(self.epoch), &self.holder(), None)
         }
     }
 

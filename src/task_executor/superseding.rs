@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tanist_ha::clock::Moment;
-use tanist_ha::election::Epoch;
 use tanist_proto::id::{Generation, JobId};
 use tokio::time::Instant;
 
 use super::core::{Core, Effect, cancel};
 use super::executions::{ExecutionKey, Patience};
+use crate::gateway::fencing::Asked;
 use crate::gateway::{JobStanding, JobStandings, NoAnswer};
 
 /// Between two questions, and between the first doubt and the first one. Whoever asks adds a little at random.
@@ -37,8 +37,8 @@ pub enum Asking {
     InFlight {
         /// The jobs, each with the run of its connection when it was asked.
         asked: BTreeMap<JobId, u64>,
-        /// The youngest epoch that was heard of then.
-        heard: Epoch,
+        /// What was known of terms then.
+        heard: Asked,
         /// When that was.
         since: Instant,
         /// The same by the clock of isolated jobs.
@@ -68,7 +68,7 @@ impl Core {
                 let asked: BTreeMap<JobId, u64> = self.doubted(now).filter_map(of_run).collect();
                 self.effects
                     .push(Effect::AskStore(asked.keys().copied().collect()));
-                let heard = self.highest.heard().epoch;
+                let heard = self.highest.asked();
                 let since = now;
                 let asked_at = self.isolation_clock().now();
                 self.asking = Asking::InFlight {
@@ -115,16 +115,15 @@ impl Core {
                 return;
             }
         };
-        // The store's term counts like a message of it. Refused may be a term that was overtaken since the question, which
-        // changes nothing; but a store that knows less than was known then, or of another cluster, is not believed.
-        let observed = self
-            .highest
-            .observe(&standings.incarnation, standings.epoch);
+        // The store's term counts like its watch. It may have been overtaken since the question, which changes nothing; but a
+        // store that shows less than it had shown then, or is of another cluster, says nothing of jobs.
+        self.highest
+            .answered(&standings.incarnation, standings.epoch, &heard);
         let is_ours = self.highest.heard().incarnation.as_ref() == Some(&standings.incarnation);
-        if !is_ours || standings.epoch < heard {
-            let refusal = observed.err().map(|error| error.to_string());
+        if !is_ours || standings.epoch < heard.proven() {
             if std::mem::replace(&mut self.is_store_believed, false) {
-                tracing::error!(refusal, "what the store says of jobs is not believed");
+                let (incarnation, epoch) = (&standings.incarnation, standings.epoch);
+                tracing::error!(%incarnation, %epoch, "what the store says of jobs is not believed");
             }
             self.asked_in_vain(now, since);
             return;

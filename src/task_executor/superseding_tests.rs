@@ -125,7 +125,7 @@ async fn the_failover_timeout_starts_anew_whenever_the_store_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_knows_less_than_was_heard_of_is_not_believed() {
+async fn a_store_that_went_back_is_not_believed_and_is_fatal() {
     let (world, task) = leaderless().await;
     let cluster = ClusterIncarnation::new("c1");
     let heard = world.highest.observe(&cluster, Epoch::new(3));
@@ -133,6 +133,11 @@ async fn a_store_that_knows_less_than_was_heard_of_is_not_believed() {
     world.records.say(Some((2, JobStanding::Absent)));
     pass(Duration::from_secs(60)).await;
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
+    let fatal = tokio::time::timeout(BOUND, world.executor.fatal()).await;
+    let Ok(Fatal::Refused(reason)) = fatal else {
+        panic!("{fatal:?}");
+    };
+    assert!(reason.contains("from epoch 3 to epoch 2"), "{reason}");
     let took = stopped(&task).await;
     assert!(
         took > Duration::from_secs(200),
@@ -157,6 +162,7 @@ async fn a_leader_that_dials_is_registered_at_without_any_news_of_the_store() {
     world.records.say_generation(1, 1);
     pass(Duration::from_secs(30)).await;
     let (_, next) = Leader::start(&world.connector, "jm2:1", 2);
+    world.takes(&next);
     let start = Instant::now();
     let answer = next.announce().await.expect("a younger leader");
     assert_eq!(
@@ -186,6 +192,7 @@ async fn after_a_dial_the_old_terms_deployments_and_dials_are_refused() {
     old.offered().await;
     // A leader that dials and is never heard of again.
     let (_, next) = Leader::start(&world.connector, "jm2:1", 2);
+    world.takes(&next);
     world.connector.remove("jm2:1");
     next.announce().await.expect("a younger leader");
     let refused = old.submit(1, A1).await;

@@ -241,11 +241,21 @@ impl JobRecords for ScriptedRecords {
     }
 }
 
+/// What linearizable reads of the store show.
+#[derive(Debug)]
+pub enum Reads {
+    /// What the watch shows.
+    AsWatched,
+    /// More, or less, than the watch.
+    Show(LeaderView),
+}
+
 /// A TaskExecutor with two slots, and what surrounds it.
 pub struct World {
     pub connector: LocalConnector,
     pub executor: TaskExecutor,
     leaders: watch::Sender<LeaderView>,
+    pub reads: watch::Sender<Reads>,
     pub highest: HighestEpoch,
     pub launcher: Arc<ScriptedLauncher>,
     pub records: Arc<ScriptedRecords>,
@@ -270,7 +280,18 @@ impl World {
         options: Options,
     ) -> World {
         let connector = LocalConnector::default();
-        let (leaders, followed) = watch::channel(LeaderView::default());
+        let leaders = watch::Sender::new(LeaderView::default());
+        let reads = watch::Sender::new(Reads::AsWatched);
+        let store = OwnStore::start(leaders.clone(), {
+            let (reads, leaders) = (reads.clone(), leaders.clone());
+            move || {
+                let answer = match &*reads.borrow() {
+                    Reads::AsWatched => leaders.borrow().clone(),
+                    Reads::Show(view) => view.clone(),
+                };
+                std::future::ready(Ok(answer))
+            }
+        });
         let highest = HighestEpoch::default();
         let (sender, started) = mpsc::channel(64);
         let launcher = Arc::new(ScriptedLauncher {
@@ -287,7 +308,7 @@ impl World {
         let guard = IsolationGuard::new(Clock::tokio());
         let services = TaskExecutorServices {
             connector: Arc::new(connector.clone()),
-            leaders: followed,
+            store,
             highest_epoch: highest.clone(),
             records: records.clone(),
             launcher: runs,
@@ -301,6 +322,7 @@ impl World {
             connector,
             executor,
             leaders,
+            reads,
             highest,
             launcher,
             records,
@@ -311,13 +333,24 @@ impl World {
 
     /// The store names this leader, in this incarnation of the cluster.
     pub fn lead_in(&self, incarnation: &str, leader: &Leader) {
-        self.leaders.send_replace(LeaderView {
+        let view = LeaderView {
             incarnation: Some(ClusterIncarnation::new(incarnation)),
             epoch: Epoch::new(leader.epoch),
-            holder: None,
+            holder: Some(leader.holder()),
             store: None,
             leader: Some(leader.information()),
-        });
+        };
+        self.leaders.send_replace(view);
+    }
+
+    /// This leader has taken its epoch, which a read of the store shows and the watch does not show yet.
+    pub fn takes(&self, leader: &Leader) {
+        self.reads.send_replace(Reads::Show(LeaderView {
+            incarnation: Some(ClusterIncarnation::new("c1")),
+            epoch: Epoch::new(leader.epoch),
+            holder: Some(leader.holder()),
+            ..LeaderView::default()
+        }));
     }
 
     /// The store names this leader.

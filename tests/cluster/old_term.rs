@@ -213,7 +213,8 @@ async fn a_call_for_the_old_term_is_refused(
         sender: Some(pb::Sender {
             cluster_incarnation: incarnation.to_string(),
             epoch: first.epoch,
-            registration: 0,
+            process: "somebody".to_owned(),
+            ..pb::Sender::default()
         }),
         ..pb::HeartbeatFromResourceManagerRequest::default()
     };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tanist::gateway::fencing::HighestEpoch;
+use tanist::gateway::fencing::{HighestEpoch, OwnStore};
 use tanist::gateway::refusals::RefusalsCount;
 use tanist::gateway::{
     GatewayError, GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, JobRecords,
@@ -22,7 +22,7 @@ use tanist::task_executor::{
     self, IsolationGuard, RunningTask, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
     TaskLauncher, TaskStart,
 };
-use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
+use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId, TermHolder};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
@@ -170,6 +170,7 @@ impl Cluster {
     fn lead(&self, epoch: u64, job: JobId) -> (ResourceManager, Arc<TakingJobMaster>) {
         let address = format!("jm{epoch}:1");
         let incarnation = ClusterIncarnation::new("c1");
+        let holder = TermHolder::starting(ProcessId::new(address.as_str()));
         let services = ResourceManagerServices {
             connector: Arc::new(self.connector.clone()),
             refusals: Arc::new(RefusalsCount),
@@ -177,8 +178,10 @@ impl Cluster {
                 cluster_id: "test".to_owned(),
                 incarnation: incarnation.clone(),
                 epoch: Epoch::new(epoch),
+                holder: holder.clone(),
+                store: None,
             },
-            on_higher_epoch: Arc::new(|_| {}),
+            on_higher_epoch: Arc::new(|_, _| {}),
             workers: None,
         };
         let manager = ResourceManager::start(resource_manager::Options::default(), services);
@@ -199,7 +202,7 @@ impl Cluster {
         self.leaders.send_replace(LeaderView {
             incarnation: Some(incarnation),
             epoch: Epoch::new(epoch),
-            holder: None,
+            holder: Some(holder),
             store: None,
             leader: Some(leader),
         });
@@ -210,7 +213,7 @@ impl Cluster {
         let address = format!("{name}:1");
         let services = TaskExecutorServices {
             connector: Arc::new(self.connector.clone()),
-            leaders: self.leaders.subscribe(),
+            store: OwnStore::never_late(self.leaders.clone()),
             highest_epoch: self.highest.clone(),
             records: Arc::new(NoStore),
             launcher: Arc::new(NoTasks),

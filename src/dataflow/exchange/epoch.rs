@@ -1,7 +1,8 @@
-//! What the exchange shares with the rest of its TaskManager about terms: the highest epoch that anybody here has heard.
+//! What the exchange shares with the rest of its TaskManager about terms: the youngest epoch that its own store has shown.
 
 use std::fmt;
 
+use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 
 /// Why somebody's term is not accepted.
@@ -23,12 +24,17 @@ pub enum Refused {
         /// The one that was heard first.
         known: ClusterIncarnation,
     },
+    /// A younger term that this process's own store does not show.
+    #[error("{0}")]
+    Unproven(String),
 }
 
-/// The highest epoch that a process has heard, from any component.
+/// The youngest epoch that a process goes by, in all its components.
+#[async_trait]
 pub trait EpochGate: fmt::Debug + Send + Sync {
-    /// Accepts a term, and takes note of it if it is the youngest so far.
-    fn observe(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused>;
+    /// Accepts the youngest term. Waits a moment for the own store to show one that is younger still; what it does not show is
+    /// refused and changes nothing.
+    async fn admit(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused>;
 
     /// The youngest term so far. What this process says to others, it says in this term.
     fn highest(&self) -> Option<(ClusterIncarnation, Epoch)>;

@@ -112,7 +112,7 @@ pub(super) enum Verdict {
     Refused = 0,
     /// The schema and the records follow.
     Accepted = 1,
-    /// The producer is not there yet: ask again.
+    /// The producer is not there yet, or the consumer's term is not proven there yet: ask again.
     NotYet = 2,
     /// The consumer's term is over: ask again when it has heard of the younger one.
     StaleEpoch = 3,

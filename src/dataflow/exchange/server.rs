@@ -167,7 +167,7 @@ impl Server {
             )));
         }
         let (cluster, epoch) = hello.term();
-        self.observe(&cluster, epoch)?;
+        self.admit(&cluster, epoch).await?;
         if (&hello.resource_id, &hello.incarnation) != (&self.resource_id, &self.incarnation) {
             return Err(Answer::refused(format!(
                 "this is TaskManager {} in incarnation {}, not {} in {}",
@@ -199,7 +199,7 @@ impl Server {
             }
         };
         // The wait was long enough for a younger term to begin.
-        self.observe(&cluster, epoch)?;
+        self.admit(&cluster, epoch).await?;
         if !channel.attach(&readable) {
             return Err(Answer::refused("its consumer has come already"));
         }
@@ -210,15 +210,16 @@ impl Server {
         })
     }
 
-    fn observe(
+    async fn admit(
         &self,
         cluster: &tanist_ha::election::ClusterIncarnation,
         epoch: Epoch,
     ) -> Result<(), Answer> {
-        self.gate.observe(cluster, epoch).map_err(|refused| {
+        self.gate.admit(cluster, epoch).await.map_err(|refused| {
             let verdict = match refused {
                 Refused::Stale { .. } => Verdict::StaleEpoch,
                 Refused::OtherCluster { .. } => Verdict::Refused,
+                Refused::Unproven(_) => Verdict::NotYet,
             };
             Answer::new(verdict, refused.to_string())
         })

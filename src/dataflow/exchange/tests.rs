@@ -240,8 +240,18 @@ async fn a_term_that_is_over_is_not_served_until_the_consumer_hears_of_the_next(
         .gate
         .observe(&cluster(), Epoch::new(3))
         .expect("a younger term");
+    let waiting = tokio::time::timeout(Duration::from_millis(300), read(&mut gate));
+    assert!(
+        waiting.await.is_err(),
+        "epoch 3 was served though the producer's store does not show it"
+    );
+    assert_eq!(managers[0].gate.highest(), Some((cluster(), Epoch::new(2))));
+
+    managers[0]
+        .gate
+        .observe(&cluster(), Epoch::new(3))
+        .expect("its store shows it now");
     assert_eq!(read(&mut gate).await, Ok(vec![5]));
-    assert_eq!(managers[0].gate.highest(), Some((cluster(), Epoch::new(3))));
 }
 
 #[tokio::test]

@@ -30,14 +30,14 @@ use super::world::{Step, World, process_of};
 use crate::config::{ClusterOptions, Configuration, LoadOptions};
 use crate::gateway::LocalConnector;
 use crate::gateway::blobs::ServedBlobs;
-use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::fencing::{HighestEpoch, OwnStore, sender_of};
 use crate::process::ApplicationSetup;
 use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
 use crate::process::job_records::StoredJobRecords;
 use crate::process::sinks::Sinks;
 use crate::process::taskmanager::{
-    ExecutorServices, describe, exit_code, start_executor, until_it_ends,
+    ExecutorServices, describe, exit_code, follow_driver, read_with, start_executor, until_it_ends,
 };
 use crate::resource_manager::workers::ResourceManagerDriver;
 use crate::task_executor::{
@@ -62,7 +62,20 @@ pub(super) struct JobManagerLife {
 struct TaskManagerLife {
     life: String,
     executor: TaskExecutor,
-    _observer: MemoryElection,
+}
+
+/// The store of a process, by this driver.
+fn own_store(driver: Arc<dyn ElectionDriver>) -> OwnStore {
+    let known = watch::Sender::new(LeaderView::default());
+    let opened = watch::channel(Some(driver.clone())).1;
+    let store = OwnStore::start(known.clone(), read_with(opened));
+    tokio::spawn(async move {
+        tokio::select! {
+            () = follow_driver(&*driver, &known) => {}
+            () = known.closed() => {}
+        }
+    });
+    store
 }
 
 /// See the module.
@@ -315,15 +328,14 @@ impl TestCluster {
             ..describe(location, &self.options).expect("the memory adds up")
         };
         let process = ProcessId::new(name);
-        let observer = self.memory.observer_of(process.clone());
-        let leaders = ElectionDriver::observed(&observer);
+        let observer: Arc<dyn ElectionDriver> = Arc::new(self.memory.observer_of(process.clone()));
         let store = Arc::new(self.memory.store_of(process));
         let records = StoredJobRecords::opened(RecordStore::new(store, None, 0));
         let executor = start_executor(ExecutorServices {
             options: &self.options,
             description,
             highest_epoch: HighestEpoch::default(),
-            leaders: retrieval::follow(leaders),
+            store: own_store(observer),
             records: Arc::new(records),
             connector: Arc::new(self.connector.from_host(&life)),
             launcher,
@@ -337,11 +349,7 @@ impl TestCluster {
         };
         self.connector
             .put_task_executor(&format!("{name}:1"), Arc::new(observed));
-        let running = TaskManagerLife {
-            life,
-            executor,
-            _observer: observer,
-        };
+        let running = TaskManagerLife { life, executor };
         assert!(
             self.task_managers
                 .insert(name.to_owned(), running)
@@ -411,6 +419,14 @@ impl TestCluster {
 
     pub async fn leader(&self) -> String {
         self.leader_above(0).await
+    }
+
+    /// How the leader names itself to a TaskManager, before that has registered.
+    pub fn leaders_sender(&self) -> pb::Sender {
+        let view = self.leader_view();
+        let incarnation = view.incarnation.expect("somebody leads");
+        let holder = view.holder.expect("somebody leads");
+        sender_of(&incarnation, view.epoch, &holder, view.store.as_ref())
     }
 
     /// The epoch of the leader.

@@ -112,7 +112,7 @@ async fn a_job_that_is_canceled_while_a_task_manager_is_cut_off_ends_there_too()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dial_makes_up_for_a_store_that_tells_task_managers_nothing() {
+async fn task_managers_that_are_cut_off_from_their_store_alone_follow_the_next_leader() {
     let (mut cluster, _) = running(2).await;
     for name in ["tm1", "tm2", "tm3"] {
         cluster.memory.partition(&ProcessId::new(name));
@@ -123,7 +123,7 @@ async fn a_dial_makes_up_for_a_store_that_tells_task_managers_nothing() {
     cluster.leader_above(1).await;
     assert_eq!(cluster.until_running(JOB, 4).await, 1, "adopted");
     assert!(
-        start.elapsed() < Duration::from_millis(100),
+        start.elapsed() < Duration::from_millis(400),
         "took {:?}",
         start.elapsed()
     );

@@ -7,6 +7,7 @@ mod careful;
 mod coordinators;
 mod crashes;
 mod draining;
+mod forged;
 mod isolation;
 mod job_records;
 mod large_graphs;

@@ -90,19 +90,14 @@ async fn the_store_is_away_for_longer_than_a_lease_and_the_same_term_goes_on() {
 async fn a_task_manager_that_knows_a_younger_term_obeys_only_that() {
     let (cluster, old) = running().await;
     let executor = cluster.connector().task_executor("tm1:1");
-    let incarnation = cluster
-        .leader_view()
-        .incarnation
-        .expect("somebody leads")
-        .to_string();
+    let former = cluster.leaders_sender();
     cluster.memory.partition(&ProcessId::new(old.as_str()));
     cluster.leader_above(1).await;
     cluster.until_running(JOB, 4).await;
     for registration in 0..200 {
         let sender = Some(pb::Sender {
-            cluster_incarnation: incarnation.clone(),
-            epoch: 1,
             registration: u64::MAX - registration,
+            ..former.clone()
         });
         let request = pb::FreeSlotsRequest {
             sender,

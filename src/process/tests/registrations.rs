@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
+use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId, TermHolder};
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::MemoryCluster;
 use tanist_ha::retrieval::LeaderView;
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::{Configuration, LoadOptions};
-use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::fencing::{HighestEpoch, OwnStore};
 use crate::gateway::refusals::RefusalsCount;
 use crate::gateway::{
     Components, Connector as _, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
@@ -115,12 +115,10 @@ async fn a_task_manager_whose_clock_was_set_back_is_registered_at_once() {
 async fn a_task_manager_gives_slots_only_to_the_registration_that_counts() {
     let cluster = TestCluster::start(1, 1, 1).await;
     until_registered(&cluster, &["tm1"]).await;
-    let incarnation = cluster.leader_view().incarnation.expect("it is known");
     let request = pb::RequestSlotRequest {
         sender: Some(pb::Sender {
-            cluster_incarnation: incarnation.to_string(),
-            epoch: cluster.epoch(),
             registration: 1,
+            ..cluster.leaders_sender()
         }),
         slot: 0,
         job_id: JOB.to_string(),
@@ -187,6 +185,7 @@ impl TaskLauncher for NoTasks {
 async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_timeout() {
     let connector = LocalConnector::default();
     let (incarnation, epoch) = (ClusterIncarnation::new("c1"), Epoch::new(5));
+    let holder = TermHolder::starting(ProcessId::new("jm"));
     let options = Options::default();
     let (job_timeout, silence) = (options.job_timeout, options.heartbeat_timeout);
     let services = ResourceManagerServices {
@@ -196,8 +195,10 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
             cluster_id: "default".to_owned(),
             incarnation: incarnation.clone(),
             epoch,
+            holder: holder.clone(),
+            store: None,
         },
-        on_higher_epoch: Arc::new(|epoch| panic!("nobody is in epoch {epoch}")),
+        on_higher_epoch: Arc::new(|epoch, _| panic!("nobody is in epoch {epoch}")),
         workers: None,
     };
     let manager = ResourceManager::start(options, services);
@@ -210,10 +211,10 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
         addresses: [("rpc".to_owned(), "jm:1".to_owned())].into(),
         since_ms: 0,
     };
-    let (_leads, leaders) = watch::channel(LeaderView {
+    let leaders = watch::Sender::new(LeaderView {
         incarnation: Some(incarnation),
         epoch,
-        holder: None,
+        holder: Some(holder),
         store: None,
         leader: Some(leader),
     });
@@ -229,7 +230,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
     let services = TaskExecutorServices {
         records: Arc::new(StoredJobRecords::opened(RecordStore::new(empty, None, 0))),
         connector: Arc::new(connector.clone()),
-        leaders,
+        store: OwnStore::never_late(leaders),
         highest_epoch: HighestEpoch::default(),
         launcher: Arc::new(NoTasks),
         description: describe(location, configuration.options()).expect("it adds up"),

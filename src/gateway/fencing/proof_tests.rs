@@ -1,0 +1,351 @@
+//! Properties of the proof of terms, under messages of leaders and of liars, watches that are late, and reads that overlap: what a
+//! process goes by is what its store has shown, or what the store itself can still take back.
+
+use proptest::prelude::*;
+use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, StoreIdentity, TermHolder};
+
+use super::proof::*;
+
+/// What happens to a process.
+#[derive(Debug, Clone)]
+enum Step {
+    /// Somebody takes the next epoch.
+    Take,
+    /// The watch shows what the store held some epochs ago.
+    Watch { ago: u64 },
+    /// A read begins.
+    Ask,
+    /// The oldest read is answered with what the store held some epochs ago, but not before it began.
+    Answer { ago: u64 },
+    /// The holder of the youngest epoch speaks, from the store that it has.
+    Leader { silent: bool },
+    /// Somebody names an epoch of another one, or one that nobody took.
+    Liar {
+        above: i64,
+        names_store: bool,
+        silent: bool,
+    },
+    /// The store goes back to what it held some epochs ago.
+    Restore { ago: u64 },
+}
+
+fn steps(restores: bool) -> impl Strategy<Value = Vec<Step>> {
+    let restore = if restores { 1 } else { 0 };
+    let step = prop_oneof![
+        2 => Just(Step::Take),
+        2 => (0u64..4).prop_map(|ago| Step::Watch { ago }),
+        3 => Just(Step::Ask),
+        3 => (0u64..4).prop_map(|ago| Step::Answer { ago }),
+        3 => any::<bool>().prop_map(|silent| Step::Leader { silent }),
+        3 => (-2i64..4, any::<bool>(), any::<bool>())
+            .prop_map(|(above, names_store, silent)| Step::Liar { above, names_store, silent }),
+        restore => (1u64..4).prop_map(|ago| Step::Restore { ago }),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+struct Read {
+    asked: Asked,
+    /// What the store held when it began.
+    from: u64,
+    /// Whether what was believed then is contradicted by any answer.
+    liar_believed: bool,
+}
+
+struct World {
+    proof: Proof,
+    /// The youngest epoch of the store.
+    stored: u64,
+    /// No answer of the store that is still on its way shows more.
+    has_restored: bool,
+    reads: Vec<Read>,
+    /// Whether a liar is believed, as the store was silent and the liar named it.
+    liar_believed: bool,
+}
+
+fn incarnation() -> ClusterIncarnation {
+    ClusterIncarnation::new("c1")
+}
+
+fn holder(name: &str, epoch: u64) -> TermHolder {
+    TermHolder {
+        process: ProcessId::new(name),
+        start: epoch.to_string(),
+    }
+}
+
+fn store() -> Option<StoreIdentity> {
+    Some(StoreIdentity::new("s1"))
+}
+
+fn shown(epoch: u64) -> Shown {
+    Shown {
+        incarnation: (epoch > 0).then(incarnation),
+        epoch: Epoch::new(epoch),
+        details: Some(Details {
+            holder: Some(holder("jm", epoch)),
+            store: store(),
+        }),
+    }
+}
+
+fn claim(name: &str, epoch: u64, store: Option<StoreIdentity>) -> Claim {
+    Claim {
+        incarnation: incarnation(),
+        epoch: Epoch::new(epoch),
+        holder: Some(holder(name, epoch)),
+        store,
+    }
+}
+
+impl World {
+    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match *step {
+            Step::Take => self.stored += 1,
+            Step::Watch { ago } => {
+                let before = self.proof.youngest();
+                let _late = self.proof.show(&shown(self.stored.saturating_sub(ago)));
+                self.forget_liar();
+                prop_assert!(self.liar_gone_or(before), "a late watch took an epoch back");
+            }
+            Step::Ask => self.reads.push(Read {
+                asked: self.proof.asked(),
+                from: self.stored,
+                liar_believed: self.liar_believed,
+            }),
+            Step::Answer { ago } => self.answer(ago)?,
+            Step::Leader { silent } => {
+                let claim = claim("jm", self.stored, store());
+                self.hear(&claim, silent, true)?;
+            }
+            Step::Liar {
+                above,
+                names_store,
+                silent,
+            } => {
+                let epoch = self.stored.saturating_add_signed(above);
+                let named = match names_store {
+                    true => store(),
+                    false => Some(StoreIdentity::new("a copy")),
+                };
+                self.hear(&claim("liar", epoch, named), silent, false)?;
+            }
+            Step::Restore { ago } => {
+                self.stored = self.stored.saturating_sub(ago).max(1);
+                self.has_restored = true;
+                // What was on its way from the former store is lost.
+                self.reads.clear();
+            }
+        }
+        self.check()
+    }
+
+    /// A belief is over once the store has shown as much.
+    fn forget_liar(&mut self) {
+        self.liar_believed &= self.proof.is_believing();
+    }
+
+    fn liar_gone_or(&self, before: Epoch) -> bool {
+        self.proof.youngest() >= before || !self.proof.is_believing()
+    }
+
+    fn answer(&mut self, ago: u64) -> Result<(), TestCaseError> {
+        if self.reads.is_empty() {
+            return Ok(());
+        }
+        let read = self.reads.remove(0);
+        let shows = self
+            .stored
+            .saturating_sub(ago)
+            .max(read.from)
+            .min(self.stored);
+        let was_believing = self.proof.is_believing();
+        self.proof.answered(&shown(shows), &read.asked);
+        if read.liar_believed && self.liar_believed && was_believing {
+            let is_over = !self.proof.is_believing() || self.proof.youngest().get() > shows;
+            prop_assert!(is_over, "the store answered, and a liar is still believed");
+        }
+        self.forget_liar();
+        Ok(())
+    }
+
+    /// A message comes: what the gate does with it.
+    fn hear(&mut self, claim: &Claim, silent: bool, is_true: bool) -> Result<(), TestCaseError> {
+        let before = self.proof.clone();
+        let judgement = self.proof.judge(claim);
+        if !is_true && !self.liar_believed {
+            prop_assert!(
+                judgement != Judgement::Admitted,
+                "a liar was admitted: {claim:?}"
+            );
+        }
+        if judgement == Judgement::Unproven && silent && self.proof.believe(claim) {
+            prop_assert_eq!(self.proof.judge(claim), Judgement::Admitted);
+            prop_assert_eq!(self.proof.proven(), before.proven());
+            prop_assert_eq!(claim.store.clone(), store(), "another store was believed");
+            self.liar_believed = !is_true;
+            return Ok(());
+        }
+        prop_assert_eq!(
+            &self.proof,
+            &before,
+            "a message that was not believed changed something"
+        );
+        if judgement == Judgement::Unproven {
+            // The gate asks, and nobody takes an epoch meanwhile.
+            let asked = self.proof.asked();
+            self.proof.answered(&shown(self.stored), &asked);
+            self.forget_liar();
+            let judgement = self.proof.judge(claim);
+            if is_true && !self.has_restored && self.stored > 0 {
+                prop_assert_eq!(judgement, Judgement::Admitted, "a leader was not proven");
+            } else if !is_true {
+                prop_assert!(
+                    judgement != Judgement::Admitted,
+                    "a liar was proven: {claim:?}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        if !self.has_restored {
+            prop_assert!(
+                self.proof.proven().get() <= self.stored,
+                "more than the store ever showed"
+            );
+            prop_assert_eq!(self.proof.went_back(), None, "the store did not go back");
+        }
+        if !self.proof.is_believing() {
+            prop_assert_eq!(self.proof.youngest(), self.proof.proven());
+        }
+        Ok(())
+    }
+}
+
+fn run(steps: &[Step]) -> Result<World, TestCaseError> {
+    let mut world = World {
+        proof: Proof::default(),
+        stored: 1,
+        has_restored: false,
+        reads: Vec::new(),
+        liar_believed: false,
+    };
+    for step in steps {
+        world.step(step)?;
+    }
+    Ok(world)
+}
+
+proptest! {
+    #[test]
+    fn only_what_the_store_shows_counts_for_good(steps in steps(false)) {
+        run(&steps)?;
+    }
+
+    #[test]
+    fn a_store_that_went_back_is_found_by_the_next_read(steps in steps(true), ago in 1u64..4) {
+        let mut world = run(&steps)?;
+        let proven = world.proof.proven().get();
+        let shows = proven.saturating_sub(ago).max(1);
+        let asked = world.proof.asked();
+        // A watch alone says nothing: it may be late.
+        let before = world.proof.went_back();
+        let _late = world.proof.show(&shown(shows));
+        prop_assert_eq!(world.proof.went_back(), before);
+        world.proof.answered(&shown(shows), &asked);
+        prop_assert_eq!(world.proof.went_back().is_some(), shows < proven || before.is_some());
+    }
+}
+
+#[test]
+fn an_answer_that_was_asked_for_before_an_epoch_was_shown_says_nothing_about_it() {
+    let mut proof = Proof::default();
+    proof.show(&shown(1)).expect("the first");
+    let asked = proof.asked();
+    proof.show(&shown(2)).expect("a younger one");
+    proof.answered(&shown(1), &asked);
+    assert_eq!((proof.proven(), proof.went_back()), (Epoch::new(2), None));
+}
+
+#[test]
+fn the_same_epoch_of_another_start_is_refused_and_one_that_names_no_holder_is_not() {
+    let mut proof = Proof::default();
+    proof.show(&shown(2)).expect("the first");
+    let mut other = claim("jm", 2, store());
+    assert_eq!(proof.judge(&other), Judgement::Admitted);
+    other.holder = Some(holder("jm", 7));
+    let refused = proof.judge(&other);
+    assert!(
+        matches!(refused, Judgement::Refused(Refusal::OtherHolder { .. })),
+        "{refused:?}"
+    );
+    other.holder = None;
+    assert_eq!(proof.judge(&other), Judgement::Admitted);
+}
+
+#[test]
+fn who_holds_an_epoch_is_read_before_anybody_is_taken_for_its_holder() {
+    let mut proof = Proof::default();
+    let guard = Shown {
+        details: None,
+        ..shown(2)
+    };
+    proof.show(&guard).expect("the first");
+    let leader = claim("jm", 2, store());
+    assert_eq!(proof.judge(&leader), Judgement::Unproven);
+    assert!(!proof.believe(&leader), "the store's identity is not known");
+    let asked = proof.asked();
+    proof.answered(&shown(2), &asked);
+    assert_eq!(proof.judge(&leader), Judgement::Admitted);
+}
+
+#[test]
+fn a_belief_ends_with_the_first_answer_that_was_asked_for_after_it() {
+    let mut proof = Proof::default();
+    proof.show(&shown(2)).expect("the first");
+    let before = proof.asked();
+    let liar = claim("liar", 5, store());
+    assert!(proof.believe(&liar));
+    let former = claim("jm", 2, store());
+    assert_eq!(
+        proof.judge(&former),
+        Judgement::Refused(Refusal::Older {
+            offered: Epoch::new(2),
+            youngest: Epoch::new(5)
+        })
+    );
+    proof.answered(&shown(2), &before);
+    assert!(proof.is_believing(), "the epoch may have been taken since");
+    let after = proof.asked();
+    proof.answered(&shown(2), &after);
+    assert_eq!(proof.contradicted().map(|it| it.epoch), Some(Epoch::new(5)));
+    assert_eq!(proof.judge(&former), Judgement::Admitted);
+    assert_eq!(proof.judge(&liar), Judgement::Unproven);
+}
+
+#[test]
+fn the_holder_that_the_store_names_ends_the_belief_in_another_one_of_the_same_epoch() {
+    let mut proof = Proof::default();
+    proof.show(&shown(2)).expect("the first");
+    assert!(proof.believe(&claim("liar", 3, store())));
+    proof.show(&shown(3)).expect("a younger one");
+    assert_eq!(proof.contradicted().map(|it| it.epoch), Some(Epoch::new(3)));
+    assert_eq!(proof.judge(&claim("jm", 3, store())), Judgement::Admitted);
+}
+
+#[test]
+fn a_store_without_an_identity_is_taken_for_the_same_and_a_named_one_is_not() {
+    let mut proof = Proof::default();
+    let nameless = Shown {
+        details: Some(Details {
+            holder: Some(holder("jm", 1)),
+            store: None,
+        }),
+        ..shown(1)
+    };
+    proof.show(&nameless).expect("the first");
+    assert!(!proof.is_credible(&claim("jm", 2, store())));
+    assert!(proof.is_credible(&claim("jm", 2, None)));
+}
