@@ -16,7 +16,8 @@ enum Step {
     /// A read begins.
     Ask,
     /// The oldest read is answered with what the store held some epochs ago, but not before it began.
-    Answer { ago: u64 },
+    /// `guard`: with no more than its number.
+    Answer { ago: u64, guard: bool },
     /// The holder of the youngest epoch speaks, from the store that it has.
     Leader { silent: bool },
     /// Somebody names an epoch of another one, or one that nobody took.
@@ -25,6 +26,8 @@ enum Step {
         names_store: bool,
         silent: bool,
     },
+    /// A TaskManager, which names no holder, speaks in an epoch above or below the youngest.
+    Follower { above: i64 },
     /// The store goes back to what it held some epochs ago.
     Restore { ago: u64 },
 }
@@ -35,10 +38,11 @@ fn steps(restores: bool) -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Take),
         2 => (0u64..4).prop_map(|ago| Step::Watch { ago }),
         3 => Just(Step::Ask),
-        3 => (0u64..4).prop_map(|ago| Step::Answer { ago }),
+        3 => (0u64..4, any::<bool>()).prop_map(|(ago, guard)| Step::Answer { ago, guard }),
         3 => any::<bool>().prop_map(|silent| Step::Leader { silent }),
         3 => (-2i64..4, any::<bool>(), any::<bool>())
             .prop_map(|(above, names_store, silent)| Step::Liar { above, names_store, silent }),
+        2 => (-2i64..4).prop_map(|above| Step::Follower { above }),
         restore => (1u64..4).prop_map(|ago| Step::Restore { ago }),
     ];
     prop::collection::vec(step, 1..60)
@@ -113,7 +117,7 @@ impl World {
                 from: self.stored,
                 liar_believed: self.liar_believed,
             }),
-            Step::Answer { ago } => self.answer(ago)?,
+            Step::Answer { ago, guard } => self.answer(ago, guard)?,
             Step::Leader { silent } => {
                 let claim = claim("jm", self.stored, store());
                 self.hear(&claim, silent, true)?;
@@ -129,6 +133,18 @@ impl World {
                     false => Some(StoreIdentity::new("a copy")),
                 };
                 self.hear(&claim("liar", epoch, named), silent, false)?;
+            }
+            Step::Follower { above } => {
+                let claim = Claim {
+                    holder: None,
+                    ..claim("nobody", self.stored.saturating_add_signed(above), None)
+                };
+                let before = self.proof.clone();
+                let is_admitted = self.proof.judge(&claim) == Judgement::Admitted;
+                let is_youngest = claim.epoch == before.youngest();
+                prop_assert!(is_youngest || !is_admitted, "{claim:?} in {before:?}");
+                prop_assert!(!self.proof.believe(&claim), "nobody was believed");
+                prop_assert_eq!(&self.proof, &before);
             }
             Step::Restore { ago } => {
                 self.stored = self.stored.saturating_sub(ago).max(1);
@@ -149,7 +165,7 @@ impl World {
         self.proof.youngest() >= before || !self.proof.is_believing()
     }
 
-    fn answer(&mut self, ago: u64) -> Result<(), TestCaseError> {
+    fn answer(&mut self, ago: u64, guard: bool) -> Result<(), TestCaseError> {
         if self.reads.is_empty() {
             return Ok(());
         }
@@ -160,8 +176,13 @@ impl World {
             .max(read.from)
             .min(self.stored);
         let was_believing = self.proof.is_believing();
-        self.proof.answered(&shown(shows), &read.asked);
-        if read.liar_believed && self.liar_believed && was_believing {
+        let mut answer = shown(shows);
+        if guard {
+            answer.details = None;
+        }
+        self.proof.answered(&answer, &read.asked);
+        // A guard does not name who holds the epoch that it shows.
+        if read.liar_believed && self.liar_believed && was_believing && !guard {
             let is_over = !self.proof.is_believing() || self.proof.youngest().get() > shows;
             prop_assert!(is_over, "the store answered, and a liar is still believed");
         }
@@ -178,6 +199,10 @@ impl World {
                 judgement != Judgement::Admitted,
                 "a liar was admitted: {claim:?}"
             );
+        }
+        if is_true && !self.has_restored && !self.liar_believed {
+            let is_refused = matches!(judgement, Judgement::Refused(_));
+            prop_assert!(!is_refused, "the leader was refused: {judgement:?}");
         }
         if judgement == Judgement::Unproven && silent && self.proof.believe(claim) {
             prop_assert_eq!(self.proof.judge(claim), Judgement::Admitted);
