@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 use super::application::{ApplicationSetup, Ending};
 use super::ha::HaServices;
-use super::peers::{self, PeersHandle, PeersSetup};
+use super::peers::{self, Finding, PeersHandle, PeersSetup};
 use super::permissions::{self, LackingPermissions};
 use super::settings;
 use super::sinks::Sinks;
@@ -38,6 +38,8 @@ use crate::telemetry::{ExitCode, version};
 
 /// The newest format of records that this version reads. A record type that gets a newer one raises it.
 const READS_FORMAT: u16 = 3;
+/// How long the first term waits for what the leader that the store names says of this process.
+const BELONGING_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_REST: Duration = Duration::from_millis(200);
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
@@ -229,8 +231,17 @@ async fn lead_term_after_term(
                 }
             },
             never = cache.follow() => match never {},
+            refusal = other_store(services.peers.as_ref()) => {
+                ExitCode::Refused.log_last_words(&refusal);
+                return ExitCode::Refused;
+            }
             () = stop.cancelled() => return ExitCode::Ended,
         };
+        if let Some(refusal) = belongs_elsewhere(services.peers.as_ref()).await {
+            give_back(services, opened, std::future::ready(())).await;
+            ExitCode::Refused.log_last_words(&refusal);
+            return ExitCode::Refused;
+        }
         let mut leading = pin!(term::lead(services, &session, cache));
         let ended = tokio::select! {
             ended = &mut leading => ended,
@@ -271,6 +282,34 @@ async fn lead_term_after_term(
                     }
                 }
             }
+        }
+    }
+}
+
+/// Why this process must not lead in its store, before it does anything in its first term. One that has only just started asks
+/// the leader that its store names first, where there is one that answers.
+async fn belongs_elsewhere(peers: Option<&PeersHandle>) -> Option<String> {
+    let mut found = peers?.belonging.clone();
+    let finding = found.wait_for(|finding| *finding != Finding::Open);
+    let finding = tokio::time::timeout(BELONGING_TIMEOUT, finding).await;
+    match &*finding.ok()?.ok()? {
+        Finding::OtherStore(reason) => Some(reason.clone()),
+        Finding::Open | Finding::Nothing => None,
+    }
+}
+
+/// Waits until the leader whom the store names proves to have another store.
+async fn other_store(peers: Option<&PeersHandle>) -> String {
+    let Some(peers) = peers else {
+        return std::future::pending().await;
+    };
+    let mut found = peers.belonging.clone();
+    loop {
+        if let Finding::OtherStore(reason) = &*found.borrow_and_update() {
+            return reason.clone();
+        }
+        if found.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
 }

@@ -4,6 +4,7 @@
 //! Both run on the election's thread. What the main runtime knows (progress, TaskManagers, how current a cache is) reaches
 //! them through [`Reports`].
 
+mod belonging;
 mod budget;
 mod hand_over;
 mod pulse;
@@ -25,12 +26,13 @@ use tanist_ha::detector::{
 use tanist_ha::election::{Epoch, LeaderElection, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 use tracing::{info, warn};
 
+pub(super) use belonging::Finding;
 pub(super) use budget::look_for_the_deposed;
 pub(super) use hand_over::{HandOverOptions, hand_over_when_cut_off};
 pub(super) use pulse::keep_pulse;
@@ -40,6 +42,9 @@ pub use reports::Reports;
 use super::view::CurrentTerm;
 use crate::gateway::{GatewayError, GatewayResult};
 use crate::rpc::TonicPeers;
+
+/// Questions of others that read the store, at once.
+const QUESTIONS: usize = 8;
 
 /// With what a process takes part among its peers.
 #[derive(Debug, Clone)]
@@ -57,6 +62,8 @@ pub(super) struct PeersSetup {
 #[derive(Clone)]
 pub(super) struct PeersHandle {
     detector: Detector,
+    /// Whether the leader that the store names has the same store.
+    pub(super) belonging: watch::Receiver<Finding>,
     remote: TonicPeers,
     pub(super) reports: Arc<Reports>,
     transfer_timeout: Duration,
@@ -88,7 +95,9 @@ pub(super) fn start(
         options: setup.options,
         false_alarms,
     });
+    let (belonging, found) = watch::channel(Finding::Open);
     let handle = PeersHandle {
+        belonging: found,
         detector,
         remote,
         reports: Arc::default(),
@@ -100,6 +109,8 @@ pub(super) fn start(
         cluster_id: setup.cluster_id.clone(),
         handle: handle.clone(),
         leadership: election.leadership(),
+        election: election.detached(),
+        questions: Arc::new(Semaphore::new(QUESTIONS)),
         beat_interval: setup.options.beat_interval,
     };
     let listener = setup.listener.clone();
@@ -128,6 +139,12 @@ pub(super) fn start(
         notice: setup.options.beat_interval * 3,
     };
     tasks.spawn_on(watchdog.run(), election.runtime());
+    let asking = belonging::Asker {
+        election: election.detached(),
+        remote: handle.remote.clone(),
+        finding: belonging,
+    };
+    tasks.spawn_on(asking.run(), election.runtime());
     tasks.spawn(budget::count_false_alarms(store, leaders, false_alarms_out));
     (handle, Upkeep { _tasks: tasks })
 }

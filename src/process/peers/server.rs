@@ -10,15 +10,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::{Stream, stream};
 use tanist_ha::detector::{Beat, Identity, Invitation, TransferError};
-use tanist_ha::election::{Epoch, Leadership, ProcessId};
+use tanist_ha::election::{Epoch, LeaderElection, Leadership, ProcessId, TermHolder};
 use tanist_proto::v1 as pb;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::PeersHandle;
+use super::belonging;
 use super::reports::Standing;
 use crate::rpc::peers::messages::{beat_message, question_of, reply_message};
 
@@ -26,6 +27,8 @@ use crate::rpc::peers::messages::{beat_message, question_of, reply_message};
 const MESSAGE_LIMIT: usize = 64 << 10;
 /// The longest bound that an invitation may have.
 const LONGEST_INVITATION: Duration = Duration::from_secs(60);
+/// How long the store may take to answer who is listed in it.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the service tells and passes on.
 #[derive(Debug, Clone)]
@@ -34,6 +37,10 @@ pub(super) struct PeersServer {
     pub cluster_id: String,
     pub handle: PeersHandle,
     pub leadership: watch::Receiver<Leadership>,
+    /// Does not keep the election running.
+    pub election: LeaderElection,
+    /// Questions that read the store.
+    pub questions: Arc<Semaphore>,
     pub beat_interval: Duration,
 }
 
@@ -173,6 +180,26 @@ impl pb::peers_server::Peers for PeersServer {
         Ok(Response::new(pb::CountReachedResponse {
             reached: u32::try_from(reached).unwrap_or(u32::MAX),
         }))
+    }
+
+    async fn ask_belonging(
+        &self,
+        request: Request<pb::AskBelongingRequest>,
+    ) -> Result<Response<pb::AskBelongingResponse>, Status> {
+        let request = request.into_inner();
+        self.check_cluster(&request.cluster_id)?;
+        let Ok(_place) = self.questions.try_acquire() else {
+            return Err(Status::unavailable("it is asked by many"));
+        };
+        let who = TermHolder {
+            process: ProcessId::new(request.process),
+            start: request.process_start,
+        };
+        let answer = tokio::time::timeout(STORE_TIMEOUT, belonging::answer(&self.election, &who));
+        let late = |_| Status::unavailable("its store gives no answer");
+        let answer = answer.await.map_err(late)?;
+        let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(Response::new(answer))
     }
 
     async fn transfer_leadership(

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures::StreamExt as _;
 use tanist_ha::clock::millis;
 use tanist_ha::detector::{Beat, BeatStream, Break, Invitation, Peers, Question, Reply};
-use tanist_ha::election::{Epoch, ProcessId};
+use tanist_ha::election::{Epoch, ProcessId, TermHolder};
 use tanist_proto::v1 as pb;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
@@ -46,6 +46,24 @@ impl TonicPeers {
         };
         let answer = PeersClient::new(channel).transfer_leadership(request).await;
         Ok(answer?.into_inner().epoch)
+    }
+
+    /// Asks the process at `address` whether its store lists this one.
+    pub async fn ask_belonging(
+        &self,
+        address: &str,
+        who: &TermHolder,
+    ) -> Result<pb::AskBelongingResponse, Status> {
+        let channel = connect(address)
+            .await
+            .map_err(|why| Status::unavailable(format!("{address} can't be reached: {why:?}")))?;
+        let request = pb::AskBelongingRequest {
+            cluster_id: self.cluster_id.clone(),
+            process: who.process.to_string(),
+            process_start: who.start.clone(),
+        };
+        let answer = PeersClient::new(channel).ask_belonging(request).await;
+        Ok(answer?.into_inner())
     }
 }
 
