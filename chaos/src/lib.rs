@@ -8,6 +8,7 @@
 pub mod builder;
 pub mod cli;
 pub mod cluster;
+pub mod copies;
 pub mod dump;
 pub mod guard;
 pub mod history;
@@ -26,6 +27,7 @@ pub mod wordcount;
 pub use builder::ClusterBuilder;
 pub use cli::{Cli, CliOutput};
 pub use cluster::{Cluster, Leader};
+pub use copies::Copy;
 pub use dump::StoreDump;
 pub use history::{History, Observer};
 pub use jobs::{JobView, Submission};

@@ -63,11 +63,11 @@ pub struct Store {
     endpoint: String,
     /// What its users say, where it asks.
     user: Option<(String, String)>,
-    server: Server,
+    pub(crate) server: Server,
 }
 
 #[derive(Debug)]
-enum Server {
+pub(crate) enum Server {
     /// The cluster's own directory: there is no server.
     None,
     Shared,
@@ -170,6 +170,16 @@ impl Store {
             user,
             server,
         })
+    }
+
+    /// What this server serves; users are not asked for.
+    pub(crate) fn on(kind: StoreKind, endpoint: String, server: Server) -> Store {
+        Store {
+            kind,
+            endpoint,
+            user: None,
+            server,
+        }
     }
 
     /// Which store it is.

@@ -57,6 +57,7 @@ macro_rules! on_networks {
 mod application;
 mod bad_days;
 mod client;
+mod copied_store;
 mod demo;
 mod described;
 mod every_step;

@@ -2,6 +2,7 @@
 //!
 //! Raft's timings are short, so that leases of one second are granted and elections take a fraction of one.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -124,6 +125,28 @@ impl EtcdServer {
                 .await?;
         }
         Ok(())
+    }
+
+    /// Starts a server on the data that another one left in a directory, or that were copied from it.
+    pub async fn start_with(data: &Path) -> Result<EtcdServer, ServerError> {
+        let member = Member::new(0);
+        let initial_cluster = Member::initial_cluster(std::slice::from_ref(&member));
+        let process = ServerProcess::new(member.name.clone())?;
+        let mut server = EtcdServer {
+            options: EtcdServerOptions::default(),
+            member,
+            initial_cluster,
+            process,
+        };
+        std::fs::rename(data, server.data()).map_err(io_error("cannot move etcd's data"))?;
+        server.spawn()?;
+        server.wait_ready().await?;
+        Ok(server)
+    }
+
+    /// Where its data are.
+    pub fn data(&self) -> PathBuf {
+        self.process.directory().join("data")
     }
 
     fn launch(
@@ -253,8 +276,7 @@ impl EtcdServer {
 
     fn wipe(&mut self) -> Result<(), ServerError> {
         self.process.kill();
-        std::fs::remove_dir_all(self.process.directory().join("data"))
-            .map_err(io_error("cannot remove etcd's data"))
+        std::fs::remove_dir_all(self.data()).map_err(io_error("cannot remove etcd's data"))
     }
 }
 

@@ -122,7 +122,8 @@ impl ZooKeeperServer {
         std::fs::write(directory.join("zoo.cfg"), self.configuration(&data))
     }
 
-    fn data(&self) -> PathBuf {
+    /// Where its data are.
+    pub fn data(&self) -> PathBuf {
         let own = || self.process.directory().join("data");
         self.options.data.clone().unwrap_or_else(own)
     }

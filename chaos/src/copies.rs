@@ -1,0 +1,115 @@
+//! Copies of a cluster's store, as a drill or a move of the store's data makes them, and JobManagers that are started on one.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use tanist_ha::testing::servers::ports::free_port;
+use tanist_ha::testing::servers::{EtcdServer, ZooKeeperServer, ZooKeeperServerOptions};
+
+use crate::cluster::Cluster;
+use crate::process::Process;
+use crate::store::{Server, Store, StoreKind};
+
+/// A copy of a cluster's store, and a JobManager of the same cluster id on it.
+#[derive(Debug)]
+pub struct Copy {
+    /// The JobManager, not started yet.
+    pub jobmanager: Process,
+    /// `host:port` of its REST server.
+    pub rest: String,
+    _store: Store,
+}
+
+impl Store {
+    /// Another server with the same data, or the same files in `to`: nothing tells them apart but where they are.
+    async fn copy(&self, from: &Path, to: &Path) -> anyhow::Result<Store> {
+        let (endpoint, server) = match &self.server {
+            Server::None => {
+                copy_all(from, to)?;
+                (String::new(), Server::None)
+            }
+            Server::Etcd(original) => {
+                original.stop();
+                let copied = copy_all(&original.data(), to);
+                original.cont();
+                copied?;
+                let server = EtcdServer::start_with(to).await?;
+                (server.address().to_string(), Server::Etcd(Box::new(server)))
+            }
+            Server::ZooKeeper(original) => {
+                original.stop();
+                let copied = copy_all(&original.data(), to);
+                original.cont();
+                copied?;
+                let options = ZooKeeperServerOptions {
+                    data: Some(to.to_owned()),
+                    ..ZooKeeperServerOptions::default()
+                };
+                let server = ZooKeeperServer::start(options).await?;
+                let endpoint = server.address().to_string();
+                (endpoint, Server::ZooKeeper(Box::new(server)))
+            }
+            Server::Shared | Server::EtcdCluster(_) | Server::ZooKeeperEnsemble(_) => {
+                bail!("this cluster has no single server of its own")
+            }
+        };
+        Ok(Store::on(self.kind(), endpoint, server))
+    }
+}
+
+impl Cluster {
+    /// Copies the store while the cluster runs. `process` is the id of the JobManager on the copy.
+    pub async fn copy(&self, process: &str) -> anyhow::Result<Copy> {
+        let to = self.directory.join(format!("store-of-{process}"));
+        let store = self.store.copy(&self.store_directory, &to).await?;
+        let rest_port = free_port();
+        let own = [
+            ("jobmanager.id".to_owned(), process.to_owned()),
+            ("rest.port".to_owned(), rest_port.to_string()),
+        ];
+        let place = match store.kind() {
+            StoreKind::Embedded => ("high-availability.embedded.dir", to.to_string_lossy()),
+            StoreKind::Etcd | StoreKind::ZooKeeper => {
+                let key = store.endpoint_key().context("it has a server")?;
+                (key, store.endpoint().into())
+            }
+        };
+        let place = (place.0.to_owned(), place.1.into_owned());
+        let own = own.into_iter().chain([place]);
+        let own: Vec<(String, String)> = own.collect();
+        let shared = self.settings.iter();
+        let shared = shared.filter(|(key, _)| !own.iter().any(|(of_its_own, _)| of_its_own == key));
+        let mut arguments = vec!["jobmanager".to_owned()];
+        for (key, value) in shared.chain(&own) {
+            arguments.extend(["-D".to_owned(), format!("{key}={value}")]);
+        }
+        let jobmanager = Process::new(
+            process.to_owned(),
+            self.cli.program().to_owned(),
+            arguments,
+            &self.directory,
+            self.guard.clone(),
+        )?;
+        Ok(Copy {
+            jobmanager,
+            rest: format!("127.0.0.1:{rest_port}"),
+            _store: store,
+        })
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_all(&entry.path(), &target)?,
+            false => {
+                std::fs::copy(entry.path(), &target)
+                    .with_context(|| target.display().to_string())?;
+            }
+        }
+    }
+    Ok(())
+}
