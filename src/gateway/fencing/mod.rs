@@ -13,7 +13,7 @@ mod proof_tests;
 mod tests;
 
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,7 +21,7 @@ use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, StoreIdentity, T
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::v1 as pb;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 pub use self::own_store::OwnStore;
 pub use self::proof::{Asked, Claim, Contradicted, Proof};
@@ -39,6 +39,10 @@ const SILENCE_WITHOUT_IDENTITY: Duration = Duration::from_millis(700);
 const PAUSE: Duration = Duration::from_millis(50);
 /// The same while a leader is believed whom nothing has proven.
 const RECHECK_PAUSE: Duration = Duration::from_millis(500);
+/// How often at most it is said that a message was refused for want of proof.
+const SAID_INTERVAL: Duration = Duration::from_secs(1);
+/// What is told of a name from outside.
+const LONGEST_NAME: usize = 100;
 /// Messages that may wait for proof at once.
 const WAITING: usize = 1024;
 
@@ -74,6 +78,8 @@ struct Shared {
     proof: watch::Sender<Proof>,
     store: OnceLock<OwnStore>,
     waiting: Semaphore,
+    /// When it was last said that a message names a term which is not in the store: they may be many.
+    said: Mutex<Option<Instant>>,
 }
 
 /// What a process goes by.
@@ -92,6 +98,7 @@ impl Default for HighestEpoch {
                 proof: watch::Sender::default(),
                 store: OnceLock::new(),
                 waiting: Semaphore::new(WAITING),
+                said: Mutex::default(),
             }),
         }
     }
@@ -194,7 +201,7 @@ impl HighestEpoch {
         if let Some(definite) = self.definite(claim) {
             return definite;
         }
-        let until = tokio::time::Instant::now() + self.patience(claim);
+        let until = Instant::now() + self.patience(claim);
         let mut asking = pin!(self.ask(store));
         loop {
             tokio::select! {
@@ -259,8 +266,9 @@ impl HighestEpoch {
         match judgement {
             Judgement::Admitted => Some(Ok(())),
             Judgement::Refused(refusal) => {
-                tracing::info!(epoch = %claim.epoch, %refusal, "refused a message");
-                Some(Err(refusal.into()))
+                let refused = GatewayError::from(refusal);
+                tracing::info!(epoch = %claim.epoch, %refused, "refused a message");
+                Some(Err(refused))
             }
             Judgement::Unproven => None,
         }
@@ -289,7 +297,16 @@ impl HighestEpoch {
         let epoch = self.shared.proof.borrow().proven();
         let reason = format!("this process's own store shows epoch {epoch}");
         let refused = unproven(claim, &reason);
-        tracing::warn!(%refused, "a message names a term that is not in this process's store");
+        let now = Instant::now();
+        let mut said = self
+            .shared
+            .said
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if said.is_none_or(|at| now.saturating_duration_since(at) >= SAID_INTERVAL) {
+            *said = Some(now);
+            tracing::warn!(%refused, "a message names a term that is not in this process's store");
+        }
         refused
     }
 
@@ -331,7 +348,11 @@ fn leaders_claim(sender: Option<&pb::Sender>) -> GatewayResult<Claim> {
 /// It may still be proven: the same message may be sent again.
 fn unproven(claim: &Claim, reason: &str) -> GatewayError {
     let holder = match &claim.holder {
-        Some(holder) => format!(" of {holder}"),
+        Some(holder) => {
+            let name = holder.to_string();
+            let name = name.escape_debug().take(LONGEST_NAME);
+            format!(" of {}", name.collect::<String>())
+        }
         None => String::new(),
     };
     GatewayError::NotYet(format!(
@@ -347,7 +368,8 @@ impl From<Refusal> for GatewayError {
             Refusal::OtherIncarnation { .. } | Refusal::OtherHolder { .. } => 0,
             Refusal::Older { youngest, .. } => youngest.get(),
         };
-        let reason = refusal.to_string();
+        // It may name who the message says to speak: text from outside.
+        let reason = refusal.to_string().escape_debug().to_string();
         GatewayError::Outdated { epoch, reason }
     }
 }

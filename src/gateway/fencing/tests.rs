@@ -1,7 +1,5 @@
 //! The gate in front of a process's components, with a store that shows, is late, or is silent. On paused time.
 
-use tokio::time::Instant;
-
 use super::*;
 use crate::gateway::NoAnswer;
 
