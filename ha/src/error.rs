@@ -115,10 +115,22 @@ pub enum Error {
          else bring the former store back first"
     )]
     WentBack {
-        /// The youngest epoch heard of.
+        /// The youngest epoch that the store had shown.
         known: crate::election::Epoch,
         /// The epoch found in the store.
         found: crate::election::Epoch,
+    },
+    /// The store is another one than that in which its youngest epoch was taken, and holds the same.
+    #[error(
+        "the store is a copy of this cluster's store, or was restored from a backup: it shows the identity {found}, and its youngest \
+         epoch was taken in {recorded}; if this one is to be the cluster's store, end all JobManagers and TaskManagers and run \
+         `tanist ha accept` on it; else lead this process to the cluster's own store"
+    )]
+    Copied {
+        /// The identity of the store in which the youngest epoch was taken.
+        recorded: String,
+        /// The identity of this one.
+        found: String,
     },
     /// A younger term exists.
     #[error("a younger term exists: epoch {epoch}")]
@@ -147,6 +159,7 @@ impl Error {
             | Error::TooNew { .. }
             | Error::OtherIncarnation { .. }
             | Error::WentBack { .. }
+            | Error::Copied { .. }
             | Error::Misconfigured(_) => Outcome::Fatal,
         }
     }

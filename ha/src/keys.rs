@@ -4,7 +4,7 @@
 //! multi-reads, a tree by job is four requests a job.
 //!
 //! ```text
-//! epoch             persistent   the epoch and the cluster's incarnation: the token that fences every write
+//! epoch             persistent   the epoch, the cluster's incarnation, who took it and in which store: the token that fences every write
 //! epoch/<incarnation>            only on ZooKeeper, empty: proves the incarnation, as a data version can repeat
 //! leader            lease        epoch, process id, nonce of the session; written once a term
 //! leader-info       persistent   addresses of the confirmed leader, valid for the epoch that it names

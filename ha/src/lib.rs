@@ -18,7 +18,8 @@
 //!   told "not applied" only if that is certain.
 //! - Transactions of all terms are numbered without gaps; a [`ChangeFeed`](store::feed::ChangeFeed) delivers each one once
 //!   and in order, or says that it missed some.
-//! - A store that was wiped, or restored from a backup of another cluster, is refused loudly, not taken for one's own.
+//! - A store that was wiped, restored or copied is refused loudly, not taken for one's own, as far as it shows which store it is.
+//! - What a message says of an epoch proves nothing: it counts once the process's own store shows it.
 //!
 //! One conformance suite (`tests/conformance.rs`) holds every backend to them, against real servers.
 //!

@@ -49,8 +49,13 @@ pub fn follow(mut observed: watch::Receiver<Option<ElectionView>>) -> watch::Rec
                 changed = observed.changed() => if changed.is_err() { break },
                 () = known.closed() => break,
             }
-            let view = observed.borrow_and_update().as_ref().map(LeaderView::from);
-            if let Some(view) = view {
+            let view = observed.borrow_and_update().clone();
+            if view.as_ref().is_some_and(|view| view.unreadable.is_some()) {
+                // Nobody can lead; the youngest epoch is the one that was there.
+                known.send_if_modified(|before| before.leader.take().is_some());
+                continue;
+            }
+            if let Some(view) = view.as_ref().map(LeaderView::from) {
                 known.send_if_modified(|before| {
                     // A view of an older epoch says nothing.
                     let news = view.epoch >= before.epoch && *before != view;

@@ -75,7 +75,8 @@ macro_rules! suite {
                     Shared:
                         a_resigned_term_is_handed_over_without_a_timeout,
                         a_closed_process_is_not_waited_for,
-                        a_lone_process_that_resigned_leads_again_in_another_term;
+                        a_lone_process_that_resigned_leads_again_in_another_term,
+                        a_term_that_was_resigned_is_not_granted_again;
                 }
                 sessions {
                     Shared:
@@ -83,6 +84,14 @@ macro_rules! suite {
                         a_restarted_process_takes_over_from_its_earlier_start_at_once,
                         a_dead_leader_is_replaced,
                         members_and_the_confirmed_leader_are_known_to_all;
+                }
+                strangers {
+                    Shared:
+                        leader_information_that_a_stranger_removed_is_published_again,
+                        a_term_whose_epoch_a_stranger_overwrote_is_suspended_until_it_is_put_back,
+                        an_accepted_store_refuses_all_that_belonged_to_it_before,
+                        a_store_whose_epoch_can_not_be_read_is_led_again_once_it_is_accepted,
+                        an_epoch_names_who_took_it_and_where;
                 }
                 scale {
                     Shared:

@@ -179,6 +179,15 @@ pub(super) enum HaCommand {
         #[arg(long, value_name = "PROCESS")]
         to: Option<String>,
     },
+    /// Makes a store that was restored or copied the cluster's, or one whose epoch was overwritten; asks no JobManager
+    Accept {
+        /// Do it; else it is only said what it would do
+        #[arg(long)]
+        yes: bool,
+        /// Do it though a JobManager leads in this store: its term ends
+        #[arg(long, requires = "yes")]
+        force: bool,
+    },
 }
 
 /// What is asked about TaskManagers that run.
@@ -346,6 +355,11 @@ mod tests {
         };
         assert_eq!(read(&["ha", "status"])?, HaCommand::Status);
         assert_eq!(read(&["ha", "history", "-o", "json"])?, HaCommand::History);
+        let accept = |yes, force| HaCommand::Accept { yes, force };
+        assert_eq!(read(&["ha", "accept"])?, accept(false, false));
+        let forced = read(&["ha", "accept", "--yes", "--force"])?;
+        assert_eq!(forced, accept(true, true));
+        read(&["ha", "accept", "--force"]).expect_err("nothing is forced that is not done");
         let to = |to: Option<&str>| HaCommand::Transfer {
             to: to.map(str::to_owned),
         };

@@ -1,9 +1,10 @@
-//! `tanist ha status`, `tanist ha history`, `tanist ha transfer`.
+//! `tanist ha status`, `tanist ha history`, `tanist ha transfer`; `tanist ha accept` is in [`super::accept`].
 
 use std::fmt::Write as _;
 
 use tanist_ha::clock::wall_clock_ms;
 
+use super::accept;
 use super::args::{GlobalArgs, HaCommand, OutputFormat};
 use super::connect::{Connection, connect};
 use super::output::{Table, answer, answer_json, bytes, duration, say, time};
@@ -17,12 +18,16 @@ pub(super) async fn ha(
     global: &GlobalArgs,
     command: &HaCommand,
 ) -> ExitCode {
+    if let HaCommand::Accept { yes, force } = command {
+        return accept::accept(configuration.ha(), *yes, *force).await;
+    }
     let asking = async {
         let connection = connect(configuration, &global.address).await?;
         match command {
             HaCommand::Status => status(&connection, global.output).await,
             HaCommand::History => history(&connection, global.output).await,
             HaCommand::Transfer { to } => transfer(&connection, global.output, to.as_deref()).await,
+            HaCommand::Accept { .. } => Ok(()),
         }
     };
     match asking.await {

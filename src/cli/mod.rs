@@ -3,6 +3,7 @@
 //! Standard output has what was asked for and nothing else: the job id of `run --detached`, a table, JSON. Everything that is said
 //! about the way there, and every error, goes to standard error. The exit status is one of [`ExitCode`].
 
+mod accept;
 pub mod application;
 mod args;
 mod cluster;

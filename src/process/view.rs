@@ -174,6 +174,8 @@ pub struct HaStatus {
     pub cache: CacheStatus,
     /// How the store is; the reason if it does not say.
     pub health: Result<StoreHealth, String>,
+    /// Why nobody can lead, while the key that fences every write can't be read.
+    pub unreadable: Option<String>,
 }
 
 /// One JobManager's view of the cluster. Cheap to clone.
@@ -351,6 +353,8 @@ impl JobManagerView {
         let records = self.inner.records.borrow().clone();
         let health = async { in_time(patience, records?.health()).await };
         let (members, health) = tokio::join!(members, health);
+        let election = self.inner.election.borrow().clone();
+        let unreadable = election.and_then(|election| election.unreadable().borrow().clone());
         HaStatus {
             store: self.inner.store,
             process: self.inner.process.clone(),
@@ -360,6 +364,7 @@ impl JobManagerView {
             members: members.unwrap_or_else(not_reached),
             cache: *self.inner.cache.borrow(),
             health: health.unwrap_or_else(not_reached),
+            unreadable,
         }
     }
 }

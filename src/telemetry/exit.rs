@@ -35,8 +35,8 @@ pub enum ExitCode {
     /// Fatal while running: the store's driver is broken for good, the process's own state is corrupt, memory is out, or a
     /// task does not end after it was told to. To be started again.
     Fatal = 20,
-    /// Refused for good: unknown worker, another cluster or incarnation, an incompatible version. Starting it again doesn't
-    /// help, and accepts another incarnation: that is for people to decide.
+    /// Refused for good: unknown worker, another cluster or incarnation, a store that is a copy, an incompatible version. Starting it
+    /// again doesn't help, and accepts another incarnation (not a copy: `tanist ha accept`): that is for people to decide.
     Refused = 21,
     /// The orderly end took longer than `process.shutdown-timeout`, or was cut short by a second signal.
     ShutdownCutShort = 22,

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::clock::{Moment, wall_clock_ms};
+use crate::election::claims::{self, Claim};
 use crate::election::core::{Effect, ElectionCore, Event, Refusal, Standing, Term};
 use crate::election::deposing::{Wish, Wishes};
 use crate::election::driver::{
@@ -62,6 +63,11 @@ pub(super) struct ElectionActor {
     requests: JoinSet<Event>,
     standing: watch::Sender<Standing>,
     leadership: watch::Sender<Leadership>,
+    claims: watch::Sender<Vec<Claim>>,
+    /// When a claim was last said.
+    said_claim: Option<Moment>,
+    /// What `epoch` can't be read for, as it was last said.
+    unreadable: watch::Sender<Option<String>>,
     /// Ends with the present term.
     over: CancellationToken,
     /// What was said in advance about the end of that epoch's term.
@@ -75,6 +81,15 @@ pub(super) struct ElectionActor {
     stop: CancellationToken,
 }
 
+/// What the actor tells.
+pub(super) struct Told {
+    pub(super) leadership: watch::Sender<Leadership>,
+    pub(super) claims: watch::Sender<Vec<Claim>>,
+    pub(super) unreadable: watch::Sender<Option<String>>,
+}
+
+/// How often at most a claim is said: each names who made it, and they may be many.
+const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is said that leadership can't be taken.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -83,7 +98,7 @@ impl ElectionActor {
         driver: Arc<dyn ElectionDriver>,
         options: ElectionOptions,
         mailbox: mpsc::Receiver<Command>,
-        leadership: watch::Sender<Leadership>,
+        told: Told,
         stop: CancellationToken,
     ) -> ElectionActor {
         let core = ElectionCore::new(
@@ -100,7 +115,10 @@ impl ElectionActor {
             mailbox,
             requests: JoinSet::new(),
             standing: watch::Sender::new(Standing::Standby),
-            leadership,
+            leadership: told.leadership,
+            claims: told.claims,
+            said_claim: None,
+            unreadable: told.unreadable,
             over: CancellationToken::new(),
             explanation: None,
             attempt: None,
@@ -151,6 +169,7 @@ impl ElectionActor {
                     other => self.run_effect(other),
                 }
             }
+            self.tell_unreadable();
             self.answer_waiting();
         }
         self.over.cancel();
@@ -247,9 +266,55 @@ impl ElectionActor {
                 self.requests
                     .spawn(async move { Event::ResignReply(driver.resign(token).await) });
             }
+            Effect::Refute {
+                teller,
+                epoch,
+                found,
+            } => self.refute(teller, epoch, found),
             Effect::Publish(standing) => self.publish(standing),
             Effect::WakeAt(_) => {}
         }
+    }
+
+    /// Remembers who told of an epoch that the store does not have, and says it once for each teller and epoch.
+    fn refute(&mut self, teller: String, epoch: Epoch, found: Epoch) {
+        let claim = Claim {
+            teller: teller.clone(),
+            epoch,
+            found,
+            at_ms: wall_clock_ms(),
+        };
+        let mut is_new = false;
+        self.claims
+            .send_modify(|known| is_new = claims::remember(known, claim));
+        let now = self.options.clock.now();
+        let recently = self.said_claim.map(|at| now.since(at));
+        if is_new && recently.is_none_or(|since| since >= CLAIM_INTERVAL) {
+            self.said_claim = Some(now);
+            warn!(
+                ?teller,
+                claimed = %epoch,
+                %found,
+                "a message tells of an epoch that the store of this process does not have: it is refused; its sender may use a \
+                 restored copy of the store, or forge"
+            );
+        }
+    }
+
+    /// Says that `epoch` can't be read, and that it can be read again.
+    fn tell_unreadable(&mut self) {
+        let now = self.core.unreadable();
+        if self.unreadable.borrow().as_deref() == now {
+            return;
+        }
+        match now {
+            Some(reason) => error!(
+                reason,
+                "nobody can lead: the key that fences every write was overwritten by hand; docs/operations.md says how to repair it"
+            ),
+            None => info!("the key that fences every write can be read again"),
+        }
+        self.unreadable.send_replace(now.map(str::to_owned));
     }
 
     fn publish(&mut self, standing: Standing) {
@@ -284,6 +349,10 @@ impl ElectionActor {
                         found: found.map_or_else(|| "none".to_owned(), |found| found.to_string()),
                     },
                     Refusal::WentBack { known, found } => Error::WentBack { known, found },
+                    Refusal::Copied { recorded, found } => Error::Copied {
+                        recorded: recorded.to_string(),
+                        found: found.to_string(),
+                    },
                 };
                 error!(%refusal, "this process stops taking part");
                 Leadership::Refused(refusal.to_string())

@@ -6,13 +6,18 @@
 //!      ^ ^                                    |                | deadline     | the store says: epoch
 //!      | '---- refused: somebody else led ----'                v passed       | unchanged (attached again
 //!      |                                                   Suspended ---------' if the session is another)
-//!      |       epoch moved on, or heard of a higher one        |
+//!      |       the store says: epoch moved on                  |
 //!      '---- Resigning <---------------------------------------+------ (Leading, too)
 //! ```
 //!
 //! Invariants:
-//! - A term is over only when the store says that `epoch` moved on or refuses to attach it, when a higher epoch was heard
-//!   of, or by resigning. Never because of a clock, a lost session or an unreachable store.
+//! - A term is over only when this process's own store says that `epoch` moved on or refuses to attach it, or by resigning. Never
+//!   because of a clock, a lost session, an unreachable store, or a message: a higher epoch that one tells of causes one read
+//!   ([`super::claims`]).
+//! - A term that is over is never granted again. What the store showed at or before the end of a term of this process says
+//!   nothing of what came after.
+//! - No term is taken or led in a store that shows another identity than the one in which the youngest epoch was taken, nor
+//!   while `epoch` can't be read.
 //! - An ambiguous answer decides nothing: the same request is sent again, or the keys are read until they name this
 //!   session (its request was applied) or a moved epoch (it never will be). Only a request to depose that nobody wants any
 //!   more is not sent again.
@@ -24,8 +29,9 @@ mod taking;
 
 use self::taking::Taking;
 use crate::clock::Moment;
+use crate::election::claims::Claims;
 use crate::election::driver::{
-    ClusterIncarnation, ElectionView, Epoch, SessionState, StoreIdentity, TermHolder,
+    ClusterIncarnation, ElectionView, Epoch, EpochToken, SessionState, StoreIdentity, TermHolder,
 };
 use crate::election::hold_off::HoldOff;
 use crate::error::Result;
@@ -67,10 +73,18 @@ pub struct ElectionCore {
     /// A read is under way.
     reading: bool,
     /// A view of another incarnation came, which may be older than this process's own first term, or one of an older epoch
-    /// than was heard of, which may only be late.
+    /// than the store has shown, or one that can't be read: it may only be late.
     doubted: bool,
-    /// The read under way was begun since then, so it settles the doubt: this was the youngest epoch heard of.
+    /// The read under way was begun since then, so it settles the doubt: this was the youngest epoch that the store had shown.
     settles_doubt: Option<Epoch>,
+    /// What messages told of and the store has not been asked about since.
+    claims: Claims,
+    /// Why `epoch` can't be read, as the store last showed it.
+    unreadable: Option<String>,
+    /// The last term of this process that is over, and where `epoch` stood in it.
+    ended: Option<(Epoch, EpochToken)>,
+    /// The read under way was begun since that term ended.
+    read_since_end: bool,
     /// The last request got no answer that helps: nothing is sent before this moment.
     paused_until: Option<Moment>,
     hold_off_until: Option<Moment>,
@@ -96,6 +110,10 @@ impl ElectionCore {
             reading: false,
             doubted: false,
             settles_doubt: None,
+            claims: Claims::default(),
+            unreadable: None,
+            ended: None,
+            read_since_end: false,
             paused_until: None,
             hold_off_until: None,
             hold_off: HoldOff::default(),
@@ -131,7 +149,12 @@ impl ElectionCore {
         self.hold_off.was_resigned(view)
     }
 
-    /// The youngest epoch heard of.
+    /// Why `epoch` can't be read, as the store last showed it: nobody can lead meanwhile.
+    pub fn unreadable(&self) -> Option<&str> {
+        self.unreadable.as_deref()
+    }
+
+    /// The youngest epoch that the store has shown.
     pub fn highest(&self) -> Epoch {
         self.highest
     }
@@ -141,6 +164,7 @@ impl ElectionCore {
         let mut effects = Vec::new();
         match event {
             Event::Session(session) => self.session = session,
+            Event::View(view) if self.may_be_of_before_the_end(&view) => {}
             Event::View(view) => self.see(view, None, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
             Event::AdvanceReply(reply) => self.on_advance(now, reply, &mut effects),
@@ -153,7 +177,10 @@ impl ElectionCore {
             Event::Spare(epoch) => self.depose = self.depose.filter(|wanted| *wanted != epoch),
             Event::Vouched { epoch, until } => self.hold_off.vouch(epoch, until),
             Event::Resign => self.start_resigning(&mut effects),
-            Event::Told { epoch, .. } => self.hear(epoch, &mut effects),
+            Event::Told { epoch, teller } if epoch > self.highest => {
+                self.claims.tell(teller, epoch)
+            }
+            Event::Told { .. } => {}
             Event::Wake => {}
         }
         self.progress(now, &mut effects);
@@ -170,7 +197,8 @@ impl ElectionCore {
         self.suspend_if_unsure(now, effects);
         if self.paused_until.is_none() {
             self.send_what_is_due(now, effects);
-            if self.doubted && self.phase != Phase::Refused {
+            let is_asked = self.doubted || self.claims.want_a_read(now);
+            if is_asked && self.phase != Phase::Refused {
                 self.read(effects);
             }
         }
@@ -219,6 +247,7 @@ impl ElectionCore {
             self.hold_off_until,
             deadline,
             self.left_alone_until(now),
+            self.claims.paused_until(now),
         ]
         .into_iter()
         .flatten()
@@ -256,6 +285,8 @@ impl ElectionCore {
         if !self.reading {
             self.reading = true;
             self.settles_doubt = self.doubted.then_some(self.highest);
+            self.read_since_end = true;
+            self.claims.read_begun();
             effects.push(Effect::Read);
         }
     }
@@ -264,6 +295,16 @@ impl ElectionCore {
     /// read that was begun since the first sign of it: a watch may tell late that the store was empty, when this process has
     /// begun the first term there, or that an earlier term leads.
     fn see(&mut self, view: ElectionView, proven: Option<Epoch>, effects: &mut Vec<Effect>) {
+        if let Some(refusal) = copied(&view) {
+            // The view says it all by itself, as both come from one answer.
+            self.refuse(refusal, effects);
+            return;
+        }
+        self.unreadable = view.unreadable.as_ref().map(|why| why.reason.clone());
+        if view.unreadable.is_some() {
+            self.doubted |= proven.is_none();
+            return;
+        }
         let found = view
             .epoch
             .as_ref()
@@ -301,7 +342,7 @@ impl ElectionCore {
         {
             return;
         }
-        self.hear(youngest, effects);
+        self.raise(youngest, effects);
         let moved = |term: &Term| {
             view.epoch
                 .as_ref()
@@ -322,7 +363,8 @@ impl ElectionCore {
         }
     }
 
-    fn hear(&mut self, epoch: Epoch, effects: &mut Vec<Effect>) {
+    /// The store shows this epoch.
+    fn raise(&mut self, epoch: Epoch, effects: &mut Vec<Effect>) {
         self.highest = self.highest.max(epoch);
         if self.term().is_some_and(|term| epoch > term.epoch) {
             self.end_term(effects);
@@ -330,11 +372,28 @@ impl ElectionCore {
     }
 
     fn end_term(&mut self, effects: &mut Vec<Effect>) {
-        if let Some(term) = self.term() {
+        if let Some(term) = self.term().cloned() {
             effects.push(Effect::Publish(Standing::Over(term.epoch)));
-            self.phase = Phase::Standby;
-            self.view = None;
+            self.stand_by_after(&term);
         }
+    }
+
+    /// The own term is over, by the store's word: what is known of the keys is of before.
+    fn stand_by_after(&mut self, term: &Term) {
+        self.phase = Phase::Standby;
+        self.view = None;
+        self.ended = Some((term.epoch, term.token));
+        self.read_since_end = false;
+    }
+
+    /// Whether a view may be of before the end of the own last term. Where giving a term up leaves the token where it is, the store
+    /// says that it was given up.
+    fn may_be_of_before_the_end(&self, view: &ElectionView) -> bool {
+        let (Some((epoch, token)), Some((record, at))) = (self.ended, &view.epoch) else {
+            return false;
+        };
+        let of_this_cluster = self.incarnation.as_ref() == Some(&record.incarnation);
+        of_this_cluster && record.epoch == epoch && *at <= token && !view.given_up
     }
 
     fn grant(&mut self, term: Term, effects: &mut Vec<Effect>) {
@@ -346,13 +405,31 @@ impl ElectionCore {
 
     fn on_read(&mut self, now: Moment, reply: Result<ElectionView>, effects: &mut Vec<Effect>) {
         self.reading = false;
+        let is_of_after = std::mem::take(&mut self.read_since_end);
         let proven = std::mem::take(&mut self.settles_doubt);
         let Ok(view) = reply else {
+            self.claims.read_failed();
             self.pause(now);
             return;
         };
+        if !is_of_after && self.may_be_of_before_the_end(&view) {
+            self.claims.read_failed();
+            return;
+        }
         self.doubted &= proven.is_none();
         self.see(view.clone(), proven, effects);
+        if self.unreadable.is_some() {
+            self.claims.read_failed();
+            self.pause(now);
+        } else {
+            let found = view.youngest();
+            let refuted = self.claims.settle(now, found, self.timing.retry_interval);
+            effects.extend(refuted.into_iter().map(|(teller, epoch)| Effect::Refute {
+                teller,
+                epoch,
+                found,
+            }));
+        }
         match self.phase.clone() {
             Phase::Taking(taking) => self.resolve_taking(&view, &taking, effects),
             Phase::Suspended {
@@ -368,4 +445,14 @@ impl ElectionCore {
             | Phase::Refused => {}
         }
     }
+}
+
+/// The refusal of a store that is a copy of the one in which its youngest epoch was taken, or was restored since.
+fn copied(view: &ElectionView) -> Option<Refusal> {
+    let (record, _) = view.epoch.as_ref()?;
+    let (recorded, found) = record.store.as_ref().zip(view.store.as_ref())?;
+    (recorded != found).then(|| Refusal::Copied {
+        recorded: recorded.clone(),
+        found: found.clone(),
+    })
 }

@@ -6,7 +6,7 @@ use crate::clock::{Clock, Moment};
 use crate::election::core::{Effect, ElectionCore, Event, Refusal, Standing, Timing};
 use crate::election::{
     Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderKey, Nonce,
-    ProcessId, SessionState, TermHolder,
+    ProcessId, SessionState, StoreIdentity, TermHolder, Unreadable,
 };
 use crate::error::Error;
 
@@ -56,8 +56,7 @@ fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
         epoch: Some((next, token)),
         leader: Some(leader),
         info: None,
-        store: None,
-        given_up: false,
+        ..ElectionView::default()
     };
     core.handle(now, Event::View(view.clone()));
     let effects = core.handle(now, Event::View(ElectionView::default()));
@@ -92,15 +91,9 @@ fn a_store_that_went_back_is_refused_and_news_that_are_only_late_are_not() {
     let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
     assert!(!refuses(&effects), "it was late: {effects:?}");
 
-    // A read that was begun before the younger epoch was heard of proves nothing.
+    // A read that was begun before the younger epoch was shown proves nothing.
     core.handle(now, Event::View(led_by_another_in(past)));
-    core.handle(
-        now,
-        Event::Told {
-            epoch: Epoch::new(10),
-            teller: "b".to_owned(),
-        },
-    );
+    core.handle(now, Event::View(led_by_another_in(Epoch::new(10))));
     let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
     assert!(!refuses(&effects), "{effects:?}");
     assert!(effects.contains(&Effect::Read), "{effects:?}");
@@ -110,6 +103,219 @@ fn a_store_that_went_back_is_refused_and_news_that_are_only_late_are_not() {
         found: present,
     }));
     assert!(effects.contains(&refusal), "{effects:?}");
+}
+
+fn told(epoch: u64) -> Event {
+    Event::Told {
+        epoch: Epoch::new(epoch),
+        teller: "x".to_owned(),
+    }
+}
+
+fn refuted(effects: &[Effect]) -> Vec<(Epoch, Epoch)> {
+    let refuted = effects.iter().filter_map(|effect| match effect {
+        Effect::Refute { epoch, found, .. } => Some((*epoch, *found)),
+        _ => None,
+    });
+    refuted.collect()
+}
+
+fn is_over(effects: &[Effect]) -> bool {
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Publish(Standing::Over(_))))
+}
+
+/// A core that leads in epoch 1, and what the store shows.
+fn leading_core(now: Moment) -> (ElectionCore, ElectionView) {
+    let (mut core, next, leader) = taking_core(now);
+    let token = EpochToken(1);
+    core.handle(now, Event::AdvanceReply(Ok(Attempt::Applied(token))));
+    assert!(core.term().is_some());
+    let view = ElectionView {
+        epoch: Some((next, token)),
+        leader: Some(leader),
+        ..ElectionView::default()
+    };
+    (core, view)
+}
+
+#[test]
+fn a_higher_epoch_that_only_a_message_tells_of_ends_no_term_and_its_teller_is_named() {
+    let now = Clock::Boottime.now();
+    let (mut core, view) = leading_core(now);
+    let effects = core.handle(now, told(1001));
+    assert!(effects.contains(&Effect::Read), "{effects:?}");
+    assert!(!is_over(&effects), "{effects:?}");
+    assert_eq!(core.highest(), Epoch::new(1), "nothing is raised");
+
+    let effects = core.handle(now, Event::ReadReply(Ok(view.clone())));
+    assert_eq!(refuted(&effects), [(Epoch::new(1001), Epoch::new(1))]);
+    assert!(!refuses(&effects) && !is_over(&effects), "{effects:?}");
+    assert_eq!(core.term().map(|term| term.epoch), Some(Epoch::new(1)));
+
+    // Neither does it refute what the store shows afterwards.
+    let effects = core.handle(now, Event::View(view));
+    assert!(!refuses(&effects) && !is_over(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_higher_epoch_counts_once_a_read_that_was_begun_since_shows_it() {
+    let now = Clock::Boottime.now();
+    let (mut core, view) = leading_core(now);
+    assert!(core.handle(now, told(2)).contains(&Effect::Read));
+    // A third teller while the read is under way: that one may have been begun before its epoch was taken.
+    core.handle(now, told(3));
+    let effects = core.handle(now, Event::ReadReply(Ok(view)));
+    assert!(refuted(&effects).is_empty(), "{effects:?}");
+    assert!(effects.contains(&Effect::Read), "{effects:?}");
+    let unanswered = Error::Unavailable {
+        store: "the store",
+        reason: "busy".to_owned(),
+    };
+    let effects = core.handle(now, Event::ReadReply(Err(unanswered)));
+    assert!(!effects.contains(&Effect::Read), "{effects:?}");
+    let later = now.after(Timing::default().retry_interval);
+    let effects = core.handle(later, Event::Wake);
+    assert!(effects.contains(&Effect::Read), "{effects:?}");
+    let younger = led_by_another_in(Epoch::new(3));
+    let effects = core.handle(later, Event::ReadReply(Ok(younger)));
+    assert!(is_over(&effects), "{effects:?}");
+    assert!(refuted(&effects).is_empty(), "{effects:?}");
+    assert_eq!(core.highest(), Epoch::new(3));
+}
+
+#[test]
+fn a_view_of_before_a_resignation_does_not_grant_the_term_again() {
+    let now = Clock::Boottime.now();
+    let (mut core, before) = leading_core(now);
+    let effects = core.handle(now, Event::Resign);
+    assert!(is_over(&effects), "{effects:?}");
+    let moved = EpochToken(2);
+    core.handle(now, Event::ResignReply(Ok(Attempt::Applied(moved))));
+    // The watch tells late, and so does a read that was begun before.
+    let mut effects = core.handle(now, Event::View(before.clone()));
+    effects.extend(core.handle(now, Event::ReadReply(Ok(before.clone()))));
+    effects.extend(core.handle(now, Event::View(before.clone())));
+    assert_eq!(core.term(), None, "{effects:?}");
+    assert!(!advances(&effects), "it holds off: {effects:?}");
+
+    // What came after it is taken up.
+    let (record, _) = before.epoch.expect("it was led");
+    let after = ElectionView {
+        epoch: Some((record, moved)),
+        ..ElectionView::default()
+    };
+    let later = now.after(Timing::default().resign_holdoff);
+    let mut effects = core.handle(later, Event::View(after));
+    effects.extend(core.handle(later, Event::Wake));
+    assert!(advances(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_view_of_before_a_refused_attachment_does_not_grant_the_term_again() {
+    let now = Clock::Boottime.now();
+    let (mut core, led) = leading_core(now);
+    let without = ElectionView {
+        leader: None,
+        ..led.clone()
+    };
+    core.handle(now, Event::View(without.clone()));
+    core.handle(now, Event::ReadReply(Ok(without.clone())));
+    let given_up = ElectionView {
+        given_up: true,
+        ..without
+    };
+    let reply = Event::AttachReply {
+        token: EpochToken(1),
+        reply: Ok(Attempt::Refused(given_up)),
+    };
+    assert!(is_over(&core.handle(now, reply)));
+    let effects = core.handle(now, Event::View(led));
+    assert_eq!(core.term(), None, "{effects:?}");
+}
+
+#[test]
+fn what_is_left_of_a_term_that_is_over_is_followed_by_the_next_epoch() {
+    let now = Clock::Boottime.now();
+    let (mut core, led) = leading_core(now);
+    let (record, _) = led.epoch.clone().expect("it was led");
+    // A stranger wrote the same value again: nobody can write in this term any more, though the key names this session.
+    let moved = ElectionView {
+        epoch: Some((record, EpochToken(5))),
+        ..led
+    };
+    let effects = core.handle(now, Event::View(moved));
+    assert!(is_over(&effects), "{effects:?}");
+    let next = effects.iter().find_map(|effect| match effect {
+        Effect::Advance { next, .. } => Some(next.epoch),
+        _ => None,
+    });
+    assert_eq!(next, Some(Epoch::new(2)), "{effects:?}");
+}
+
+#[test]
+fn a_store_that_shows_another_identity_than_its_youngest_epoch_names_is_refused() {
+    let now = Clock::Boottime.now();
+    let (mut core, mut view) = leading_core(now);
+    let identity = |name: &str| Some(StoreIdentity::new(name));
+    // Where either side has none, nothing is compared.
+    view.store = identity("copy");
+    assert!(!refuses(&core.handle(now, Event::View(view.clone()))));
+    let (record, _) = view.epoch.as_mut().expect("it was led");
+    record.store = identity("copy");
+    assert!(!refuses(&core.handle(now, Event::View(view.clone()))));
+    let (record, _) = view.epoch.as_mut().expect("it was led");
+    record.store = identity("original");
+    let refusal = Effect::Publish(Standing::Refused(Refusal::Copied {
+        recorded: StoreIdentity::new("original"),
+        found: StoreIdentity::new("copy"),
+    }));
+    let effects = core.handle(now, Event::View(view.clone()));
+    assert!(effects.contains(&refusal), "{effects:?}");
+
+    let fresh = ClusterIncarnation::new("other");
+    let mut starts = ElectionCore::new(holder(), fresh, Timing::default());
+    starts.handle(now, session(now));
+    view.leader = None;
+    let effects = starts.handle(now, Event::View(view));
+    assert!(effects.contains(&refusal), "{effects:?}");
+    assert!(!advances(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_term_is_suspended_while_the_epoch_can_not_be_read_and_a_late_read_does_not_deny_that() {
+    let now = Clock::Boottime.now();
+    let (mut core, view) = leading_core(now);
+    let suspends = |effects: &[Effect]| {
+        let suspended = |effect: &Effect| matches!(effect, Effect::Publish(Standing::Suspended(_)));
+        effects.iter().any(suspended)
+    };
+    let rubbish = ElectionView {
+        unreadable: Some(Unreadable {
+            reason: "rubbish".to_owned(),
+            token: EpochToken(2),
+        }),
+        leader: view.leader.clone(),
+        ..ElectionView::default()
+    };
+    // A read for another reason is under way when the key is overwritten.
+    core.handle(now, told(9));
+    let effects = core.handle(now, Event::View(rubbish.clone()));
+    assert!(suspends(&effects), "{effects:?}");
+    assert!(!refuses(&effects), "{effects:?}");
+    core.handle(now, Event::ReadReply(Ok(view.clone())));
+    let effects = core.handle(now, Event::ReadReply(Ok(rubbish)));
+    assert!(suspends(&effects), "{effects:?}");
+    assert!(!effects.contains(&Effect::Read), "not at once: {effects:?}");
+    assert_eq!(core.unreadable(), Some("rubbish"));
+    let later = now.after(Timing::default().retry_interval);
+    assert!(core.handle(later, Event::Wake).contains(&Effect::Read));
+
+    let effects = core.handle(later, Event::ReadReply(Ok(view)));
+    let leads = |effect: &Effect| matches!(effect, Effect::Publish(Standing::Leading(_)));
+    assert!(effects.iter().any(leads), "{effects:?}");
+    assert_eq!(core.unreadable(), None);
 }
 
 /// `b` leads in epoch 1.
@@ -135,8 +341,7 @@ fn led_by_another_in(epoch: Epoch) -> ElectionView {
             nonce: Nonce::new("other"),
         }),
         info: None,
-        store: None,
-        given_up: false,
+        ..ElectionView::default()
     }
 }
 
@@ -221,8 +426,7 @@ fn a_request_to_depose_whose_answer_was_lost_is_not_sent_again_once_the_leader_i
         epoch: Some((next.clone(), EpochToken(2))),
         leader: Some(leader),
         info: None,
-        store: None,
-        given_up: false,
+        ..ElectionView::default()
     };
     core.handle(later, Event::View(applied));
     assert_eq!(core.term().map(|term| term.epoch), Some(next.epoch));
@@ -241,8 +445,7 @@ fn a_term_that_the_store_refuses_to_attach_is_over() {
         epoch: Some((next, EpochToken(1))),
         leader: None,
         info: None,
-        store: None,
-        given_up: false,
+        ..ElectionView::default()
     };
     core.handle(now, Event::View(without.clone()));
     let effects = core.handle(now, Event::ReadReply(Ok(without.clone())));
@@ -289,16 +492,14 @@ fn a_read_that_was_overtaken_by_a_younger_term_grants_nothing() {
             nonce: Nonce::new("other"),
         }),
         info: None,
-        store: None,
-        given_up: false,
+        ..ElectionView::default()
     };
     core.handle(now, Event::View(younger));
     let overtaken = ElectionView {
         epoch: Some((next, EpochToken(1))),
         leader: Some(leader),
         info: None,
-        store: None,
-        given_up: false,
+        ..ElectionView::default()
     };
     let effects = core.handle(now, Event::ReadReply(Ok(overtaken)));
     let granted = |effect: &Effect| matches!(effect, Effect::Publish(Standing::Leading(_)));

@@ -259,6 +259,15 @@ pub struct MemberCache {
     pub bytes: usize,
 }
 
+/// A key `epoch` that can't be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Why.
+    pub reason: String,
+    /// Where the key stands all the same.
+    pub token: EpochToken,
+}
+
 /// The keys of an election at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ElectionView {
@@ -266,6 +275,8 @@ pub struct ElectionView {
     pub store: Option<StoreIdentity>,
     /// The key `epoch` and its token; `None` if nobody ever led, or the store was wiped.
     pub epoch: Option<(EpochRecord, EpochToken)>,
+    /// The key `epoch` is there and can't be read, as somebody has overwritten it. Then `epoch` is none.
+    pub unreadable: Option<Unreadable>,
     /// The key `leader`, if its lease or session lives. In the embedded store: if the named process lives.
     pub leader: Option<LeaderKey>,
     /// The key `leader-info`, as stored, whichever epoch it names.
@@ -275,6 +286,12 @@ pub struct ElectionView {
 }
 
 impl ElectionView {
+    /// Where `epoch` stands, readable or not; `None` if it is not there.
+    pub fn token(&self) -> Option<EpochToken> {
+        let readable = self.epoch.as_ref().map(|(_, token)| *token);
+        readable.or(self.unreadable.as_ref().map(|why| why.token))
+    }
+
     /// The youngest epoch, zero if there is none.
     pub fn youngest(&self) -> Epoch {
         self.epoch
@@ -351,7 +368,8 @@ pub trait ElectionDriver: Send + Sync + fmt::Debug + 'static {
     fn session(&self) -> watch::Receiver<SessionState>;
 
     /// What the keys hold, followed through every reconnect; `None` until first read. A level, not a history: values
-    /// in between may be skipped.
+    /// in between may be skipped. It may be late by any time: also a view of before a write of this process may come after that
+    /// write's answer. It never goes back in one store: once a view was told, none that is older is.
     fn observed(&self) -> watch::Receiver<Option<ElectionView>>;
 
     /// What the keys hold: a linearizable read.
@@ -373,6 +391,10 @@ pub trait ElectionDriver: Send + Sync + fmt::Debug + 'static {
     /// Ends the term at `token`: deletes `leader` and rewrites `epoch` with the same number, so that its token moves
     /// and no late request of the term (also no late `attach`) can be applied any more.
     async fn resign(&self, token: EpochToken) -> Result<Attempt>;
+
+    /// Makes this store the cluster's: if `epoch` is as in `seen`, readable or not, sets it to `next`, whose incarnation is another
+    /// one, and deletes `leader`, in one transaction. Whatever is fenced by the former incarnation can't be written any more.
+    async fn accept(&self, seen: &ElectionView, next: &EpochRecord) -> Result<Attempt>;
 
     /// Sets `leader-info`, if `epoch` is still at `token` and `leader` is there.
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt>;

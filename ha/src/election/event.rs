@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::election::driver::{
     Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderKey,
-    SessionState,
+    SessionState, StoreIdentity,
 };
 use crate::error::Result;
 
@@ -83,6 +83,15 @@ pub enum Effect {
         /// The guard.
         token: EpochToken,
     },
+    /// Say that a message told of an epoch that the store does not have.
+    Refute {
+        /// Who told of it.
+        teller: String,
+        /// The epoch.
+        epoch: Epoch,
+        /// The youngest epoch of the store.
+        found: Epoch,
+    },
     /// Tell the process of its standing.
     Publish(Standing),
     /// Feed [`Event::Wake`] at this moment; replaces an earlier one.
@@ -125,10 +134,17 @@ pub enum Refusal {
     },
     /// It is this incarnation as it was before.
     WentBack {
-        /// The youngest epoch heard of.
+        /// The youngest epoch that the store had shown.
         known: Epoch,
         /// The epoch of the store.
         found: Epoch,
+    },
+    /// It is a copy of the store in which its youngest epoch was taken, or was restored since.
+    Copied {
+        /// The identity of that store.
+        recorded: StoreIdentity,
+        /// The identity of this one.
+        found: StoreIdentity,
     },
 }
 

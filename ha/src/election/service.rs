@@ -15,7 +15,9 @@ use tracing::debug;
 
 use crate::ask::ask;
 use crate::clock::{Clock, Moment, wall_clock_ms};
-use crate::election::actor::{Command, ElectionActor};
+use crate::election::actor::{Command, ElectionActor, Told};
+use crate::election::claims::Claim;
+use crate::election::confirming;
 use crate::election::core::Timing;
 use crate::election::deposing::Wish;
 use crate::election::driver::{
@@ -56,6 +58,8 @@ impl ElectionOptions {
 pub struct LeaderElection {
     commands: mpsc::Sender<Command>,
     leadership: watch::Receiver<Leadership>,
+    claims: watch::Receiver<Vec<Claim>>,
+    unreadable: watch::Receiver<Option<String>>,
     observed: watch::Receiver<Option<ElectionView>>,
     driver: Arc<dyn ElectionDriver>,
     holder: Arc<TermHolder>,
@@ -126,22 +130,24 @@ impl LeaderElection {
     ) -> (LeaderElection, ElectionActor) {
         let (commands, mailbox) = mpsc::channel(MAILBOX);
         let (leadership_out, leadership) = watch::channel(Leadership::Standby);
+        let told = Told {
+            leadership: leadership_out,
+            claims: watch::Sender::default(),
+            unreadable: watch::Sender::default(),
+        };
+        let (claims, unreadable) = (told.claims.subscribe(), told.unreadable.subscribe());
         let stop = CancellationToken::new();
         let clock = options.clock;
         let holder = Arc::new(options.holder());
-        let actor = ElectionActor::new(
-            driver.clone(),
-            options,
-            mailbox,
-            leadership_out,
-            stop.clone(),
-        );
+        let actor = ElectionActor::new(driver.clone(), options, mailbox, told, stop.clone());
         let observed = driver.observed();
         let stop = Some(Arc::new(stop.drop_guard()));
         (
             LeaderElection {
                 commands,
                 leadership,
+                claims,
+                unreadable,
                 observed,
                 driver,
                 holder,
@@ -162,6 +168,16 @@ impl LeaderElection {
     /// How this process stands.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.clone()
+    }
+
+    /// Who told of epochs that this process's store does not have: the last ones, the newest at the end, each teller and epoch once.
+    pub fn claims(&self) -> watch::Receiver<Vec<Claim>> {
+        self.claims.clone()
+    }
+
+    /// Why the key `epoch` can't be read, while that is so: then nobody can lead.
+    pub fn unreadable(&self) -> watch::Receiver<Option<String>> {
+        self.unreadable.clone()
     }
 
     /// This process's lease or session.
@@ -263,7 +279,7 @@ impl LeaderElection {
     }
 
     /// Publishes where the leader of this term is reached: the term is confirmed. Repeats until the answer is definite.
-    /// `Fenced` if the term is over.
+    /// `Fenced` if the term is over. What a stranger makes of it while the term lasts is put right again.
     pub async fn confirm(
         &self,
         session: &LeaderSession,
@@ -282,7 +298,16 @@ impl LeaderElection {
                 .publish(session.fence().token, &information)
                 .await
             {
-                Ok(Attempt::Applied(_)) => return Ok(()),
+                Ok(Attempt::Applied(_)) => {
+                    let keeping = confirming::keep(
+                        self.driver.clone(),
+                        session.clone(),
+                        information,
+                        retry_interval,
+                    );
+                    self.runtime.spawn(keeping);
+                    return Ok(());
+                }
                 Ok(Attempt::Refused(view)) if view.youngest() > session.epoch() => {
                     let epoch = view.youngest();
                     // A full mailbox loses nothing: the watch tells it as well.

@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use tokio::time::timeout;
 
 use crate::clock::Clock;
 use crate::election::core::Timing;
 use crate::election::{
     ElectionDriver as _, ElectionOptions, Epoch, LeaderElection, LeaderSession, Leadership,
-    NotLeading, ProcessId, random_start,
+    NotLeading, ProcessId, accept, propose, random_start,
 };
 use crate::keys::{Key, Kind, Name};
-use crate::memory::{Faults, MemoryCluster, MemoryElection};
+use crate::memory::{Faults, MemoryCluster, MemoryElection, MemoryOptions};
 use crate::store::pipeline::{CommitError, CommitPipeline};
 use crate::store::{CoordinationStore as _, Write};
 
@@ -176,12 +178,47 @@ async fn resigning_hands_over_without_waiting_for_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_is_over_when_a_message_of_a_younger_one_arrives() {
+async fn a_term_is_over_when_a_message_tells_of_a_younger_one_that_the_store_has() {
     let cluster = MemoryCluster::default();
     let a = start(&cluster, "a");
     let session = a.until_granted(1).await;
-    a.election.told(Epoch::new(7), "b".to_owned());
+    let b = start(&cluster, "b");
+    // Its watch would tell it far too late.
+    a.faults.watch_lag(LONG * 2);
+    b.election.depose(Epoch::new(1)).await.expect("deposed");
+    let before = a.clock.now();
+    a.election.told(Epoch::new(2), "b".to_owned());
     timeout(LONG, session.over()).await.expect("over");
+    assert!(a.clock.now().since(before) < Duration::from_secs(1));
+    assert!(a.election.claims().borrow().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forged_epoch_ends_no_term_and_names_who_told_of_it() {
+    let cluster = MemoryCluster::default();
+    let a = start(&cluster, "a");
+    let session = a.until_granted(1).await;
+    for _ in 0..3 {
+        a.election
+            .told(Epoch::new(1001), "10.0.0.9:5000".to_owned());
+        let mut claims = a.election.claims();
+        let named = claims.wait_for(|claims| !claims.is_empty());
+        let named = timeout(LONG, named).await.expect("it is named");
+        let claim = named.expect("the election goes on")[0].clone();
+        assert_eq!(
+            (claim.teller.as_str(), claim.epoch, claim.found),
+            ("10.0.0.9:5000", Epoch::new(1001), Epoch::new(1))
+        );
+    }
+    tokio::time::sleep(LONG).await;
+    assert_eq!(a.election.claims().borrow().len(), 1);
+    assert_eq!(session.check(), Ok(()));
+    // The next term is the next one, too.
+    let b = start(&cluster, "b");
+    b.election
+        .told(Epoch::new(1001), "10.0.0.9:5000".to_owned());
+    b.election.depose(Epoch::new(1)).await.expect("deposed");
+    b.until_granted(2).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,4 +385,101 @@ async fn a_leader_that_is_told_to_depose_itself_refuses_and_goes_on() {
         .await
         .expect_err("it leads itself");
     assert_eq!(session.check(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_started_on_a_copy_of_the_store_is_refused_until_the_copy_is_accepted() {
+    let cluster = MemoryCluster::default();
+    let a = start(&cluster, "a");
+    let first = a.until_granted(1).await;
+    let copy = cluster.copy();
+    let drill = start(&copy, "a");
+    drill
+        .until("refused, with what to do", |now| {
+            let is_told = |text: &String| text.contains("tanist ha accept");
+            matches!(now, Leadership::Refused(text) if is_told(text))
+        })
+        .await;
+    let operator = copy.observer();
+    let wanted = propose(&operator).await.expect("it was led");
+    assert_eq!(
+        wanted.seen.youngest(),
+        Epoch::new(1),
+        "the drill took nothing"
+    );
+    accept(&operator, &wanted, false).await.expect("accepted");
+    let again = start(&copy, "a");
+    let session = again.until_granted(3).await;
+    assert_ne!(session.incarnation(), first.incarnation());
+    assert_ne!(session.store(), first.store());
+
+    // The first one's processes, led to the copy, would belong to another incarnation; on their own store all is as it was.
+    assert_eq!(first.check(), Ok(()));
+    let view = cluster.observer().read().await.expect("read");
+    assert_eq!(view.youngest(), Epoch::new(1));
+}
+
+/// The worst case: the copy shows no identity, so its processes lead in it under the incarnation of the first.
+async fn tell_from_a_copy(seed: u64) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let options = MemoryOptions {
+        shows_identity: false,
+        ..MemoryOptions::default()
+    };
+    let first = MemoryCluster::new(options);
+    let a = start(&first, "a");
+    let mut session = a.until_granted(1).await;
+    let ours = [a, start(&first, "b"), start(&first, "c")];
+    let copy = first.copy();
+    let theirs = ["a", "x"].map(|name| start(&copy, name));
+    let (observer, of_copy) = (first.observer(), copy.observer());
+    let (mut epoch, mut leader) = (1, 0);
+    for round in 0..60 {
+        let copied = of_copy.read().await.expect("read");
+        match random.random_range(0..6) {
+            0 | 1 => {
+                // They depose each other, so that the copy's epochs run ahead.
+                let leads = copied.leader.as_ref().map(|leader| &leader.process);
+                let deposer = usize::from(leads == Some(&ProcessId::new("a")));
+                let deposed = theirs[deposer].election.depose(copied.youngest()).await;
+                deposed.expect("deposed");
+            }
+            2..=4 => {
+                let told = Epoch::new(copied.youngest().get() + random.random_range(0..3));
+                let teller = format!("x of round {round}");
+                ours[random.random_range(0..3)].election.told(told, teller);
+            }
+            _ => {
+                let next = (leader + 1) % ours.len();
+                let deposed = ours[next].election.depose(Epoch::new(epoch)).await;
+                deposed.expect("deposed");
+                (epoch, leader) = (epoch + 1, next);
+                session = ours[next].until_granted(epoch).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(random.random_range(0..300))).await;
+        let view = observer.read().await.expect("read");
+        assert_eq!(
+            view.youngest(),
+            Epoch::new(epoch),
+            "seed {seed}, round {round}"
+        );
+        assert_eq!(session.check(), Ok(()), "seed {seed}, round {round}");
+        for process in &ours {
+            let now = process.election.leadership().borrow().clone();
+            let refused = matches!(now, Leadership::Refused(_));
+            assert!(!refused, "seed {seed}, round {round}: {now:?}");
+        }
+    }
+    let claims = ours.map(|process| process.election.claims().borrow().clone());
+    let claims = claims.concat();
+    assert!(!claims.is_empty(), "seed {seed}: somebody was told");
+    assert!(claims.iter().all(|claim| claim.epoch > claim.found));
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaders_on_a_copy_of_the_store_that_tell_of_their_epochs_depose_nobody() {
+    for seed in 0..30 {
+        tell_from_a_copy(seed).await;
+    }
 }

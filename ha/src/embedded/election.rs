@@ -290,6 +290,11 @@ impl ElectionDriver for EmbeddedElection {
             .await
     }
 
+    async fn accept(&self, seen: &ElectionView, next: &EpochRecord) -> Result<Attempt> {
+        let (seen, next) = (seen.clone(), next.clone());
+        self.write(move |tables| tables.accept(&seen, &next)).await
+    }
+
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {
         let (incarnation, info) = (self.incarnation(), info.clone());
         self.write(move |tables| tables.publish(token, incarnation.as_ref(), &info))

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::database::{APPLICATION_ID, failure};
 use crate::election::{
     Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderInformation,
-    LeaderKey, Nonce, ProcessId, StoreIdentity, TermHolder,
+    LeaderKey, Nonce, ProcessId, StoreIdentity, TermHolder, Unreadable,
 };
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind, Name};
@@ -145,9 +145,13 @@ impl<'a> Tables<'a> {
         let info = self.one("select value from leader_info", [], |row| {
             row.get::<_, String>(0)
         })?;
-        let info: Option<LeaderInformation> = info
-            .map(|text| self.json("leader-info", &text))
-            .transpose()?;
+        // What can't be read is as good as gone: the leader puts it there again.
+        let info = info.and_then(|text| {
+            let decoded = self.json::<LeaderInformation>("leader-info", &text);
+            decoded
+                .inspect_err(|error| tracing::debug!(%error, "passed over"))
+                .ok()
+        });
         let Some((record, leader)) = self.epoch()? else {
             return Ok(ElectionView {
                 info,
@@ -155,8 +159,22 @@ impl<'a> Tables<'a> {
             });
         };
         let token = token_of(record.epoch);
+        if record.epoch == Epoch::ZERO {
+            let reason = "its number is below 1".to_owned();
+            let error = self.corrupt("epoch", reason);
+            return Ok(ElectionView {
+                unreadable: Some(Unreadable {
+                    reason: error.to_string(),
+                    token,
+                }),
+                leader,
+                info,
+                ..ElectionView::default()
+            });
+        }
         Ok(ElectionView {
             store: None,
+            unreadable: None,
             epoch: Some((record, token)),
             // Whoever is named and dead has given nothing up.
             given_up: leader.is_none(),
@@ -173,24 +191,41 @@ impl<'a> Tables<'a> {
     ) -> Result<Attempt> {
         let stored = self.view()?;
         let epoch = |view: &ElectionView| view.epoch.as_ref().map(|(record, _)| record.clone());
+        if stored.unreadable.is_some() {
+            return Ok(Attempt::Refused(stored));
+        }
         // As where a token moves when a term is given up: whoever takes it is to know that.
         if epoch(&stored) != epoch(seen) || stored.given_up != seen.given_up {
             return Ok(Attempt::Refused(stored));
         }
+        self.put_epoch(next, Some(leader))?;
+        Ok(Attempt::Applied(token_of(next.epoch)))
+    }
+
+    pub(super) fn accept(&self, seen: &ElectionView, next: &EpochRecord) -> Result<Attempt> {
+        let stored = self.view()?;
+        let as_seen = stored.epoch == seen.epoch && stored.unreadable == seen.unreadable;
+        if !as_seen || stored.token().is_none() {
+            return Ok(Attempt::Refused(stored));
+        }
+        self.put_epoch(next, None)?;
+        Ok(Attempt::Applied(token_of(next.epoch)))
+    }
+
+    fn put_epoch(&self, next: &EpochRecord, leader: Option<&LeaderKey>) -> Result<()> {
         self.execute(
             "insert or replace into epoch (id, epoch, incarnation, leader, nonce, holder, start, store)
              values (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             params![
                 signed(next.epoch.get()),
                 next.incarnation.as_str(),
-                leader.process.as_str(),
-                leader.nonce.as_str(),
+                leader.map(|leader| leader.process.as_str()),
+                leader.map(|leader| leader.nonce.as_str()),
                 next.holder.as_ref().map(|holder| holder.process.as_str()),
                 next.holder.as_ref().map(|holder| holder.start.as_str()),
                 next.store.as_ref().map(StoreIdentity::as_str),
             ],
-        )?;
-        Ok(Attempt::Applied(token_of(next.epoch)))
+        )
     }
 
     /// Whether `epoch` is at `token`, in that incarnation; and if so, whether the term has a leader.

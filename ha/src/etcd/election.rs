@@ -276,6 +276,23 @@ impl ElectionDriver for EtcdElection {
         self.attempt_in_term(token, Vec::new(), writes).await
     }
 
+    async fn accept(&self, seen: &ElectionView, next: &EpochRecord) -> Result<Attempt> {
+        let epoch = self.keys.epoch();
+        let mut compares = Vec::new();
+        if let Some((record, _)) = &seen.epoch {
+            let value = encode(record);
+            compares.push(Compare::value(epoch.as_str(), CompareOp::Equal, value));
+        }
+        let at = seen.token().map_or(0, token_revision);
+        compares.push(Compare::mod_revision(epoch.as_str(), CompareOp::Equal, at));
+        let writes = vec![
+            TxnOp::put(epoch, encode(next), None),
+            TxnOp::delete(self.keys.leader(), None),
+        ];
+        let (attempt, _) = self.attempt(compares, writes).await?;
+        Ok(attempt)
+    }
+
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {
         let present = Compare::create_revision(self.keys.leader(), CompareOp::Greater, 0);
         let put = TxnOp::put(self.keys.leader_info(), encode(info), None);

@@ -17,9 +17,7 @@ use super::client::{Connection, Repeat};
 use super::follow::{Watched, follow};
 use super::health::health;
 use super::status::{is_answer_too_large, is_revision_gone};
-use super::values::{
-    Keys, change, decode, encode, epoch_between, guard, revision, token_revision,
-};
+use super::values::{Keys, change, decode, encode, epoch_between, guard, revision, token_revision};
 use super::{EtcdOptions, STORE, permissions};
 use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name, path};

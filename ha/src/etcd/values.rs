@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::election::{
     ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, ProcessId, StoreIdentity,
+    Unreadable,
 };
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind, path};
@@ -154,12 +155,30 @@ pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
             "an answer without the values that were asked for",
         ));
     };
+    let at = epoch.first().map_or(0, KeyValue::mod_revision);
+    let (epoch, unreadable) = match epoch_record(epoch) {
+        Ok(epoch) => (epoch, None),
+        Err(error) => {
+            let reason = error.to_string();
+            let token = token(at);
+            (None, Some(Unreadable { reason, token }))
+        }
+    };
     Ok(ElectionView {
-        epoch: epoch_record(epoch)?,
-        leader: decode_first(path::LEADER, leader)?,
-        info: decode_first(path::LEADER_INFO, info)?,
         store: store_identity(answer.header()),
+        epoch,
+        unreadable,
+        // What can't be read is as good as gone: whose it is puts it there again.
+        leader: readable(decode_first(path::LEADER, leader)),
+        info: readable(decode_first(path::LEADER_INFO, info)),
         given_up: false,
+    })
+}
+
+fn readable<T>(decoded: Result<Option<T>>) -> Option<T> {
+    decoded.unwrap_or_else(|error| {
+        tracing::debug!(%error, "passed over");
+        None
     })
 }
 
@@ -185,4 +204,37 @@ pub(super) fn guard(answer: &TxnResponse) -> Result<Guard> {
 /// The value of `changes`; none committed if it is not there.
 pub(super) fn change(kvs: &[KeyValue]) -> Result<Change> {
     Ok(decode_first(path::CHANGES, kvs)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::election::TermHolder;
+
+    #[test]
+    fn a_commit_finds_its_epoch_whoever_holds_it_and_no_other() {
+        let record = |epoch, incarnation: &str, holds: bool| EpochRecord {
+            epoch: Epoch::new(epoch),
+            incarnation: ClusterIncarnation::new(incarnation),
+            holder: holds.then(|| TermHolder::starting(ProcessId::new("a"))),
+            store: holds.then(|| StoreIdentity::new("~")),
+        };
+        let [after, before] = epoch_between(Epoch::new(7), &ClusterIncarnation::new("c"));
+        let fits = |record: &EpochRecord| {
+            let value = encode(record);
+            after < value && value < before
+        };
+        assert!(fits(&record(7, "c", true)));
+        assert!(fits(&record(7, "c", false)));
+        for other in [
+            record(6, "c", true),
+            record(8, "c", true),
+            record(70, "c", true),
+            record(7, "b", true),
+            record(7, "d", false),
+            record(7, "cc", true),
+        ] {
+            assert!(!fits(&other), "{other:?}");
+        }
+    }
 }

@@ -219,6 +219,13 @@ impl ElectionDriver for MemoryElection {
             .await
     }
 
+    async fn accept(&self, seen: &ElectionView, next: &EpochRecord) -> Result<Attempt> {
+        let (seen, next) = (seen.clone(), next.clone());
+        self.link
+            .write(move |state| state.accept(&seen, &next))
+            .await
+    }
+
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {
         let (incarnation, info) = (self.incarnation(), info.clone());
         self.link

@@ -49,7 +49,9 @@ impl Server {
     pub(super) fn new(options: MemoryOptions) -> Server {
         static STORES: AtomicU64 = AtomicU64::new(1);
         let number = STORES.fetch_add(1, Ordering::Relaxed);
-        let identity = StoreIdentity::new(format!("memory-{number}"));
+        let identity = options
+            .shows_identity
+            .then(|| StoreIdentity::new(format!("memory-{number}")));
         Server {
             options,
             state: Mutex::new(State::new(identity)),

@@ -31,6 +31,8 @@ pub struct MemoryOptions {
     pub request_timeout: Duration,
     /// What one transaction takes.
     pub limits: Limits,
+    /// Whether it shows which store it is; some don't.
+    pub shows_identity: bool,
 }
 
 impl Default for MemoryOptions {
@@ -42,6 +44,7 @@ impl Default for MemoryOptions {
                 writes: 120,
                 bytes: 1_000_000,
             },
+            shows_identity: true,
         }
     }
 }
@@ -148,6 +151,16 @@ impl MemoryCluster {
         self.server.apply(state::State::wipe);
     }
 
+    /// A stranger overwrites `epoch` with something that can't be read; nothing: puts back what was there.
+    pub fn overwrite_epoch(&self, rubbish: Option<&str>) {
+        self.server.apply(|state| state.overwrite_epoch(rubbish));
+    }
+
+    /// A stranger deletes `leader-info`.
+    pub fn delete_leader_info(&self) {
+        self.server.apply(state::State::forget_info);
+    }
+
     /// A copy of all that is kept.
     pub fn backup(&self) -> Backup {
         Backup {
@@ -161,7 +174,7 @@ impl MemoryCluster {
     }
 
     /// Another store with the same content, as one that was restored from a snapshot of this one: what is kept under leases is
-    /// not in it, and it shows another identity.
+    /// not in it, and it shows another identity, if it shows one.
     #[must_use]
     pub fn copy(&self) -> MemoryCluster {
         let copy = MemoryCluster::new(self.server.options.clone());

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::election::{
     Attempt, ClusterIncarnation, ElectionView, EpochRecord, EpochToken, LeaderInformation,
-    LeaderKey, Member, Nonce, ProcessId, StoreIdentity,
+    LeaderKey, Member, Nonce, ProcessId, StoreIdentity, Unreadable,
 };
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind, Name};
@@ -31,6 +31,8 @@ pub(super) struct State {
     store: Option<StoreIdentity>,
     revision: u64,
     epoch: Option<(EpochRecord, EpochToken)>,
+    /// What a stranger wrote in place of `epoch`.
+    rubbish: Option<String>,
     leader: Option<LeaderKey>,
     info: Option<LeaderInformation>,
     members: BTreeMap<ProcessId, (Nonce, Member)>,
@@ -42,18 +44,22 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(identity: StoreIdentity) -> State {
+    pub(super) fn new(identity: Option<StoreIdentity>) -> State {
         State {
-            store: Some(identity),
+            store: identity,
             ..State::default()
         }
     }
 
     pub(super) fn view(&self) -> ElectionView {
         ElectionView {
-            epoch: self.epoch.clone(),
+            epoch: self.epoch.clone().filter(|_| self.rubbish.is_none()),
             leader: self.leader.clone(),
             info: self.info.clone(),
+            unreadable: self.rubbish.clone().map(|reason| Unreadable {
+                reason,
+                token: self.epoch.as_ref().map_or(EpochToken(0), |(_, at)| *at),
+            }),
             given_up: false,
             store: self.store.clone(),
         }
@@ -61,6 +67,20 @@ impl State {
 
     pub(super) fn change(&self) -> Change {
         self.change
+    }
+
+    /// A stranger overwrites `epoch`; nothing: puts the value back that was there, which moves its token.
+    pub(super) fn overwrite_epoch(&mut self, rubbish: Option<&str>) {
+        self.rubbish = rubbish.map(str::to_owned);
+        let moved = self.next_token();
+        if let Some((_, token)) = &mut self.epoch {
+            *token = moved;
+        }
+    }
+
+    /// A stranger overwrites `leader-info`.
+    pub(super) fn forget_info(&mut self) {
+        self.info = None;
     }
 
     /// Another incarnation: everything is gone but the counter that keeps nonces unique.
@@ -154,7 +174,8 @@ impl State {
     }
 
     fn is_at(&self, token: EpochToken, incarnation: Option<&ClusterIncarnation>) -> bool {
-        self.epoch.as_ref().is_some_and(|(record, at)| {
+        let epoch = self.epoch.as_ref().filter(|_| self.rubbish.is_none());
+        epoch.is_some_and(|(record, at)| {
             *at == token && incarnation.is_none_or(|known| *known == record.incarnation)
         })
     }
@@ -168,7 +189,7 @@ impl State {
         if !self.leases.contains_key(&leader.nonce) {
             return Err(Error::SessionLost);
         }
-        if self.epoch != seen.epoch {
+        if self.epoch != seen.epoch || self.rubbish.is_some() {
             return Ok(Attempt::Refused(self.view()));
         }
         let token = self.next_token();
@@ -207,6 +228,19 @@ impl State {
         }
         self.leader = None;
         Attempt::Applied(moved)
+    }
+
+    pub(super) fn accept(&mut self, seen: &ElectionView, next: &EpochRecord) -> Attempt {
+        let now = self.view();
+        let as_seen = now.epoch == seen.epoch && now.unreadable == seen.unreadable;
+        if !as_seen || now.token().is_none() {
+            return Attempt::Refused(now);
+        }
+        let token = self.next_token();
+        self.epoch = Some((next.clone(), token));
+        self.rubbish = None;
+        self.leader = None;
+        Attempt::Applied(token)
     }
 
     pub(super) fn publish(

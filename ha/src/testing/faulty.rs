@@ -6,7 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -41,6 +42,7 @@ pub enum Operation {
 
 /// The answer to a guarded write.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time")]
 pub enum Answer {
     /// Of the election's half.
     Attempt(Attempt),
@@ -104,7 +106,19 @@ pub struct Faults {
 struct State {
     fates: HashMap<Operation, VecDeque<Fate>>,
     takings: Vec<(ElectionView, LeaderKey)>,
+    views: watch::Sender<Views>,
 }
+
+/// Whether watches of the election's keys tell what they see.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Views {
+    #[default]
+    Told,
+    Held,
+}
+
+/// How long a view that came late is the last word.
+const LATE: Duration = Duration::from_millis(100);
 
 impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -131,6 +145,16 @@ impl Faults {
         let fates = state.fates.entry(operation).or_default();
         fates.push_back(Fate::Hold(sender));
         Holding { receiver }
+    }
+
+    /// Watches of the election's keys tell nothing from now on.
+    pub fn hold_views(&self) {
+        self.state().views.send_replace(Views::Held);
+    }
+
+    /// They tell the view again that they had told last, as if it came late, and a moment later the one of now.
+    pub fn tell_views_late(&self) {
+        self.state().views.send_replace(Views::Told);
     }
 
     /// Each request to take that the store applied: what had been seen before it, and the key that it put.
@@ -180,12 +204,45 @@ fn lost(reason: &str) -> Error {
 pub struct Faulty<T: ?Sized> {
     inner: Arc<T>,
     faults: Faults,
+    observed: OnceLock<watch::Receiver<Option<ElectionView>>>,
 }
 
 impl<T: ?Sized> Faulty<T> {
     /// `inner`, as `faults` says.
     pub fn new(inner: Arc<T>, faults: Faults) -> Faulty<T> {
-        Faulty { inner, faults }
+        Faulty {
+            inner,
+            faults,
+            observed: OnceLock::new(),
+        }
+    }
+}
+
+/// Hands on what is observed, as the faults say.
+async fn tell_views(
+    mut from: watch::Receiver<Option<ElectionView>>,
+    mut views: watch::Receiver<Views>,
+    to: watch::Sender<Option<ElectionView>>,
+) {
+    loop {
+        if views.borrow_and_update().eq(&Views::Held) {
+            if views.wait_for(|views| *views == Views::Told).await.is_err() {
+                return;
+            }
+            to.send_modify(|_| {});
+            tokio::time::sleep(LATE).await;
+        }
+        let view = from.borrow_and_update().clone();
+        to.send_if_modified(|told| {
+            let differs = *told != view;
+            *told = view;
+            differs
+        });
+        tokio::select! {
+            changed = views.changed() => if changed.is_err() { return },
+            changed = from.changed() => if changed.is_err() { return },
+            () = to.closed() => return,
+        }
     }
 }
 
@@ -210,7 +267,13 @@ impl ElectionDriver for Faulty<dyn ElectionDriver> {
     }
 
     fn observed(&self) -> watch::Receiver<Option<ElectionView>> {
-        self.inner.observed()
+        let start = || {
+            let (told, observed) = watch::channel(self.inner.observed().borrow().clone());
+            let views = self.faults.state().views.subscribe();
+            tokio::spawn(tell_views(self.inner.observed(), views, told));
+            observed
+        };
+        self.observed.get_or_init(start).clone()
     }
 
     async fn read(&self) -> Result<ElectionView> {
@@ -245,6 +308,10 @@ impl ElectionDriver for Faulty<dyn ElectionDriver> {
         let inner = self.inner.clone();
         let request = async move { inner.resign(token).await };
         self.attempt(Operation::Resign, request).await
+    }
+
+    async fn accept(&self, seen: &ElectionView, next: &EpochRecord) -> Result<Attempt> {
+        self.inner.accept(seen, next).await
     }
 
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {

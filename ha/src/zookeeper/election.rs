@@ -11,18 +11,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use zookeeper_client::SessionState as ConnectionState;
 
 use super::client::{Connection, Sessions};
 use super::follow::{follow, next_session};
 use super::multi::{Operation, Reply};
-use super::nodes::{self, create_epoch, decode, decode_epoch, encode, fence, set_epoch};
+use super::nodes::{
+    self, create_epoch, decode, decode_epoch, encode, fence, replace_epoch, set_epoch,
+};
 use super::session::{Node, Session, unavailable};
 use crate::clock::Clock;
 use crate::election::{
     Attempt, ElectionDriver, ElectionView, EpochRecord, EpochToken, LeaderInformation, LeaderKey,
-    Member, SessionState,
+    Member, SessionState, Unreadable,
 };
 use crate::error::{Error, Outcome, Result};
 use crate::keys::path;
@@ -132,8 +135,8 @@ async fn observe(
     paths: Vec<String>,
     report: watch::Sender<Option<ElectionView>>,
 ) {
-    follow(sessions, paths, |nodes| match view(&nodes) {
-        Ok(view) => {
+    follow(sessions, paths, |nodes| match Found::of(&nodes) {
+        Ok(Found { view, .. }) => {
             report.send_if_modified(|last| {
                 let modified = last.as_ref() != Some(&view);
                 *last = Some(view);
@@ -218,7 +221,13 @@ impl Shared {
     }
 
     async fn read(&self, session: &Session) -> Result<ElectionView> {
-        view(&session.read_linearizable(&self.fixed_paths()).await?)
+        Ok(self.find(session).await?.view)
+    }
+
+    /// What is there as of now.
+    async fn find(&self, session: &Session) -> Result<Found> {
+        let nodes = session.read_linearizable(&self.fixed_paths()).await?;
+        Found::of(&nodes)
     }
 
     /// What is there when `goes_on` holds of it; else, as of now, the view that refuses. What is there may be a little
@@ -227,13 +236,17 @@ impl Shared {
         &self,
         session: &Session,
         goes_on: impl Fn(&ElectionView) -> bool,
-    ) -> Result<Result<ElectionView, ElectionView>> {
-        let cheap = view(&session.read(&self.fixed_paths()).await?)?;
-        if goes_on(&cheap) {
+    ) -> Result<Result<Found, ElectionView>> {
+        let cheap = Found::of(&session.read(&self.fixed_paths()).await?)?;
+        if goes_on(&cheap.view) {
             return Ok(Ok(cheap));
         }
-        let view = self.read(session).await?;
-        Ok(if goes_on(&view) { Ok(view) } else { Err(view) })
+        let found = self.find(session).await?;
+        Ok(if goes_on(&found.view) {
+            Ok(found)
+        } else {
+            Err(found.view)
+        })
     }
 
     /// Whether the term at `token` goes on. The version alone does not tell it from a term of another incarnation.
@@ -253,20 +266,20 @@ impl Shared {
         session: &Session,
         (token, after): (EpochToken, EpochToken),
         needs_leader: bool,
-        writes: impl Fn(&ElectionView, &EpochRecord) -> Result<Vec<Operation>>,
+        writes: impl Fn(&Found, &EpochRecord) -> Result<Vec<Operation>>,
     ) -> Result<Attempt> {
         let goes_on = |view: &ElectionView| {
             self.goes_on(view, token) && (view.leader.is_some() || !needs_leader)
         };
         for _ in 0..ADAPTATIONS {
-            let view = match self.look(session, goes_on).await? {
-                Ok(view) => view,
+            let found = match self.look(session, goes_on).await? {
+                Ok(found) => found,
                 Err(view) => return Ok(Attempt::Refused(view)),
             };
-            let Some((record, _)) = &view.epoch else {
+            let Some((record, _)) = &found.view.epoch else {
                 continue;
             };
-            if let Reply::Applied(_) = session.commit(&writes(&view, record)?).await? {
+            if let Reply::Applied(_) = session.commit(&writes(&found, record)?).await? {
                 return Ok(Attempt::Applied(after));
             }
         }
@@ -275,9 +288,9 @@ impl Shared {
 }
 
 /// Deletes `leader` if it is there.
-fn without_leader(session: &Session, view: &ElectionView) -> Option<Operation> {
+fn without_leader(session: &Session, found: &Found) -> Option<Operation> {
     let path = session.path(path::LEADER);
-    view.leader.is_some().then_some(Operation::Delete { path })
+    found.has_leader.then_some(Operation::Delete { path })
 }
 
 fn put_leader(session: &Session, leader: &LeaderKey) -> Result<Operation> {
@@ -317,17 +330,19 @@ impl ElectionDriver for ZooKeeperElection {
             Some((_, token)) => (set_epoch(&session, *token, next)?, EpochToken(token.0 + 1)),
         };
         for _ in 0..ADAPTATIONS {
-            let view = match shared
-                .look(&session, |view| view.epoch == seen.epoch)
+            let found = match shared
+                .look(&session, |view| {
+                    view.epoch == seen.epoch && view.unreadable.is_none()
+                })
                 .await?
             {
-                Ok(view) => view,
+                Ok(found) => found,
                 Err(view) => return Ok(Attempt::Refused(view)),
             };
             *shared.term.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some((token, next.clone()));
             let mut operations = put_epoch.to_vec();
-            operations.extend(without_leader(&session, &view));
+            operations.extend(without_leader(&session, &found));
             operations.push(put_leader(&session, leader)?);
             match session.commit(&operations).await? {
                 Reply::Applied(_) => return Ok(Attempt::Applied(token)),
@@ -340,9 +355,9 @@ impl ElectionDriver for ZooKeeperElection {
 
     async fn attach(&self, token: EpochToken, leader: &LeaderKey) -> Result<Attempt> {
         let session = self.shared.connection.session_of(&leader.nonce)?;
-        let writes = |view: &ElectionView, record: &EpochRecord| {
+        let writes = |found: &Found, record: &EpochRecord| {
             let mut operations = fence(&session, token, &record.incarnation)?.to_vec();
-            operations.extend(without_leader(&session, view));
+            operations.extend(without_leader(&session, found));
             operations.push(put_leader(&session, leader)?);
             Ok(operations)
         };
@@ -353,9 +368,9 @@ impl ElectionDriver for ZooKeeperElection {
 
     async fn resign(&self, token: EpochToken) -> Result<Attempt> {
         let session = self.shared.connection.session()?;
-        let writes = |view: &ElectionView, record: &EpochRecord| {
+        let writes = |found: &Found, record: &EpochRecord| {
             let mut operations = set_epoch(&session, token, record)?.to_vec();
-            operations.extend(without_leader(&session, view));
+            operations.extend(without_leader(&session, found));
             Ok(operations)
         };
         let after = EpochToken(token.0 + 1);
@@ -364,27 +379,50 @@ impl ElectionDriver for ZooKeeperElection {
             .await
     }
 
+    async fn accept(&self, seen: &ElectionView, next: &EpochRecord) -> Result<Attempt> {
+        let session = self.shared.connection.session()?;
+        let Some(token) = seen.token() else {
+            return Ok(Attempt::Refused(self.shared.read(&session).await?));
+        };
+        let is_as_seen =
+            |view: &ElectionView| view.epoch == seen.epoch && view.unreadable == seen.unreadable;
+        for _ in 0..ADAPTATIONS {
+            let found = match self.shared.look(&session, is_as_seen).await? {
+                Ok(found) => found,
+                Err(view) => return Ok(Attempt::Refused(view)),
+            };
+            let mut operations = replace_epoch(&session, token, next).await?;
+            operations.extend(without_leader(&session, &found));
+            if let Reply::Applied(_) = session.commit(&operations).await? {
+                return Ok(Attempt::Applied(EpochToken(token.0 + 1)));
+            }
+        }
+        Err(unsettled())
+    }
+
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {
         let session = self.shared.connection.session()?;
-        let writes = |view: &ElectionView, record: &EpochRecord| {
+        let writes = |found: &Found, record: &EpochRecord| {
             let mut operations = fence(&session, token, &record.incarnation)?.to_vec();
             operations.push(Operation::Check {
                 path: session.path(path::LEADER),
                 version: None,
             });
             let (path, data) = (session.path(path::LEADER_INFO), encode(info)?);
-            operations.push(match view.info {
-                Some(_) => Operation::Set {
+            let put = if found.has_info {
+                Operation::Set {
                     path,
                     data,
                     version: None,
-                },
-                None => Operation::Create {
+                }
+            } else {
+                Operation::Create {
                     path,
                     data,
                     ephemeral: false,
-                },
-            });
+                }
+            };
+            operations.push(put);
             Ok(operations)
         };
         self.shared
@@ -443,27 +481,55 @@ impl ElectionDriver for ZooKeeperElection {
     }
 }
 
-/// The election's keys from the nodes at [`Shared::fixed_paths`].
-fn view(nodes: &[Option<Node>]) -> Result<ElectionView> {
-    let [epoch, leader, info] = nodes else {
-        return Err(unavailable(format!(
-            "{} nodes instead of three",
-            nodes.len()
-        )));
-    };
-    Ok(ElectionView {
-        store: None,
-        given_up: false,
-        epoch: epoch.as_ref().map(decode_epoch).transpose()?,
-        leader: leader
-            .as_ref()
-            .map(|node| decode(path::LEADER, node))
-            .transpose()?,
-        info: info
-            .as_ref()
-            .map(|node| decode(path::LEADER_INFO, node))
-            .transpose()?,
-    })
+/// What is at [`Shared::fixed_paths`].
+struct Found {
+    view: ElectionView,
+    /// The node is there, whatever it holds.
+    has_leader: bool,
+    /// The same of `leader-info`.
+    has_info: bool,
+}
+
+impl Found {
+    fn of(nodes: &[Option<Node>]) -> Result<Found> {
+        let [epoch, leader, info] = nodes else {
+            return Err(unavailable(format!(
+                "{} nodes instead of three",
+                nodes.len()
+            )));
+        };
+        let at = epoch.as_ref().map_or(0, |node| node.version);
+        let (epoch, unreadable) = match epoch.as_ref().map(decode_epoch).transpose() {
+            Ok(epoch) => (epoch, None),
+            Err(error) => {
+                let reason = error.to_string();
+                let token = EpochToken(u64::try_from(at).unwrap_or(0));
+                (None, Some(Unreadable { reason, token }))
+            }
+        };
+        let view = ElectionView {
+            // A standalone server keeps nothing that a copy of its data does not take along.
+            store: None,
+            epoch,
+            unreadable,
+            leader: readable(path::LEADER, leader.as_ref()),
+            info: readable(path::LEADER_INFO, info.as_ref()),
+            given_up: false,
+        };
+        Ok(Found {
+            view,
+            has_leader: leader.is_some(),
+            has_info: info.is_some(),
+        })
+    }
+}
+
+/// What can't be read is as good as gone: whose it is puts it there again.
+fn readable<T: DeserializeOwned>(key: &str, node: Option<&Node>) -> Option<T> {
+    let decoded = decode(key, node?);
+    decoded
+        .inspect_err(|error| tracing::debug!(%error, "passed over"))
+        .ok()
 }
 
 fn unsettled() -> Error {

@@ -90,6 +90,31 @@ pub(super) fn create_epoch(session: &Session, record: &EpochRecord) -> Result<[O
     ])
 }
 
+/// That `epoch` is at this token, whatever it holds, and then this one, in an incarnation of its own: the nodes that proved the
+/// former one go.
+pub(super) async fn replace_epoch(
+    session: &Session,
+    token: EpochToken,
+    record: &EpochRecord,
+) -> Result<Vec<Operation>> {
+    let path = session.path(path::EPOCH);
+    let former = session.children(&path).await?.unwrap_or_default();
+    let mut operations = vec![Operation::Set {
+        path: path.clone(),
+        data: encode(record)?,
+        version: Some(version(token)?),
+    }];
+    operations.extend(former.into_iter().map(|name| Operation::Delete {
+        path: format!("{path}/{name}"),
+    }));
+    operations.push(Operation::Create {
+        path: session.path(&marker(&record.incarnation)),
+        data: Bytes::new(),
+        ephemeral: false,
+    });
+    Ok(operations)
+}
+
 /// The node `epoch`: its value and its token.
 pub(super) fn decode_epoch(node: &Node) -> Result<(EpochRecord, EpochToken)> {
     let token = u64::try_from(node.version).map_err(|_| Error::Corrupt {

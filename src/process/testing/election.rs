@@ -116,6 +116,13 @@ impl ElectionDriver for StoppableElection {
         answer
     }
 
+    async fn accept(&self, seen: &ElectionView, next: &EpochRecord) -> Result<Attempt> {
+        self.goes_on().await;
+        let answer = self.inner.accept(seen, next).await;
+        self.goes_on().await;
+        answer
+    }
+
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {
         self.goes_on().await;
         let answer = self.inner.publish(token, info).await;

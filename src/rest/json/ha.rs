@@ -8,7 +8,7 @@ use tanist_ha::election::{LeaderInformation, Member};
 use tanist_ha::store::cache::CacheStatus;
 
 use super::store::StoreBody;
-use super::warnings::{store_warnings, warnings};
+use super::warnings::{store_warnings, unreadable_warning, warnings};
 use super::{REVISION, VERSION, time};
 use crate::process::{HaStatus, Role, TermState};
 use crate::rest::view::ClusterView;
@@ -275,6 +275,8 @@ impl HaStatusBody {
         };
         body.measure_lag();
         body.warnings = warnings(&body);
+        body.warnings
+            .extend(status.unreadable.as_deref().map(unreadable_warning));
         if let Ok(health) = &status.health {
             body.warnings.extend(store_warnings(status.store, health));
         }

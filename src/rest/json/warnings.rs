@@ -66,6 +66,13 @@ pub fn warnings(status: &HaStatusBody) -> Vec<String> {
     warnings
 }
 
+/// What to look after while nobody can lead for this reason.
+pub fn unreadable_warning(reason: &str) -> String {
+    format!(
+        "nobody can lead: {reason}; somebody has overwritten the key that fences every write, docs/operations.md says how to repair it"
+    )
+}
+
 /// etcd's alarm for a database that has reached its quota.
 const NO_SPACE: &str = "NOSPACE";
 /// etcd's alarm for members whose data differ.

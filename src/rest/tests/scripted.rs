@@ -270,6 +270,7 @@ impl ClusterView for ScriptedView {
             members: Ok(vec![member("jm-1", 10), member("jm-2", 20)]),
             cache: CacheStatus::default(),
             health: Ok(StoreHealth::default()),
+            unreadable: None,
         }
     }
 

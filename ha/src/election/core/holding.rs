@@ -12,7 +12,8 @@ impl ElectionCore {
         let Phase::Leading(term) = &self.phase else {
             return;
         };
-        if self.session.is_believed_at(now) && self.holds_leader_key(term) {
+        let is_confirmed = self.unreadable.is_none() && self.holds_leader_key(term);
+        if is_confirmed && self.session.is_believed_at(now) {
             return;
         }
         let term = term.clone();
@@ -45,7 +46,9 @@ impl ElectionCore {
         effects: &mut Vec<Effect>,
     ) {
         let nonce = match self.session.nonce() {
-            Some(nonce) if self.session.is_believed_at(now) => nonce.clone(),
+            Some(nonce) if self.session.is_believed_at(now) && self.unreadable.is_none() => {
+                nonce.clone()
+            }
             Some(_) | None => {
                 self.pause(now);
                 return;
@@ -113,13 +116,13 @@ impl ElectionCore {
     }
 
     pub(super) fn on_resign(&mut self, now: Moment, reply: Result<Attempt>) {
-        let Phase::Resigning { in_flight, .. } = &mut self.phase else {
+        let Phase::Resigning { term, in_flight } = &mut self.phase else {
             return;
         };
         match reply {
             Ok(_) => {
-                self.phase = Phase::Standby;
-                self.view = None;
+                let term = term.clone();
+                self.stand_by_after(&term);
                 self.hold_off_until = Some(now.after(self.timing.resign_holdoff));
             }
             // The same request again, until the answer is definite.

@@ -23,14 +23,21 @@ impl ElectionCore {
             return;
         };
         let youngest = view.youngest();
-        if youngest < self.highest {
-            // A younger term was heard of: this view says nothing, and the store is asked again.
+        if youngest < self.highest || self.unreadable.is_some() {
+            // The store has shown a younger term, or shows none: this view says nothing, and the store is asked again.
             return;
         }
         let wanted = match &view.leader {
             None => {
                 self.depose == Some(youngest)
                     || self.hold_off_until.is_none() && self.left_alone_until(now).is_none()
+            }
+            // What is left of a term that is over, whichever way it came back: only the next epoch can be led.
+            Some(leader)
+                if leader.nonce == nonce
+                    && self.ended.is_some_and(|(ended, _)| leader.epoch <= ended) =>
+            {
+                self.hold_off_until.is_none()
             }
             Some(leader) if leader.process == self.holder.process && leader.nonce == nonce => {
                 // A request that was given up long ago was applied after all: whoever holds the key leads.
@@ -116,7 +123,7 @@ impl ElectionCore {
                     leader: Some(taking.leader),
                     info: taking.seen.info,
                     store: taking.seen.store,
-                    given_up: false,
+                    ..ElectionView::default()
                 });
                 self.grant(Term { epoch, token }, effects);
             }

@@ -387,3 +387,23 @@ async fn a_file_that_is_no_store_or_a_newer_one_is_refused_by_name() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn a_copy_of_the_file_shows_another_identity_and_a_renamed_directory_the_same() {
+    let root = directory();
+    let (first, renamed) = (root.path().join("first"), root.path().join("renamed"));
+    let copied = root.path().join("copied");
+    let observe = async |dir: &std::path::Path| {
+        let (options, process) = (EmbeddedOptions::new(dir), ProcessId::new("observer"));
+        let election = open_election(options, process, false, Clock::Boottime).await;
+        let view = election.expect("opened").read().await.expect("read");
+        view.store
+            .expect("the file system keeps when a file was made")
+    };
+    let identity = observe(&first).await;
+    std::fs::create_dir(&copied).expect("made");
+    std::fs::copy(first.join("tanist.db"), copied.join("tanist.db")).expect("copied");
+    assert_ne!(observe(&copied).await, identity);
+    std::fs::rename(&first, &renamed).expect("renamed");
+    assert_eq!(observe(&renamed).await, identity);
+}

@@ -31,6 +31,20 @@ async fn watches_follow_through_a_restart_of_the_server() -> TestResult {
 }
 
 #[tokio::test]
+async fn a_server_shows_its_identity_over_a_restart_and_another_one_shows_another() -> TestResult {
+    let mut server = EtcdServer::start(EtcdServerOptions::default()).await?;
+    let election = contender(&options(server.endpoints(), "identity")).await?;
+    let identity = election.read().await?.store;
+    assert!(identity.is_some(), "it is in each answer");
+    server.restart().await?;
+    let again = contender(&options(server.endpoints(), "identity")).await?;
+    assert_eq!(again.read().await?.store, identity);
+    let other = contender(&options(shared_server().await?.endpoints(), "identity")).await?;
+    assert_ne!(other.read().await?.store, identity);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_wiped_store_refuses_the_terms_of_its_former_incarnation() -> TestResult {
     let mut server = EtcdServer::start(EtcdServerOptions::default()).await?;
     let options = options(server.endpoints(), "wiped");

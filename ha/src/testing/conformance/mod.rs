@@ -16,6 +16,7 @@ mod process;
 pub mod resign;
 pub mod scale;
 pub mod sessions;
+pub mod strangers;
 pub mod subjects;
 pub mod watches;
 
@@ -80,6 +81,10 @@ pub trait Subject: fmt::Debug + Send + Sync {
 
     /// A stranger deletes the key `leader`.
     async fn delete_leader(&self) -> CaseResult;
+
+    /// A stranger overwrites a fixed key, or deletes it. `epoch` is put back as it was by the text of its record; any other text
+    /// can't be read.
+    async fn overwrite(&self, path: &str, value: Option<&str>) -> CaseResult;
 
     /// Takes the quorum away.
     async fn lose_quorum(&self) -> CaseResult;

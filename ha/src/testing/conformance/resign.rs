@@ -1,8 +1,9 @@
 //! Leadership is handed over without waiting for anything.
 
-use super::{CaseResult, Process, Subject, put};
+use super::{BOUND, CaseResult, Process, Subject, put};
 use crate::clock::Clock;
-use crate::election::SessionState;
+use crate::election::{ElectionView, Epoch, SessionState};
+use crate::testing::invariants::History;
 
 /// The successor leads while the lease of the process that resigned goes on: no timeout had a part in it.
 pub async fn a_resigned_term_is_handed_over_without_a_timeout(subject: &dyn Subject) -> CaseResult {
@@ -69,5 +70,32 @@ pub async fn a_lone_process_that_resigned_leads_again_in_another_term(
     let young = a.leads_after(old.epoch()).await;
     a.is_over(&old).await;
     assert_eq!(young.incarnation(), old.incarnation());
+    Ok(())
+}
+
+/// A view of before the resignation that comes after its answer names the session of the process that resigned: it says nothing any
+/// more.
+pub async fn a_term_that_was_resigned_is_not_granted_again(subject: &dyn Subject) -> CaseResult {
+    let history = History::default();
+    let a = Process::start(subject, "a").await?;
+    let note = a.note_in(&history);
+    let mut before = Epoch::ZERO;
+    for _ in 0..3 {
+        let term = a.leads_after(before).await;
+        let mut observed = a.election.observed();
+        let sees_itself = |view: &Option<ElectionView>| {
+            let leader = view.as_ref().and_then(|view| view.leader.as_ref());
+            leader.is_some_and(|leader| leader.epoch == term.epoch())
+        };
+        let seen = tokio::time::timeout(BOUND, observed.wait_for(sees_itself)).await;
+        drop(seen.expect("the watch tells it")?);
+        a.faults.hold_views();
+        a.election.resign().await;
+        a.faults.tell_views_late();
+        before = term.epoch();
+    }
+    a.leads_after(before).await;
+    note.abort();
+    history.check()?;
     Ok(())
 }

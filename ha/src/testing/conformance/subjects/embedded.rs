@@ -10,8 +10,9 @@ use tempfile::TempDir;
 use super::super::{CaseResult, OpenElection, Subject};
 use super::gates::Gates;
 use crate::clock::Clock;
-use crate::election::{ElectionDriver, ProcessId};
+use crate::election::{ElectionDriver, EpochRecord, ProcessId};
 use crate::embedded::{EmbeddedOptions, open_election, open_store};
+use crate::keys::path;
 use crate::store::CoordinationStore;
 
 const DATABASE: &str = "tanist.db";
@@ -96,6 +97,28 @@ impl Subject for EmbeddedSubject {
     async fn delete_leader(&self) -> CaseResult {
         self.connect()?
             .execute("update epoch set leader = null, nonce = null", [])?;
+        Ok(())
+    }
+
+    /// The number of an epoch that can't be read is below 1.
+    async fn overwrite(&self, path: &str, value: Option<&str>) -> CaseResult {
+        let connection = self.connect()?;
+        let record = value.and_then(|text| serde_json::from_str::<EpochRecord>(text).ok());
+        match (path, value, record) {
+            (path::EPOCH, _, Some(record)) => {
+                let number = i64::try_from(record.epoch.get())?;
+                connection.execute("update epoch set epoch = ?1", [number])?;
+            }
+            (path::EPOCH, ..) => {
+                connection.execute("update epoch set epoch = -1", [])?;
+            }
+            (_, Some(text), _) => {
+                connection.execute("update leader_info set value = ?1", [text])?;
+            }
+            (_, None, _) => {
+                connection.execute("delete from leader_info", [])?;
+            }
+        }
         Ok(())
     }
 

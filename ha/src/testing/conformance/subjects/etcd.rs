@@ -71,6 +71,19 @@ impl ServedBackend for Etcd {
         Ok(Arc::new(open_store(options).await?))
     }
 
+    async fn overwrite(addresses: Vec<String>, key: String, value: Option<String>) -> CaseResult {
+        let mut client = Client::connect(&addresses, None).await?;
+        match value {
+            Some(value) => {
+                client.put(key, value, None).await?;
+            }
+            None => {
+                client.delete(key, None).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn delete_leader(addresses: Vec<String>, namespace: &str) -> CaseResult {
         let mut client = Client::connect(&addresses, None).await?;
         let key = format!("{namespace}/leader");

@@ -8,7 +8,8 @@ use tokio::runtime::Handle;
 
 use super::super::{CaseResult, OpenElection, Subject};
 use crate::clock::Clock;
-use crate::election::{ElectionDriver, ProcessId};
+use crate::election::{ElectionDriver, EpochRecord, ProcessId};
+use crate::keys::path;
 use crate::memory::{MemoryCluster, MemoryOptions};
 use crate::store::CoordinationStore;
 
@@ -89,6 +90,18 @@ impl Subject for MemorySubject {
     async fn delete_leader(&self) -> CaseResult {
         if let Some(leader) = self.cluster.observer().read().await?.leader {
             self.cluster.expire(&leader.process);
+        }
+        Ok(())
+    }
+
+    async fn overwrite(&self, path: &str, value: Option<&str>) -> CaseResult {
+        match path {
+            path::EPOCH => {
+                let is_record = |text: &&str| serde_json::from_str::<EpochRecord>(text).is_ok();
+                self.cluster
+                    .overwrite_epoch(value.filter(|text| !is_record(text)));
+            }
+            _ => self.cluster.delete_leader_info(),
         }
         Ok(())
     }

@@ -35,6 +35,13 @@ pub(super) trait ServedBackend: fmt::Debug + Send + Sync + 'static {
         options: Self::Options,
     ) -> impl Future<Output = Result<Arc<dyn CoordinationStore>>>;
 
+    /// Overwrites a key, or deletes it, behind everybody's back; there has to be one.
+    fn overwrite(
+        addresses: Vec<String>,
+        key: String,
+        value: Option<String>,
+    ) -> impl Future<Output = CaseResult>;
+
     /// Deletes the leader's key behind everybody's back; there has to be one.
     fn delete_leader(addresses: Vec<String>, namespace: &str) -> impl Future<Output = CaseResult>;
 }
@@ -118,6 +125,12 @@ impl<B: ServedBackend> Subject for ServedSubject<B> {
     async fn delete_leader(&self) -> CaseResult {
         let addresses = self.network.addresses().map(|at| at.to_string()).collect();
         B::delete_leader(addresses, &self.namespace).await
+    }
+
+    async fn overwrite(&self, path: &str, value: Option<&str>) -> CaseResult {
+        let addresses = self.network.addresses().map(|at| at.to_string()).collect();
+        let key = format!("{}/{path}", self.namespace);
+        B::overwrite(addresses, key, value.map(str::to_owned)).await
     }
 
     async fn lose_quorum(&self) -> CaseResult {

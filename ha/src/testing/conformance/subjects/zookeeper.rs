@@ -72,6 +72,17 @@ impl ServedBackend for ZooKeeper {
         Ok(Arc::new(open_store(options).await?))
     }
 
+    async fn overwrite(addresses: Vec<String>, key: String, value: Option<String>) -> CaseResult {
+        let client = Client::connect(&addresses.join(",")).await?;
+        match value {
+            Some(value) => {
+                client.set_data(&key, value.as_bytes(), None).await?;
+            }
+            None => client.delete(&key, None).await?,
+        }
+        Ok(())
+    }
+
     async fn delete_leader(addresses: Vec<String>, namespace: &str) -> CaseResult {
         let client = Client::connect(&addresses.join(",")).await?;
         client.delete(&format!("{namespace}/leader"), None).await?;

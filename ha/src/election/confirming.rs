@@ -1,0 +1,62 @@
+//! Keeps a confirmed term confirmed: `leader-info` is followed, and published again when somebody deleted or overwrote it.
+//!
+//! Without it no client, standby or new TaskManager finds the leader for as long as the term lasts. Invariant: it is written only under
+//! the term's fence, so a term that is over publishes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{debug, warn};
+
+use crate::election::driver::{Attempt, ElectionDriver, ElectionView, LeaderInformation};
+use crate::election::session::LeaderSession;
+
+/// Follows the keys until the term is over.
+pub(super) async fn keep(
+    driver: Arc<dyn ElectionDriver>,
+    session: LeaderSession,
+    information: LeaderInformation,
+    retry_interval: Duration,
+) {
+    let mut observed = driver.observed();
+    let mut warned = false;
+    loop {
+        let seen_damaged = |view: &Option<ElectionView>| {
+            view.as_ref()
+                .is_some_and(|view| is_damaged(view, &information))
+        };
+        tokio::select! {
+            damaged = observed.wait_for(seen_damaged) => if damaged.is_err() { return },
+            () = session.over() => return,
+        }
+        // What is watched may be of before this term published: the store is asked before anything is said.
+        match driver.read().await {
+            Ok(view) if is_damaged(&view, &information) => {
+                if !std::mem::replace(&mut warned, true) {
+                    warn!(
+                        epoch = %information.epoch,
+                        "leader-info was deleted or overwritten by somebody else: it is published again"
+                    );
+                }
+                match driver.publish(session.fence().token, &information).await {
+                    Ok(Attempt::Applied(_)) => debug!("leader-info is published again"),
+                    Ok(Attempt::Refused(_)) => debug!("leader-info waits for the term's fence"),
+                    Err(error) => debug!(%error, "leader-info is published again later"),
+                }
+            }
+            Ok(_) => {}
+            Err(error) => debug!(%error, "leader-info is looked at again later"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(retry_interval) => {}
+            () = session.over() => return,
+        }
+    }
+}
+
+/// Whether `leader-info` is not what this term published. Nothing is said of another term's, nor of a store that nobody can
+/// lead in.
+fn is_damaged(view: &ElectionView, information: &LeaderInformation) -> bool {
+    let is_of_this = view.youngest() == information.epoch && view.leader.is_some();
+    is_of_this && view.info.as_ref() != Some(information)
+}

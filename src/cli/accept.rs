@@ -1,0 +1,157 @@
+//! `tanist ha accept`: makes a restored or copied store the cluster's. It opens the store as a JobManager does, by the configuration, since
+//! no JobManager runs on a store that is refused.
+
+use std::fmt::Write as _;
+
+use tanist_ha::Error;
+use tanist_ha::election::{self, Acceptance, ProcessId};
+
+use super::output::say;
+use crate::config::HaOptions;
+use crate::process::ha::Backend;
+use crate::telemetry::ExitCode;
+
+/// Says what accepting the store would do, or does it.
+pub(super) async fn accept(options: &HaOptions, yes: bool, force: bool) -> ExitCode {
+    match try_to_accept(options, yes, force).await {
+        Ok(code) => code,
+        Err(error) => {
+            say(format_args!("the store is not accepted: {error}"));
+            match error {
+                Error::Unreachable { .. } | Error::Unavailable { .. } | Error::NoAnswer { .. } => {
+                    ExitCode::Unreachable
+                }
+                _ => ExitCode::Unsuccessful,
+            }
+        }
+    }
+}
+
+async fn try_to_accept(options: &HaOptions, yes: bool, force: bool) -> Result<ExitCode, Error> {
+    let backend = Backend::of(options);
+    let name = backend.name();
+    // It only observes: a lease of its own would make others wait for it.
+    let driver = backend.open_driver(ProcessId::new("accept"), false).await?;
+    let wanted = election::propose(&*driver).await?;
+    say(description(name, &wanted));
+    let code = if yes {
+        election::accept(&*driver, &wanted, force).await?;
+        say(format_args!(
+            "accepted: start the JobManagers and TaskManagers of this store; the first JobManager leads in epoch {}",
+            wanted.next.epoch.next()
+        ));
+        ExitCode::Ended
+    } else {
+        say("nothing was changed: `tanist ha accept --yes` does it");
+        ExitCode::Unsuccessful
+    };
+    driver.close().await;
+    Ok(code)
+}
+
+fn description(name: &str, wanted: &Acceptance) -> String {
+    let Acceptance { seen, next } = wanted;
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        writeln!(text, "{name:<13}{value}").expect("writing to a string succeeds");
+    };
+    let shown = seen.store.as_ref();
+    let shown = shown.map_or_else(String::new, |store| format!(", which shows {store}"));
+    line("Store", format!("{name}{shown}"));
+    match (&seen.epoch, &seen.unreadable) {
+        (Some((record, _)), _) => {
+            let incarnation = &record.incarnation;
+            line(
+                "Epoch",
+                format!("{} of incarnation {incarnation}", record.epoch),
+            );
+            if let Some(store) = &record.store {
+                line("Taken in", store.to_string());
+            }
+            if let Some(holder) = &record.holder {
+                line("Taken by", holder.to_string());
+            }
+        }
+        (None, Some(unreadable)) => line("Epoch", unreadable.reason.clone()),
+        (None, None) => {}
+    }
+    if let Some(leader) = &seen.leader {
+        line(
+            "Leader",
+            format!("{}, in epoch {}", leader.process, leader.epoch),
+        );
+    }
+    write!(
+        text,
+        "accepting it begins incarnation {} with epoch {}: every JobManager and TaskManager of the former incarnation is refused, and the \
+         jobs in this store are led on",
+        next.incarnation, next.epoch
+    )
+    .expect("writing to a string succeeds");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Configuration, LoadOptions};
+
+    fn configuration(directory: &Path) -> Configuration {
+        let set = |key: &str, value: &str| format!("{key}={value}");
+        let load = LoadOptions {
+            overrides: vec![
+                set("high-availability.type", "embedded"),
+                set("high-availability.cluster-id", "c"),
+                set(
+                    "high-availability.embedded.dir",
+                    &directory.display().to_string(),
+                ),
+            ],
+            ..LoadOptions::default()
+        };
+        Configuration::load(load).expect("it is valid")
+    }
+
+    #[tokio::test]
+    async fn a_copied_store_is_accepted_once_it_is_asked_for_and_not_before() {
+        let root = tempfile::tempdir().expect("a directory");
+        let (original, copy) = (root.path().join("original"), root.path().join("copy"));
+        let options = configuration(&original);
+        let nothing = accept(options.ha(), true, false).await;
+        assert_eq!(nothing, ExitCode::Unreachable, "nobody has made the store");
+
+        let opened = crate::process::ha::open(options.ha(), &ProcessId::new("a")).await;
+        let mut leadership = opened.election.leadership();
+        let granted = leadership.wait_for(|now| now.session().is_some()).await;
+        drop(granted.expect("the election goes on"));
+        opened.election.close().await;
+        std::fs::create_dir_all(copy.join("c")).expect("made");
+        for name in ["tanist.db", "tanist.db-wal"] {
+            let from = original.join("c").join(name);
+            if from.exists() {
+                std::fs::copy(from, copy.join("c").join(name)).expect("copied");
+            }
+        }
+
+        let options = configuration(&copy);
+        let driver = Backend::of(options.ha());
+        let driver = driver.open_driver(ProcessId::new("observer"), false).await;
+        let driver = driver.expect("opened");
+        let before = driver.read().await.expect("read");
+        assert_eq!(
+            accept(options.ha(), false, false).await,
+            ExitCode::Unsuccessful
+        );
+        assert_eq!(driver.read().await.expect("read"), before);
+        assert_eq!(accept(options.ha(), true, false).await, ExitCode::Ended);
+        let after = driver.read().await.expect("read");
+        let (former, _) = before.epoch.expect("it was led");
+        let (record, _) = after.epoch.expect("it was accepted");
+        assert_eq!(record.epoch, former.epoch.next());
+        assert_ne!(record.incarnation, former.incarnation);
+        assert_ne!(former.store, after.store, "a copy shows another identity");
+        assert_eq!(record.store, after.store);
+    }
+}
