@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::detector::service::PEER;
 use tanist_ha::detector::{Beat, Phase, Stance, TransferError};
-use tanist_ha::election::{Epoch, LeaderElection, Leadership, Member, ProcessId};
+use tanist_ha::election::{Claim, Epoch, LeaderElection, Leadership, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
 use tanist_ha::store::cache::CacheStatus;
@@ -338,6 +338,15 @@ impl JobManagerView {
     /// What a leader must be allowed in the store and this process is not, as last found out.
     pub fn lacking_permissions(&self) -> LackingPermissions {
         self.inner.lacking_permissions.borrow().clone()
+    }
+
+    /// The epochs that messages told this process of, and that its store does not have.
+    pub fn claims(&self) -> Vec<Claim> {
+        let election = self.inner.election.borrow();
+        let claims = election
+            .as_ref()
+            .map(|election| election.claims().borrow().clone());
+        claims.unwrap_or_default()
     }
 
     /// How far this process's cache of the jobs' records is, at each moment. Cold while it leads.

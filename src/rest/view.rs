@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tanist_ha::blob::BlobStore;
-use tanist_ha::election::{Epoch, ProcessId};
+use tanist_ha::election::{Claim, Epoch, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::pipeline::PipelineStats;
@@ -37,6 +37,8 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     fn cache(&self) -> CacheStatus;
     /// What a leader must be allowed in the store and this process is not, in words; `None`: not known.
     fn lacking_permissions(&self) -> Option<Vec<String>>;
+    /// The epochs that messages told this process of, and that its store does not have.
+    fn claims(&self) -> Vec<Claim>;
     /// How this JobManager stands.
     fn role(&self) -> Role;
     /// What it knows of the leader.
@@ -81,6 +83,10 @@ impl ClusterView for JobManagerView {
 
     fn lacking_permissions(&self) -> Option<Vec<String>> {
         self.lacking_permissions()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        self.claims()
     }
 
     fn role(&self) -> Role {

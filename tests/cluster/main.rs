@@ -61,6 +61,7 @@ mod copied_store;
 mod demo;
 mod described;
 mod every_step;
+mod forged;
 mod jobmanager_cut_off;
 mod jobmanager_killed;
 mod jobmanager_stopped;

@@ -93,6 +93,47 @@ async fn an_announcement_of_the_leaders_own_epoch_by_another_process_is_refused(
 }
 
 #[tokio::test(start_paused = true)]
+async fn forged_registrations_in_a_younger_epoch_end_no_leader() {
+    let cluster = running(2, 2, 1).await;
+    let leader = cluster.leader().await;
+    let address = format!("{leader}:1");
+    let location = pb::TaskManagerLocation {
+        resource_id: "nobody".to_owned(),
+        incarnation: "1".to_owned(),
+        rpc_address: "nobody:1".to_owned(),
+        data_address: "nobody:2".to_owned(),
+    };
+    for above in [1, 1000] {
+        let sender = Some(forged(&cluster, cluster.epoch() + above));
+        let registration = pb::RegisterTaskExecutorRequest {
+            sender: sender.clone(),
+            location: Some(location.clone()),
+            protocol_version: tanist_proto::PROTOCOL_VERSION,
+            ..pb::RegisterTaskExecutorRequest::default()
+        };
+        let gateway = cluster.connector().resource_manager(&address);
+        let answer = gateway.register_task_executor(registration).await;
+        assert!(
+            matches!(answer, Err(GatewayError::Outdated { epoch, .. }) if epoch == cluster.epoch()),
+            "{answer:?}"
+        );
+        let registration = pb::RegisterTaskManagerRequest {
+            sender,
+            job_id: JOB.to_string(),
+            location: Some(location.clone()),
+            ..pb::RegisterTaskManagerRequest::default()
+        };
+        let gateway = cluster.connector().job_master(&address, JOB);
+        let answer = gateway.register_task_manager(registration).await;
+        assert!(
+            matches!(answer, Err(GatewayError::Outdated { epoch, .. }) if epoch == cluster.epoch()),
+            "{answer:?}"
+        );
+    }
+    nothing_has_happened(cluster, &leader).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn whoever_is_believed_while_the_store_is_silent_is_left_when_it_answers() {
     let cluster = running(1, 2, 1).await;
     let leader = cluster.leader().await;

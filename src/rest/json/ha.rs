@@ -41,6 +41,8 @@ pub struct HaStatusBody {
     /// Why that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_error: Option<String>,
+    /// The epochs that messages told JobManagers of, and that their stores do not have.
+    pub claims: Vec<ClaimBody>,
     /// What an operator should look after.
     pub warnings: Vec<String>,
 }
@@ -82,6 +84,25 @@ pub struct OwnStanding {
     /// What a leader must be allowed in the store and it is not, in words; `null`: it does not know.
     #[serde(default)]
     pub lacking_permissions: Option<Vec<String>>,
+    /// The epochs that messages told it of, and that its store does not have.
+    #[serde(default)]
+    pub claims: Vec<ClaimBody>,
+}
+
+/// An epoch that a message told a process of, and that its store does not have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ClaimBody {
+    /// The JobManager that was told.
+    pub process: String,
+    /// Who told it, as the message names its sender.
+    pub by: String,
+    /// The epoch that it named.
+    pub epoch: u64,
+    /// The youngest epoch of the store then.
+    pub stored_epoch: u64,
+    /// When that was, in milliseconds since 1970.
+    pub at: u64,
 }
 
 /// A warm cache.
@@ -211,6 +232,20 @@ impl From<&CacheStatus> for CacheBody {
     }
 }
 
+fn claims(view: &dyn ClusterView) -> Vec<ClaimBody> {
+    let process = view.process().to_string();
+    let claims = view.claims().into_iter();
+    claims
+        .map(|claim| ClaimBody {
+            process: process.clone(),
+            by: claim.teller,
+            epoch: claim.epoch.get(),
+            stored_epoch: claim.found.get(),
+            at: claim.at_ms,
+        })
+        .collect()
+}
+
 impl OwnStanding {
     /// What this process says of itself.
     pub fn of(view: &dyn ClusterView) -> OwnStanding {
@@ -224,6 +259,7 @@ impl OwnStanding {
             wall_clock: wall_clock_ms(),
             cache: (role == Role::Standby).then(|| CacheBody::from(&view.cache())),
             lacking_permissions: view.lacking_permissions(),
+            claims: claims(view),
         }
     }
 }
@@ -235,6 +271,11 @@ impl HaStatusBody {
         accounts: Vec<Result<(OwnStanding, i64), String>>,
     ) -> HaStatusBody {
         let leader = status.leader.leader.as_ref();
+        let of_account = |account: &Result<(OwnStanding, i64), String>| {
+            let own = account.as_ref().map(|(own, _)| own.claims.clone());
+            own.unwrap_or_default()
+        };
+        let claims = accounts.iter().flat_map(of_account).collect();
         let body = |(member, account): (&Member, Result<(OwnStanding, i64), String>)| {
             let (own, clock_offset, error) = match account {
                 Ok((own, offset)) => (Some(own), Some(offset), None),
@@ -271,6 +312,7 @@ impl HaStatusBody {
             members_error,
             store_health: status.health.as_ref().ok().map(StoreBody::from),
             store_error: status.health.as_ref().err().cloned(),
+            claims,
             warnings: Vec::new(),
         };
         body.measure_lag();
@@ -347,6 +389,7 @@ mod tests {
             members_error: None,
             store_health: None,
             store_error: None,
+            claims: Vec::new(),
             warnings: Vec::new(),
         };
         body.measure_lag();

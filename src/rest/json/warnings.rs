@@ -63,6 +63,12 @@ pub fn warnings(status: &HaStatusBody) -> Vec<String> {
             ));
         }
     }
+    for claim in &status.claims {
+        warnings.push(format!(
+            "{} named epoch {} to {}, whose store has epoch {}: it uses a copy of the store, or forges; it was refused",
+            claim.by, claim.epoch, claim.process, claim.stored_epoch
+        ));
+    }
     warnings
 }
 

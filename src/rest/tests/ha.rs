@@ -31,6 +31,12 @@ async fn the_leader_and_the_members_are_told_by_any_process() {
     assert_eq!(lacking[0], "to write members");
     let warnings = body["warnings"].to_string();
     assert!(warnings.contains("jm-2 can't lead"), "{warnings}");
+    let claim = json!({
+        "process": "jm-2", "by": "TaskManager tm-9 at worker:5000", "epoch": 1007, "stored-epoch": 7,
+        "at": 1234
+    });
+    assert_eq!(body["claims"], json!([claim]));
+    assert!(warnings.contains("named epoch 1007 to jm-2"), "{warnings}");
     // Nobody has the name `jm`, so that one gives no account of itself.
     assert_eq!(members[0]["role"], Value::Null);
     assert!(members[0]["error"].is_string(), "{body}");

@@ -13,7 +13,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tanist_ha::blob::BlobStore;
-use tanist_ha::election::{Detection, Epoch, LeaderInformation, Member, ProcessId};
+use tanist_ha::election::{Claim, Detection, Epoch, LeaderInformation, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::health::StoreHealth;
@@ -331,6 +331,15 @@ impl ClusterView for ScriptedView {
 
     fn cache(&self) -> CacheStatus {
         CacheStatus::default()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        vec![Claim {
+            teller: "TaskManager tm-9 at worker:5000".to_owned(),
+            epoch: Epoch::new(1007),
+            found: Epoch::new(7),
+            at_ms: 1234,
+        }]
     }
 
     fn lacking_permissions(&self) -> Option<Vec<String>> {
