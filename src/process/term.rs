@@ -252,7 +252,12 @@ async fn lead_on(
                 record.recovery = Some(recovery);
             };
             record.note(confirmed).await;
-            let looking = look_for_the_deposed(services.peers.as_ref(), session, &record);
+            let looking = look_for_the_deposed(
+                services.peers.as_ref(),
+                session,
+                &*services.ha.store,
+                &record,
+            );
             let resources = term.resource_manager.handle();
             let hand_over = HandOverOptions {
                 interval: services.options.heartbeat.interval,

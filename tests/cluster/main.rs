@@ -61,6 +61,7 @@ mod demo;
 mod described;
 mod every_step;
 mod jobmanager_cut_off;
+mod jobmanager_frozen;
 mod jobmanager_killed;
 mod jobmanager_stopped;
 mod jobmanager_watched;
