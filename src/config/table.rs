@@ -113,7 +113,7 @@ options! {
         DETECTOR_ASK_TIMEOUT: Duration = "high-availability.detector.ask-timeout", Value("300 ms"),
             "How long those may take to answer.";
         DETECTOR_HOLD_OFF: Duration = "high-availability.detector.hold-off-timeout", Derived("the lease or session timeout, at least 10 s"),
-            "How long a standby leaves leadership that came free to a leader that it still hears: its store was in trouble.";
+            "How long a standby leaves leadership that came free to a leader that it still hears: its store was in trouble. Where the standby's own store answered all along it is 2 s.";
         TRANSFER_TIMEOUT: Duration = "high-availability.transfer-timeout", Value("5 s"),
             "How long a leader that is asked to end, or to hand over, waits for a standby to take over.";
         STALL_TIMEOUT: Duration = "recovery.stall-timeout", Value("60 s"),

@@ -130,7 +130,10 @@ impl ElectionCore {
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
         match event {
-            Event::Session(session) => self.session = session,
+            Event::Session(session) => {
+                self.hold_off.renewed(now, &session);
+                self.session = session;
+            }
             Event::View(view) => self.see(view, None, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
             Event::AdvanceReply(reply) => self.on_advance(now, reply, &mut effects),
