@@ -122,6 +122,8 @@ options! {
             "The largest record, compressed, that is kept in the store itself. Larger ones become blobs.";
         HA_STANDBY_CACHE_MAX_SIZE: MemorySize = "high-availability.standby-cache.max-size", Value("256 mb"),
             "How much memory a standby's copy of the jobs' records may take. What does not fit is read when it takes over.";
+        HA_STANDBY_CACHE_CHECK_INTERVAL: Duration = "high-availability.standby-cache.check-interval", Value("1 min"),
+            "How often a standby compares that copy with what the store holds, at 256 KiB a second at most: what somebody changed there by hand no transaction names. It says what differs, and takes what the store holds.";
         HA_MAX_GRAPH_SIZE: MemorySize = "high-availability.store.max-graph-size", Value("8 mb"),
             "The largest graph, compressed, that is split over keys of the store where no blob store survives the loss of a host. Larger ones are refused.";
         BLOB_ORPHAN_GRACE: Duration = "blob.orphan-grace", Value("24 h"),

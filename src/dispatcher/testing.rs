@@ -65,6 +65,7 @@ pub(super) async fn recovered(store: &JobStore) -> RecoveredJobs {
         let options = CacheOptions {
             kinds: JobStore::KINDS.to_vec(),
             max_bytes: 1 << 20,
+            compare_interval: std::time::Duration::from_secs(60),
         };
         let mut cache = WarmCache::new(coordination.clone(), options, watch::Sender::default());
         // What is written meanwhile refutes the proof.

@@ -15,7 +15,6 @@ use std::time::Duration;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, LeaderSession};
 use tanist_ha::failpoint::failpoint;
-use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::keys::Kind;
 use tanist_ha::store::cache::{Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
@@ -29,7 +28,7 @@ use tracing::{debug, info};
 use super::adoptions::Adoptions;
 use super::application::{ApplicationSetup, Ending, Standing};
 use super::attending::{application_standing, attend_application};
-use super::decoding::recover;
+use super::decoding::{job_store, recover};
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
@@ -140,26 +139,29 @@ async fn begin(
     phases.cache_proven_ms = Some(millis(started));
     let standing = application_standing(services, &proven.records)?;
     let recovery = Recovery::from(&proven);
-    let blobs = services.ha.blobs.as_ref();
-    let records = RecordStore::new(
-        services.ha.store.clone(),
-        blobs.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation()))),
-        settings::inline_threshold(&services.options),
-    )
-    .with_max_split(settings::max_graph_size(&services.options));
-    let decoded = records.decoded();
-    let store = JobStore::new(records, pipeline.clone(), session.epoch());
-    let cache = settings::description_cache(&services.options);
-    let store = Arc::new(store.with_description_cache(cache));
+    let (mut store, decoded) = job_store(services, session, &pipeline);
     let plan = if has_jobs(&proven.records) {
         plan
     } else {
         plan.without_jobs()
     };
     let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
-    let recovered = recover(&store, &proven.records, &caution, session, decoded, reports).await?;
+    // Beside the decoding, which takes longer.
+    let (recovered, damaged) = tokio::join!(
+        recover(&store, &proven.records, &caution, session, decoded, reports),
+        standby::damaged(&*services.ha.store, &proven),
+    );
+    let (recovered, workers) = match damaged {
+        None => (recovered?, recorded_workers(&proven.records)),
+        Some(records) => {
+            // What somebody deleted by hand is not written again: all is taken from what the store holds.
+            let (anew, decoded) = job_store(services, session, &pipeline);
+            store = anew;
+            let recovered = recover(&store, &records, &caution, session, decoded, reports).await?;
+            (recovered, recorded_workers(&records))
+        }
+    };
     phases.recovered_ms = millis(started);
-    let workers = recorded_workers(&proven.records);
     Ok(Begun {
         workers,
         pipeline,

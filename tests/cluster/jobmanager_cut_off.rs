@@ -1,10 +1,11 @@
 //! The leader loses its store and nothing else: it lives, and every TaskManager still hears it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
 use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind, test_all};
 use tanist_ha::testing::proxy::TcpProxy;
+use tokio::time::Instant;
 
 use crate::support::{PROGRAM, RunningOn, until_standby};
 

@@ -215,6 +215,9 @@ pub struct MemberCache {
     pub records: usize,
     /// Bytes that they took.
     pub bytes: usize,
+    /// Records that it found changed in the store by hand, since the process began.
+    #[serde(default)]
+    pub differed: u64,
 }
 
 /// The keys of an election at one moment.

@@ -30,6 +30,7 @@ pub use self::process::{Process, key, names, put, put_bytes, raw, read_item, set
 pub use self::subjects::{Backend, Place};
 use crate::election::{ElectionDriver, ProcessId};
 use crate::error::Result;
+use crate::keys::Key;
 use crate::store::CoordinationStore;
 
 /// What a case returns. What it expects, it asserts.
@@ -80,6 +81,9 @@ pub trait Subject: fmt::Debug + Send + Sync {
 
     /// A stranger deletes the key `leader`.
     async fn delete_leader(&self) -> CaseResult;
+
+    /// A stranger puts an item, or deletes it: no transaction tells.
+    async fn write_by_hand(&self, key: &Key, value: Option<&[u8]>) -> CaseResult;
 
     /// Takes the quorum away.
     async fn lose_quorum(&self) -> CaseResult;

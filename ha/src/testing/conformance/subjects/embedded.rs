@@ -12,6 +12,7 @@ use super::gates::Gates;
 use crate::clock::Clock;
 use crate::election::{ElectionDriver, ProcessId};
 use crate::embedded::{EmbeddedOptions, open_election, open_store};
+use crate::keys::Key;
 use crate::store::CoordinationStore;
 
 const DATABASE: &str = "tanist.db";
@@ -96,6 +97,22 @@ impl Subject for EmbeddedSubject {
     async fn delete_leader(&self) -> CaseResult {
         self.connect()?
             .execute("update epoch set leader = null, nonce = null", [])?;
+        Ok(())
+    }
+
+    async fn write_by_hand(&self, key: &Key, value: Option<&[u8]>) -> CaseResult {
+        let (kind, name) = (key.kind.directory(), key.name.as_str());
+        let connection = self.connect()?;
+        match value {
+            Some(value) => connection.execute(
+                "insert or replace into items (kind, name, value) values (?1, ?2, ?3)",
+                (kind, name, value),
+            )?,
+            None => connection.execute(
+                "delete from items where kind = ?1 and name = ?2",
+                (kind, name),
+            )?,
+        };
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use super::super::{CaseResult, OpenElection, Subject};
 use crate::clock::Clock;
 use crate::election::{ElectionDriver, ProcessId};
+use crate::keys::Key;
 use crate::memory::{MemoryCluster, MemoryOptions};
 use crate::store::CoordinationStore;
 
@@ -90,6 +91,12 @@ impl Subject for MemorySubject {
         if let Some(leader) = self.cluster.observer().read().await?.leader {
             self.cluster.expire(&leader.process);
         }
+        Ok(())
+    }
+
+    async fn write_by_hand(&self, key: &Key, value: Option<&[u8]>) -> CaseResult {
+        let value = value.map(bytes::Bytes::copy_from_slice);
+        self.cluster.overwrite(key, value);
         Ok(())
     }
 
