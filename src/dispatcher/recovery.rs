@@ -276,6 +276,15 @@ impl JobStore {
         passed_over
     }
 
+    /// Returns when the store has said that the term goes on, after all that this process wrote before; an error: it is over.
+    pub(super) async fn confirm_term(&self) -> Result<(), JobStoreError> {
+        match self.pipeline.commit(Vec::new()).await {
+            // Refused after all that came before it.
+            Ok(_) | Err(CommitError::OutOfSpace(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Reads a job of this term again, all of it, after all that was to be written before. Waits for the store as long as
     /// the term lasts.
     pub async fn reread(&self, job: JobId) -> Result<RecoveredJob, JobStoreError> {
@@ -283,11 +292,7 @@ impl JobStore {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         loop {
             // What a JobMaster had under way when it ended is before this, or was never sent.
-            match self.pipeline.commit(Vec::new()).await {
-                // Refused after all that came before it.
-                Ok(_) | Err(CommitError::OutOfSpace(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.confirm_term().await?;
             let graph = self.records.get::<GraphRecord>(&name).await;
             let state = self.records.get::<StateRecord>(&name).await;
             // What is denied may stay so for long: that is no answer to wait for here, and leaves the job out of reach.

@@ -10,7 +10,7 @@ use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
 use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId};
 use tanist_ha::jobs::store::RecordStore;
-use tanist_ha::memory::{MemoryCluster, MemoryStore};
+use tanist_ha::memory::{Faults, MemoryCluster, MemoryStore};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
@@ -193,6 +193,8 @@ pub(super) struct Leader {
     pub(super) cluster: MemoryCluster,
     pub(super) process: ProcessId,
     _election: LeaderElection,
+    /// What can go wrong with what it hears of leadership.
+    pub(super) election_faults: Faults,
     pub(super) session: LeaderSession,
     pub(super) records: Arc<MemoryStore>,
     pub(super) store: Arc<JobStore>,
@@ -214,6 +216,7 @@ impl Leader {
         let process = ProcessId::new(name);
         let clock = Clock::tokio();
         let driver = Arc::new(cluster.election(process.clone(), clock));
+        let election_faults = driver.faults();
         let election = LeaderElection::start(
             driver,
             ElectionOptions {
@@ -259,6 +262,7 @@ impl Leader {
             cluster: cluster.clone(),
             process,
             _election: election,
+            election_faults,
             session,
             records,
             store,
