@@ -20,6 +20,7 @@ use super::job_store::{
     FIRST_RETRY, GraphRecord, JobStore, JobStoreError, ResultRecord, SLOWEST_RETRY, StateRecord,
     may_pass, name_of,
 };
+use super::kept_results::kept_results;
 use crate::gateway::persistence::{JobStateStore as _, PersistError};
 
 /// What recovery finds.
@@ -27,6 +28,8 @@ use crate::gateway::persistence::{JobStateStore as _, PersistError};
 pub struct RecoveredJobs {
     /// Jobs that are not terminal.
     pub jobs: Vec<(JobId, RecoveredJob)>,
+    /// The records of results that nobody has read yet.
+    pub kept: Records,
     /// Jobs that ended, clean or not.
     pub results: Vec<(JobId, pb::JobResult)>,
     /// Jobs that ended, with results that can't be read: in which way, and why.
@@ -146,41 +149,20 @@ pub(super) fn unreadable_kind(error: &Error) -> pb::QuarantineKind {
 type Found<T> = Option<Result<Stored<T>, Error>>;
 
 impl JobStore {
-    /// Every job, from the records as they were proven to be at the beginning of the term.
+    /// Every job, from the records as they were proven to be at the beginning of the term. Results are left to
+    /// [`JobStore::read_results`].
     pub async fn recover(
         &self,
         records: &Records,
         caution: &Caution,
     ) -> Result<RecoveredJobs, Error> {
-        let (states, results) = tokio::try_join!(
-            self.records.decode::<StateRecord>(records),
-            self.records.decode::<ResultRecord>(records),
-        )?;
-        let mut recovered = RecoveredJobs::default();
+        let states = self.records.decode::<StateRecord>(records).await?;
+        let mut recovered = RecoveredJobs {
+            kept: kept_results(records),
+            ..RecoveredJobs::default()
+        };
         for (name, _) in records.of(Kind::Doomed) {
             self.lock_holdings().doom(name.clone());
-        }
-        for (name, result) in results {
-            match (name.as_str().parse(), result) {
-                (Ok(job), Ok(stored)) => {
-                    recovered
-                        .results
-                        .push((job, self.recovered_result(job, stored)));
-                }
-                (Ok(job), Err(error)) => {
-                    self.lock_parts().note_unreadable(job);
-                    self.lock_holdings().note_unreadable_result(job);
-                    if may_pass(&error) {
-                        let later = (job, error.to_string());
-                        recovered.results_out_of_reach.push(later);
-                        continue;
-                    }
-                    self.note_unreadable(&error);
-                    let unreadable = (job, unreadable_kind(&error), error.to_string());
-                    recovered.unreadable_results.push(unreadable);
-                }
-                (Err(error), _) => warn!(%name, %error, "a result that is no job's is ignored"),
-            }
         }
         let mut states: BTreeMap<Name, Result<Stored<StateRecord>, Error>> =
             states.into_iter().collect();

@@ -2,7 +2,7 @@
 //!
 //! Order: the pipeline reads the change number, the standby's cache is proven against it, the ResourceManager and the
 //! Dispatcher start with the jobs, the TaskExecutors that run them are dialled, and only then the term is confirmed
-//! (`leader-info`). A crash between any two steps leaves what the store had before: what a term writes is fenced, and whoever
+//! (`leader-info`). The results of jobs that had ended are read after that. A crash between any two steps leaves what the store had before: what a term writes is fenced, and whoever
 //! was dialled knows an epoch whose leader is gone, and waits for the next.
 //! Stopping is forgetting: nobody is told, the store knows.
 
@@ -281,7 +281,16 @@ async fn lead_on(
                 async move { record.forget_older(&*store).await }
             });
             let grace = services.options.ha.blob_orphan_grace;
-            let sweep = tokio::spawn(sweeping::sweep(store.clone(), session.clone(), grace));
+            let sweep = tokio::spawn({
+                let dispatcher = term.components.dispatcher.clone();
+                let sweeping = sweeping::sweep(store.clone(), session.clone(), grace);
+                async move {
+                    // What results name is swept by nobody; an error: the term is over.
+                    if dispatcher.read_results().await.is_ok() {
+                        sweeping.await;
+                    }
+                }
+            });
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started, &record) => match never {},
