@@ -9,7 +9,9 @@ use super::args::{GlobalArgs, HaCommand, OutputFormat};
 use super::connect::{Connection, connect};
 use super::output::{Table, answer, answer_json, bytes, duration, say, time};
 use super::tell;
-use crate::client::{ClientError, HaStatusInfo, LeaderInfo, MemberInfo, StoreInfo, TermHistory};
+use crate::client::{
+    CacheInfo, ClientError, HaStatusInfo, LeaderInfo, MemberInfo, StoreInfo, TermHistory,
+};
 use crate::config::Configuration;
 use crate::telemetry::ExitCode;
 
@@ -191,12 +193,20 @@ fn member_table(members: &[MemberInfo]) -> String {
             member.version.clone(),
             optional(cache.and_then(|cache| cache.change)),
             optional(cache.and_then(|cache| cache.behind)),
-            optional(cache.map(|cache| bytes(cache.bytes))),
+            optional(cache.map(cached_text)),
             optional(member.clock_offset.map(|offset| format!("{offset:+} ms"))),
             optional(member.lacking_permissions.as_deref().map(permissions_text)),
         ]);
     }
     table.to_string()
+}
+
+/// What a cache takes, and how much of it the store contradicted.
+fn cached_text(cache: &CacheInfo) -> String {
+    match cache.differed {
+        0 => bytes(cache.bytes),
+        differed => format!("{}, {differed} differed", bytes(cache.bytes)),
+    }
 }
 
 /// Whether a process may do in the store what a leader has to. What it may not is among the warnings.
@@ -279,7 +289,7 @@ mod tests {
                  "version": "0.1.0", "leads": false, "role": "standby", "clock-offset": 0,
                  "lacking-permissions": ["to write a", "to write b"],
                  "cache": {"change": 40, "newest": 42, "behind": 2, "records": 10,
-                           "named-only": 0, "bytes": 2048}},
+                           "named-only": 0, "bytes": 2048, "differed": 3}},
                 {"process": "jm-3", "incarnation": "x", "rest-address": null, "rpc-address": null,
                  "version": "0.2.0", "leads": false, "role": null, "error": "refused"}
             ],
@@ -298,10 +308,10 @@ Store        etcd, 1.2 ms, 20.0 MiB of 2.0 GiB, 1 of 2 servers, alarm NOSPACE
 Asked        jm-2
 Warning      look here
 
-JOBMANAGER  ROLE       REST    VERSION  CHANGE  BEHIND  CACHED   CLOCK   PERMISSIONS
-jm-1        leading    a:8081  0.1.0    -       -       -        -12 ms  all
-jm-2        standby    b:8081  0.1.0    40      2       2.0 KiB  +0 ms   2 lacking
-jm-3        no answer  -       0.2.0    -       -       -        -       -
+JOBMANAGER  ROLE       REST    VERSION  CHANGE  BEHIND  CACHED               CLOCK   PERMISSIONS
+jm-1        leading    a:8081  0.1.0    -       -       -                    -12 ms  all
+jm-2        standby    b:8081  0.1.0    40      2       2.0 KiB, 3 differed  +0 ms   2 lacking
+jm-3        no answer  -       0.2.0    -       -       -                    -       -
 ";
         assert_eq!(status_text(&status, 1_700_000_065_000), expected);
         Ok(())

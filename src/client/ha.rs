@@ -112,6 +112,9 @@ pub struct CacheInfo {
     pub records: u64,
     /// Bytes that they take.
     pub bytes: u64,
+    /// Records that somebody had changed in the store by hand, since the process began.
+    #[serde(default)]
+    pub differed: u64,
 }
 
 /// How the store is.

@@ -74,6 +74,8 @@ pub struct HaOptions {
     pub inline_threshold: MemorySize,
     /// How much of the jobs' records a standby keeps in memory.
     pub standby_cache_max_size: MemorySize,
+    /// How often a standby compares these with what the store holds.
+    pub standby_cache_check_interval: Duration,
     /// The largest compressed graph that is split over keys of the store.
     pub max_graph_size: MemorySize,
     /// How old a blob is that nothing points to before it is deleted.

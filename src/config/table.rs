@@ -113,7 +113,7 @@ options! {
         DETECTOR_ASK_TIMEOUT: Duration = "high-availability.detector.ask-timeout", Value("300 ms"),
             "How long those may take to answer.";
         DETECTOR_HOLD_OFF: Duration = "high-availability.detector.hold-off-timeout", Derived("the lease or session timeout, at least 10 s"),
-            "How long a standby leaves leadership that came free to a leader that it still hears: its store was in trouble.";
+            "How long a standby leaves leadership that came free to a leader that it still hears: its store was in trouble. Where the standby's own store answered all along it is 2 s.";
         TRANSFER_TIMEOUT: Duration = "high-availability.transfer-timeout", Value("5 s"),
             "How long a leader that is asked to end, or to hand over, waits for a standby to take over.";
         STALL_TIMEOUT: Duration = "recovery.stall-timeout", Value("60 s"),
@@ -122,6 +122,8 @@ options! {
             "The largest record, compressed, that is kept in the store itself. Larger ones become blobs.";
         HA_STANDBY_CACHE_MAX_SIZE: MemorySize = "high-availability.standby-cache.max-size", Value("256 mb"),
             "How much memory a standby's copy of the jobs' records may take. What does not fit is read when it takes over.";
+        HA_STANDBY_CACHE_CHECK_INTERVAL: Duration = "high-availability.standby-cache.check-interval", Value("1 min"),
+            "How often a standby compares that copy with what the store holds, at 256 KiB a second at most: what somebody changed there by hand no transaction names. It says what differs, and takes what the store holds.";
         HA_MAX_GRAPH_SIZE: MemorySize = "high-availability.store.max-graph-size", Value("8 mb"),
             "The largest graph, compressed, that is split over keys of the store where no blob store survives the loss of a host. Larger ones are refused.";
         BLOB_ORPHAN_GRACE: Duration = "blob.orphan-grace", Value("24 h"),

@@ -23,6 +23,7 @@ use super::descriptions::Dropped;
 use super::entry::{Entry, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError};
+use super::kept_results::Unread;
 use super::options::DispatcherOptions;
 use super::quarantine::Sound;
 use super::recovery::{RecoveredJob, RecoveredJobs};
@@ -71,6 +72,7 @@ impl Dispatcher {
         let (store_patience, max_uploaded) = (options.store_patience, options.max_uploaded);
         let blobs = context.blobs.clone();
         let clock = TermClock::start(&context.session, options.result_retention);
+        let unread = Unread::of(std::mem::take(&mut recovered.kept));
         let mut actor = DispatcherActor {
             options,
             context,
@@ -78,6 +80,7 @@ impl Dispatcher {
             tasks: JoinSet::new(),
             denials: Denials::default(),
             is_expiring: false,
+            unread,
             retention: Retention::resume(&mut recovered),
             clock: clock.clone(),
             breakages: Breakages::default(),
@@ -165,6 +168,10 @@ pub(super) enum Event {
         job: JobId,
         found: Result<Box<pb::JobResult>, (pb::QuarantineKind, String)>,
     },
+    /// The results that were kept when the term began were read.
+    ResultsRead(Box<RecoveredJobs>),
+    /// Reading them took too long for those that wait for it.
+    WaitedForResults,
     /// A quarantined job was read again.
     ToRetry {
         job: JobId,
@@ -205,6 +212,8 @@ pub(super) struct DispatcherActor {
     pub(super) tasks: JoinSet<Event>,
     denials: Denials,
     pub(super) is_expiring: bool,
+    /// Results that are not read yet, and what waits for them.
+    pub(super) unread: Option<Box<Unread>>,
     pub(super) retention: Retention,
     pub(super) clock: TermClock,
     pub(super) breakages: Breakages,
@@ -218,18 +227,12 @@ enum Term {
 }
 
 impl DispatcherActor {
-    fn recover(&mut self, recovered: RecoveredJobs) {
-        for (job, result) in recovered.results {
-            self.take_up_ended(job, result);
-        }
-        for (job, reason) in recovered.results_out_of_reach {
-            self.await_result(job, &reason);
-        }
-        for (job, kind, reason) in recovered.unreadable_results {
-            self.quarantine_ended(job, kind, &reason);
-        }
-        for (job, recovered) in recovered.jobs {
-            if self.jobs.contains_key(&job) {
+    fn recover(&mut self, mut recovered: RecoveredJobs) {
+        let jobs = std::mem::take(&mut recovered.jobs);
+        self.take_up_results(recovered);
+        for (job, recovered) in jobs {
+            let is_unread = self.unread.as_ref().is_some_and(|unread| unread.has(job));
+            if is_unread || self.jobs.contains_key(&job) {
                 // Its result is there: it is never run again.
                 continue;
             }
@@ -255,7 +258,7 @@ impl DispatcherActor {
                 },
                 command = mailbox.recv() => match command {
                     Some(Command::Stop) | None => break,
-                    Some(command) => self.on_command(command, Term::Believed),
+                    Some(command) => self.take_command(command),
                 },
                 _ = expiration.tick() => {
                     self.expire_results();
@@ -276,6 +279,12 @@ impl DispatcherActor {
         });
         join_all(controls.map(|control| async move { control.stop().await })).await;
         self.tasks.shutdown().await;
+    }
+
+    pub(super) fn take_command(&mut self, command: Command) {
+        if let Some(command) = self.or_wait_for_results(command) {
+            self.on_command(command, Term::Believed);
+        }
     }
 
     fn on_command(&mut self, command: Command, term: Term) {
@@ -323,6 +332,7 @@ impl DispatcherActor {
                 self.resolve_quarantine(job, action, reply);
             }
             Command::StartSuspects { jobs, reply } => self.read_suspects(jobs, reply),
+            Command::ReadResults { reply } => self.read_results(reply),
             Command::Turn { reply } => {
                 let _ = reply.send(Ok(()));
             }
@@ -349,6 +359,7 @@ impl DispatcherActor {
             | Command::TaskManagers { .. }
             | Command::DrainTaskManager { .. }
             | Command::StartSuspects { .. }
+            | Command::ReadResults { .. }
             | Command::Turn { .. }
             | Command::Stop => false,
         }
@@ -393,6 +404,8 @@ impl DispatcherActor {
             Event::SetAside { job } => self.set_busy(job, false),
             Event::SuspectsRead { found, reply } => self.start_suspects(found, reply),
             Event::ResultRead { job, found } => self.on_result_read(job, found),
+            Event::ResultsRead(read) => self.on_results_read(*read),
+            Event::WaitedForResults => self.on_waited_for_results(),
             Event::ToRetry { job, found, reply } => self.on_retry(job, found, reply),
             Event::Retried {
                 job,

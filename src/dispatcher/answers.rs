@@ -151,9 +151,12 @@ impl DispatcherActor {
     pub(super) fn cancel_quarantined(
         &mut self,
         job: JobId,
-        mut result: pb::JobResult,
+        result: pb::JobResult,
         reply: Reply<pb::Ack>,
     ) {
+        let Some((mut result, reply)) = self.cancel_later(job, result, reply) else {
+            return;
+        };
         self.retention.stamp(job, &mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {

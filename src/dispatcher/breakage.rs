@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_proto::id::JobId;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::job_store::{JobStore, JobStoreError};
 use super::recovery::RecoveredJob;
@@ -47,6 +47,7 @@ impl Breakages {
 pub(super) async fn clear_away(
     job: JobId,
     broken: u32,
+    is_fit: bool,
     control: Arc<dyn JobMasterControl>,
     resources: Arc<dyn ResourceRequirementsGateway>,
     store: Arc<JobStore>,
@@ -55,6 +56,11 @@ pub(super) async fn clear_away(
     let left = resources.disconnect_job_master(job, Departure::Broke);
     if let Err(error) = left.await {
         warn!(%job, %error, "the requirements of a broken JobMaster could not be withdrawn");
+    }
+    // A write that the fence refused ends a JobMaster before the term is known to be over. That is no fault of the job.
+    store.confirm_term().await?;
+    if is_fit {
+        error!(%job, broken, "a JobMaster broke");
     }
     if broken <= TOLERATED {
         tokio::time::sleep(FIRST_DELAY * 2u32.pow(broken)).await;

@@ -15,7 +15,10 @@ use super::job_store::JobStoreError;
 
 impl DispatcherActor {
     /// The job is globally terminal. Until the result is written its JobMaster goes on describing it.
-    pub(super) fn on_job_ended(&mut self, job: JobId, mut result: Box<pb::JobResult>) {
+    pub(super) fn on_job_ended(&mut self, job: JobId, result: Box<pb::JobResult>) {
+        let Some(mut result) = self.end_later(job, result) else {
+            return;
+        };
         self.retention.stamp(job, &mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
@@ -122,7 +125,7 @@ impl DispatcherActor {
 
     /// One removal at a time: a second one could come after another job with the same id.
     pub(super) fn expire_results(&mut self) {
-        if self.is_expiring || self.is_suspended() {
+        if self.is_expiring || self.unread.is_some() || self.is_suspended() {
             return;
         }
         let retention_ms = millis(self.options.result_retention);
@@ -189,7 +192,7 @@ impl DispatcherActor {
 
     /// Drops the descriptions of the oldest jobs where there are too many. Their results stay.
     pub(super) fn bound_descriptions(&mut self) {
-        if self.is_expiring {
+        if self.is_expiring || self.unread.is_some() {
             return;
         }
         let ended = self.jobs.iter().filter_map(|(job, entry)| match entry {

@@ -80,6 +80,10 @@ pub(super) enum Command {
         jobs: Vec<JobId>,
         reply: Reply<()>,
     },
+    /// The term is confirmed: the results are read. Answered when they are.
+    ReadResults {
+        reply: Reply<()>,
+    },
     Turn {
         reply: Reply<()>,
     },
@@ -118,6 +122,7 @@ impl Command {
             Command::DrainTaskManager { reply, .. } => drop(reply.send(Err(error))),
             Command::ResolveQuarantine { reply, .. } => drop(reply.send(Err(error))),
             Command::StartSuspects { reply, .. } => drop(reply.send(Err(error))),
+            Command::ReadResults { reply } => drop(reply.send(Err(error))),
             Command::Turn { reply } => drop(reply.send(Err(error))),
             Command::Stop => {}
         }
@@ -139,6 +144,11 @@ impl DispatcherHandle {
                 }
             })
         })
+    }
+
+    /// Reads the results of jobs that had ended before the term, which is confirmed. Returns when that is done.
+    pub async fn read_results(&self) -> GatewayResult<()> {
+        self.ask(|reply| Command::ReadResults { reply }).await
     }
 
     /// Asks for what has to be in the store before it is answered.

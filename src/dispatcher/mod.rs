@@ -41,6 +41,9 @@ mod ending;
 mod entry;
 mod handle;
 pub mod job_store;
+mod kept_results;
+#[cfg(test)]
+mod kept_results_tests;
 mod options;
 mod out_of_reach;
 #[cfg(test)]

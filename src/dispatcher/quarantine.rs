@@ -220,11 +220,7 @@ impl DispatcherActor {
         let broken = match &unfit {
             // Another one would not be fit either.
             Some(_) => breakage::TOLERATED + 1,
-            None => {
-                let broken = self.breakages.note(job, wall_clock_ms());
-                error!(%job, broken, "a JobMaster broke");
-                broken
-            }
+            None => self.breakages.note(job, wall_clock_ms()),
         };
         let (key, name, control) = (key.clone(), name.clone(), control.clone());
         let why = "its JobMaster broke, and another one is started";
@@ -238,7 +234,8 @@ impl DispatcherActor {
         let resources = self.context.resources.clone();
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let found = breakage::clear_away(job, broken, control, resources, store).await;
+            let found =
+                breakage::clear_away(job, broken, unfit.is_none(), control, resources, store).await;
             match unfit {
                 Some(reason) => Event::Unfit { job, reason, found },
                 None => Event::Reread { job, broken, found },
@@ -254,7 +251,7 @@ impl DispatcherActor {
         found: Result<RecoveredJob, JobStoreError>,
     ) {
         match found {
-            Err(failure) => warn!(%job, %failure, "the term is ending"),
+            Err(failure) => info!(%job, %failure, "the term is ending"),
             Ok(RecoveredJob::Readable { graph, state }) => {
                 let reason = format!("its records can't be executed: {reason}");
                 let quarantine = self.found(pb::QuarantineKind::Unreadable, reason);
@@ -276,7 +273,7 @@ impl DispatcherActor {
         found: Result<RecoveredJob, JobStoreError>,
     ) {
         match found {
-            Err(failure) => warn!(%job, %failure, "the term is ending"),
+            Err(failure) => info!(%job, %failure, "the term is ending"),
             Ok(RecoveredJob::Readable { graph, mut state }) if broken > breakage::TOLERATED => {
                 let reason = format!("its JobMaster broke {broken} times in this term");
                 let mut quarantine = self.found(pb::QuarantineKind::Broke, reason);

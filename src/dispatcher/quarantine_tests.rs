@@ -1,5 +1,7 @@
 //! Jobs that are set aside, on paused time over the memory store: what they tell, and how one gets out of it.
 
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tanist_ha::jobs::store::Stored;
@@ -405,4 +407,52 @@ async fn whoever_deletes_a_job_in_so_many_words_deletes_it_though_all_its_tasks_
     let deleted = resolve(&b, pb::QuarantineAction::Delete).await;
     deleted.expect("written");
     b.wait_for(OTHER, pb::JobStatus::Canceled).await;
+}
+
+/// What this thread logs.
+#[derive(Debug, Clone, Default)]
+struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Said {
+    fn write(&mut self, some: &[u8]) -> io::Result<usize> {
+        lock(&self.0).extend_from_slice(some);
+        Ok(some.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deposed_leader_whose_write_was_refused_does_not_say_that_a_job_broke() {
+    let said = Said::default();
+    let writer = said.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let text = || String::from_utf8_lossy(&lock(&said.0)).into_owned();
+
+    let cluster = MemoryCluster::default();
+    let deposed = Leader::of(&cluster, "deposed").await;
+    deposed.submit(OTHER).await.expect("acknowledged");
+    deposed.election_faults.watch_lag(Duration::from_secs(3600));
+    cluster.expire(&deposed.process);
+    let young = Leader::of(&cluster, "young").await;
+    assert!(!deposed.session.is_over(), "it has not heard of it");
+    deposed.end_last(End::Broken);
+    for _ in 0..100 {
+        if text().contains("the term is ending") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(text().contains("the term is ending"), "{}", text());
+    assert!(!text().contains("a JobMaster broke"), "{}", text());
+
+    // Where the term goes on, that is what it is.
+    young.end_last(End::Broken);
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(text().contains("a JobMaster broke"), "{}", text());
 }

@@ -20,6 +20,7 @@ use super::job_store::{
     FIRST_RETRY, GraphRecord, JobStore, JobStoreError, ResultRecord, SLOWEST_RETRY, StateRecord,
     may_pass, name_of,
 };
+use super::kept_results::kept_results;
 use crate::gateway::persistence::{JobStateStore as _, PersistError};
 
 /// What recovery finds.
@@ -27,6 +28,8 @@ use crate::gateway::persistence::{JobStateStore as _, PersistError};
 pub struct RecoveredJobs {
     /// Jobs that are not terminal.
     pub jobs: Vec<(JobId, RecoveredJob)>,
+    /// The records of results that nobody has read yet.
+    pub kept: Records,
     /// Jobs that ended, clean or not.
     pub results: Vec<(JobId, pb::JobResult)>,
     /// Jobs that ended, with results that can't be read: in which way, and why.
@@ -146,41 +149,20 @@ pub(super) fn unreadable_kind(error: &Error) -> pb::QuarantineKind {
 type Found<T> = Option<Result<Stored<T>, Error>>;
 
 impl JobStore {
-    /// Every job, from the records as they were proven to be at the beginning of the term.
+    /// Every job, from the records as they were proven to be at the beginning of the term. Results are left to
+    /// [`JobStore::read_results`].
     pub async fn recover(
         &self,
         records: &Records,
         caution: &Caution,
     ) -> Result<RecoveredJobs, Error> {
-        let (states, results) = tokio::try_join!(
-            self.records.decode::<StateRecord>(records),
-            self.records.decode::<ResultRecord>(records),
-        )?;
-        let mut recovered = RecoveredJobs::default();
+        let states = self.records.decode::<StateRecord>(records).await?;
+        let mut recovered = RecoveredJobs {
+            kept: kept_results(records),
+            ..RecoveredJobs::default()
+        };
         for (name, _) in records.of(Kind::Doomed) {
             self.lock_holdings().doom(name.clone());
-        }
-        for (name, result) in results {
-            match (name.as_str().parse(), result) {
-                (Ok(job), Ok(stored)) => {
-                    recovered
-                        .results
-                        .push((job, self.recovered_result(job, stored)));
-                }
-                (Ok(job), Err(error)) => {
-                    self.lock_parts().note_unreadable(job);
-                    self.lock_holdings().note_unreadable_result(job);
-                    if may_pass(&error) {
-                        let later = (job, error.to_string());
-                        recovered.results_out_of_reach.push(later);
-                        continue;
-                    }
-                    self.note_unreadable(&error);
-                    let unreadable = (job, unreadable_kind(&error), error.to_string());
-                    recovered.unreadable_results.push(unreadable);
-                }
-                (Err(error), _) => warn!(%name, %error, "a result that is no job's is ignored"),
-            }
         }
         let mut states: BTreeMap<Name, Result<Stored<StateRecord>, Error>> =
             states.into_iter().collect();
@@ -276,6 +258,15 @@ impl JobStore {
         passed_over
     }
 
+    /// Returns when the store has said that the term goes on, after all that this process wrote before; an error: it is over.
+    pub(super) async fn confirm_term(&self) -> Result<(), JobStoreError> {
+        match self.pipeline.commit(Vec::new()).await {
+            // Refused after all that came before it.
+            Ok(_) | Err(CommitError::OutOfSpace(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Reads a job of this term again, all of it, after all that was to be written before. Waits for the store as long as
     /// the term lasts.
     pub async fn reread(&self, job: JobId) -> Result<RecoveredJob, JobStoreError> {
@@ -283,11 +274,7 @@ impl JobStore {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         loop {
             // What a JobMaster had under way when it ended is before this, or was never sent.
-            match self.pipeline.commit(Vec::new()).await {
-                // Refused after all that came before it.
-                Ok(_) | Err(CommitError::OutOfSpace(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.confirm_term().await?;
             let graph = self.records.get::<GraphRecord>(&name).await;
             let state = self.records.get::<StateRecord>(&name).await;
             // What is denied may stay so for long: that is no answer to wait for here, and leaves the job out of reach.

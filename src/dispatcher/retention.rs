@@ -123,6 +123,9 @@ impl Retention {
 impl DispatcherActor {
     /// Writes the count down now and then, as long as there is a result to be forgotten: into the one that is kept longest.
     pub(super) fn note_retention(&mut self) {
+        if self.unread.is_some() {
+            return;
+        }
         let Some(counted_ms) = self.retention.due(self.options.result_retention) else {
             return;
         };

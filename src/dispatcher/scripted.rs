@@ -12,7 +12,7 @@ use tanist_ha::election::{
     ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId, random_start,
 };
 use tanist_ha::jobs::store::RecordStore;
-use tanist_ha::memory::{MemoryCluster, MemoryStore};
+use tanist_ha::memory::{Faults, MemoryCluster, MemoryStore};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use super::core::{Deadline, Submission, SubmissionKey};
 use super::handle::Command;
-use super::testing::recovered;
+use super::testing::{found, recovered};
 use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
     SinkCleaner,
@@ -190,11 +190,20 @@ impl SinkCleaner for World {
     }
 }
 
+/// Whether the results of ended jobs are read when a Dispatcher starts.
+#[derive(Debug, Clone, Copy)]
+enum Results {
+    Read,
+    Unread,
+}
+
 /// One term of one process.
 pub(super) struct Leader {
     pub(super) cluster: MemoryCluster,
     pub(super) process: ProcessId,
     _election: LeaderElection,
+    /// What can go wrong with what it hears of leadership.
+    pub(super) election_faults: Faults,
     pub(super) session: LeaderSession,
     pub(super) records: Arc<MemoryStore>,
     pub(super) store: Arc<JobStore>,
@@ -213,9 +222,26 @@ impl Leader {
         blobs: Option<Arc<BlobStore>>,
         options: DispatcherOptions,
     ) -> Leader {
+        Leader::start(cluster, name, blobs, options, Results::Read).await
+    }
+
+    /// Nobody has read the results of jobs that had ended before.
+    pub(super) async fn with_unread_results(cluster: &MemoryCluster, name: &str) -> Leader {
+        let options = DispatcherOptions::default();
+        Leader::start(cluster, name, None, options, Results::Unread).await
+    }
+
+    async fn start(
+        cluster: &MemoryCluster,
+        name: &str,
+        blobs: Option<Arc<BlobStore>>,
+        options: DispatcherOptions,
+        results: Results,
+    ) -> Leader {
         let process = ProcessId::new(name);
         let clock = Clock::tokio();
         let driver = Arc::new(cluster.election(process.clone(), clock));
+        let election_faults = driver.faults();
         let election = LeaderElection::start(
             driver,
             ElectionOptions {
@@ -241,7 +267,10 @@ impl Leader {
         let of_cluster = of_cluster.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation())));
         let of_records = RecordStore::new(coordination, of_cluster, 256);
         let store = Arc::new(JobStore::new(of_records, pipeline, session.epoch()));
-        let recovered = recovered(&store).await;
+        let recovered = match results {
+            Results::Read => recovered(&store).await,
+            Results::Unread => found(&store).await,
+        };
         let world = Arc::new(World::default());
         let context = DispatcherContext {
             session: session.clone(),
@@ -262,6 +291,7 @@ impl Leader {
             cluster: cluster.clone(),
             process,
             _election: election,
+            election_faults,
             session,
             records,
             store,
@@ -279,9 +309,17 @@ impl Leader {
         job: JobId,
         deadline_ms: u64,
     ) -> GatewayResult<pb::SubmitJobResponse> {
+        Leader::submit_to(&self.dispatcher, job, deadline_ms).await
+    }
+
+    pub(super) async fn submit_to(
+        dispatcher: &DispatcherHandle,
+        job: JobId,
+        deadline_ms: u64,
+    ) -> GatewayResult<pb::SubmitJobResponse> {
         let submission = Box::new(submission(job, deadline_ms));
         let command = |reply| Command::Submit { submission, reply };
-        self.dispatcher.ask(command).await
+        dispatcher.ask(command).await
     }
 
     pub(super) async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {

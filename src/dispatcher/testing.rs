@@ -58,6 +58,16 @@ pub(super) fn describe() -> pb::DescribeJobRequest {
 
 /// All jobs as the store has them now, by a cache that was cold.
 pub(super) async fn recovered(store: &JobStore) -> RecoveredJobs {
+    let found = found(store).await;
+    let read = store.read_results(&found.kept).await.expect("readable");
+    RecoveredJobs {
+        jobs: found.jobs,
+        ..read
+    }
+}
+
+/// The same, with results that nobody has read.
+pub(super) async fn found(store: &JobStore) -> RecoveredJobs {
     let coordination = store.coordination_store().clone();
     loop {
         let guard = coordination.guard().await.expect("the store answers");
@@ -65,6 +75,7 @@ pub(super) async fn recovered(store: &JobStore) -> RecoveredJobs {
         let options = CacheOptions {
             kinds: JobStore::KINDS.to_vec(),
             max_bytes: 1 << 20,
+            compare_interval: std::time::Duration::from_secs(60),
         };
         let mut cache = WarmCache::new(coordination.clone(), options, watch::Sender::default());
         // What is written meanwhile refutes the proof.

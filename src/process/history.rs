@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tanist_ha::Result;
 use tanist_ha::election::Epoch;
@@ -199,6 +200,32 @@ impl TermRecord {
         }
     }
 
+    /// Marks that the takeover which began the term of `epoch`, this one or one before it, was a false alarm. What else the record
+    /// says stays as it is, also what only other versions know.
+    pub(super) async fn note_false_alarm(&self, store: &dyn CoordinationStore, epoch: u64) {
+        if self.record.lock().await.epoch == epoch {
+            let mark = |record: &mut HistoryRecord| {
+                if let Some(takeover) = &mut record.takeover {
+                    takeover.false_alarm = true;
+                }
+            };
+            return self.note(mark).await;
+        }
+        // Nobody else writes it: its own term is over.
+        let key = key(epoch);
+        let stored = match store.get(std::slice::from_ref(&key)).await {
+            Ok(mut values) => values.pop().flatten(),
+            Err(error) => return warn!(%error, epoch, "a false alarm is not noted"),
+        };
+        let Some(marked) = stored.and_then(|value| marked_as_false_alarm(&value)) else {
+            return;
+        };
+        let write = Write::Put { key, value: marked };
+        if let Err(error) = self.pipeline.commit(vec![write]).await {
+            warn!(%error, epoch, "a false alarm is not noted");
+        }
+    }
+
     /// What is suspected at present.
     pub(super) async fn suspicion(&self) -> Suspicion {
         self.record.lock().await.suspicion.clone()
@@ -249,6 +276,14 @@ fn decode(name: &Name, value: &[u8]) -> Option<HistoryRecord> {
         .ok()
 }
 
+/// A record of any version with the mark; `None`: it has no takeover to be marked.
+fn marked_as_false_alarm(value: &[u8]) -> Option<Bytes> {
+    let mut record: serde_json::Value = serde_json::from_slice(value).ok()?;
+    let takeover = record.get_mut("takeover")?.as_object_mut()?;
+    takeover.insert("false_alarm".to_owned(), true.into());
+    Some(serde_json::to_vec(&record).ok()?.into())
+}
+
 fn key(epoch: u64) -> Key {
     // Padded, so that listings are in order.
     let name = Name::new(format!("{epoch:020}")).expect("digits are a name");
@@ -264,12 +299,11 @@ mod tests {
     use tanist_ha::election::{
         ElectionOptions, LeaderElection, Leadership, ProcessId, random_start,
     };
-    use tanist_ha::memory::MemoryCluster;
+    use tanist_ha::memory::{MemoryCluster, MemoryStore};
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn what_a_term_without_a_record_has_left_is_forgotten_by_the_next_one() {
+    async fn leading() -> (LeaderElection, Arc<MemoryStore>, CommitPipeline) {
         let cluster = MemoryCluster::default();
         let process = ProcessId::new("a");
         let driver = cluster.election(process.clone(), Clock::tokio());
@@ -285,7 +319,12 @@ mod tests {
         let session = granted.await.expect("it runs").session().cloned();
         let store = Arc::new(cluster.store());
         let pipeline = CommitPipeline::start(store.clone(), session.expect("it leads"));
-        let pipeline = pipeline.await.expect("it leads");
+        (election, store, pipeline.await.expect("it leads"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_term_without_a_record_has_left_is_forgotten_by_the_next_one() {
+        let (_election, store, pipeline) = leading().await;
         for epoch in (1..=104).filter(|epoch| *epoch != 102) {
             let record = HistoryRecord {
                 epoch,
@@ -299,6 +338,37 @@ mod tests {
         let kept: Vec<u64> = kept.iter().map(|record| record.epoch).collect();
         let expected: Vec<u64> = (5..=104).filter(|epoch| *epoch != 102).collect();
         assert_eq!(kept, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_later_term_marks_the_record_of_an_earlier_one_and_changes_nothing_else_of_it() {
+        let (_election, store, pipeline) = leading().await;
+        let of_another_version = serde_json::json!({
+            "epoch": 7, "jobs": 3, "of_a_later_version": [1],
+            "takeover": {"former_epoch": 6, "former": "a", "detection": "silent-confirmed",
+                "detected_at_ms": 5, "noticed_after_ms": null, "deposed_after_ms": 1.0},
+        });
+        let value = serde_json::to_vec(&of_another_version).expect("JSON");
+        let put = Write::Put {
+            key: key(7),
+            value: value.into(),
+        };
+        pipeline.commit(vec![put]).await.expect("it leads");
+        let own = HistoryRecord {
+            epoch: 8,
+            ..HistoryRecord::default()
+        };
+        let own = TermRecord::new(own, pipeline);
+        own.note_false_alarm(&*store, 7).await;
+        own.note_false_alarm(&*store, 6).await;
+
+        let found = store.get(&[key(6), key(7)]).await.expect("readable");
+        assert_eq!(found[0], None, "a record that is gone stays so");
+        let found: serde_json::Value =
+            serde_json::from_slice(found[1].as_ref().expect("it is there")).expect("JSON");
+        let mut expected = of_another_version;
+        expected["takeover"]["false_alarm"] = true.into();
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::election::{LeaderElection, LeaderSession, Member, MemberCache};
+use tanist_ha::keys::Kind;
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::CoordinationStore;
-use tanist_ha::store::cache::{CacheOptions, CacheStatus, Proven, WarmCache};
+use tanist_ha::store::cache::compare::as_stored;
+use tanist_ha::store::cache::{CacheOptions, CacheStatus, Proven, Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
 use tokio::sync::watch;
@@ -21,6 +23,8 @@ use crate::dispatcher::JobStore;
 
 /// A member's record is written this seldom for the sake of its cache.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
+/// A takeover waits no longer for the names of the store's records.
+const NAMES_PATIENCE: Duration = Duration::from_millis(500);
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const SLOWEST_RETRY: Duration = Duration::from_secs(1);
 
@@ -33,6 +37,7 @@ pub(super) fn cache(
     let options = CacheOptions {
         kinds: JobStore::KINDS.to_vec(),
         max_bytes: options.ha.standby_cache_max_size.as_usize(),
+        compare_interval: options.ha.standby_cache_check_interval,
     };
     WarmCache::new(store, options, status)
 }
@@ -54,6 +59,32 @@ pub(super) async fn prove(
         tokio::select! {
             () = tokio::time::sleep(backoff.next_delay()) => {}
             () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
+        }
+    }
+}
+
+/// What the store holds by name, where that is not what the cache gave: somebody deleted records there, or put some, by hand. Has to be
+/// asked before the term has written any. `None` as well where the store does not answer that soon: nobody waits for it long.
+pub(super) async fn damaged(store: &dyn CoordinationStore, proven: &Proven) -> Option<Records> {
+    if proven.from_cache == 0 {
+        // All of it was just read.
+        return None;
+    }
+    // Of results there may be very many, and what is known of an ended job is written no more.
+    let kinds: Vec<Kind> = JobStore::KINDS
+        .into_iter()
+        .filter(|it| *it != Kind::Results)
+        .collect();
+    let compared = as_stored(store, &kinds, &proven.records);
+    match tokio::time::timeout(NAMES_PATIENCE, compared).await {
+        Ok(Ok(damaged)) => damaged,
+        Ok(Err(error)) => {
+            debug!(%error, "the records of the cache are not compared with the store's");
+            None
+        }
+        Err(_) => {
+            debug!("the records of the cache are not compared with the store's: it takes too long");
+            None
         }
     }
 }
@@ -84,6 +115,7 @@ pub(super) async fn tell(
             change,
             records: now.records,
             bytes: now.bytes,
+            differed: now.differed,
         });
         if news.is_some() && news != member.cache {
             member.cache = news;

@@ -2,7 +2,7 @@
 //!
 //! Order: the pipeline reads the change number, the standby's cache is proven against it, the ResourceManager and the
 //! Dispatcher start with the jobs, the TaskExecutors that run them are dialled, and only then the term is confirmed
-//! (`leader-info`). A crash between any two steps leaves what the store had before: what a term writes is fenced, and whoever
+//! (`leader-info`). The results of jobs that had ended are read after that. A crash between any two steps leaves what the store had before: what a term writes is fenced, and whoever
 //! was dialled knows an epoch whose leader is gone, and waits for the next.
 //! Stopping is forgetting: nobody is told, the store knows.
 
@@ -15,7 +15,6 @@ use std::time::Duration;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::LeaderSession;
 use tanist_ha::failpoint::failpoint;
-use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::keys::Kind;
 use tanist_ha::store::cache::{Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
@@ -29,7 +28,7 @@ use tracing::{debug, info};
 use super::adoptions::Adoptions;
 use super::application::{ApplicationSetup, Ending, Standing};
 use super::attending::{application_standing, attend_application};
-use super::decoding::recover;
+use super::decoding::{job_store, recover};
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
@@ -141,26 +140,29 @@ async fn begin(
     phases.cache_proven_ms = Some(millis(started));
     let standing = application_standing(services, &proven.records)?;
     let recovery = Recovery::from(&proven);
-    let blobs = services.ha.blobs.as_ref();
-    let records = RecordStore::new(
-        services.ha.store.clone(),
-        blobs.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation()))),
-        settings::inline_threshold(&services.options),
-    )
-    .with_max_split(settings::max_graph_size(&services.options));
-    let decoded = records.decoded();
-    let store = JobStore::new(records, pipeline.clone(), session.epoch());
-    let cache = settings::description_cache(&services.options);
-    let store = Arc::new(store.with_description_cache(cache));
+    let (mut store, decoded) = job_store(services, session, &pipeline);
     let plan = if has_jobs(&proven.records) {
         plan
     } else {
         plan.without_jobs()
     };
     let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
-    let recovered = recover(&store, &proven.records, &caution, session, decoded, reports).await?;
+    // Beside the decoding, which takes longer.
+    let (recovered, damaged) = tokio::join!(
+        recover(&store, &proven.records, &caution, session, decoded, reports),
+        standby::damaged(&*services.ha.store, &proven),
+    );
+    let (recovered, workers) = match damaged {
+        None => (recovered?, recorded_workers(&proven.records)),
+        Some(records) => {
+            // What somebody deleted by hand is not written again: all is taken from what the store holds.
+            let (anew, decoded) = job_store(services, session, &pipeline);
+            store = anew;
+            let recovered = recover(&store, &records, &caution, session, decoded, reports).await?;
+            (recovered, recorded_workers(&records))
+        }
+    };
     phases.recovered_ms = millis(started);
-    let workers = recorded_workers(&proven.records);
     Ok(Begun {
         workers,
         pipeline,
@@ -253,7 +255,12 @@ async fn lead_on(
                 record.recovery = Some(recovery);
             };
             record.note(confirmed).await;
-            let looking = look_for_the_deposed(services.peers.as_ref(), session, &record);
+            let looking = look_for_the_deposed(
+                services.peers.as_ref(),
+                session,
+                &*services.ha.store,
+                &record,
+            );
             let resources = term.resource_manager.handle();
             let hand_over = HandOverOptions {
                 interval: services.options.heartbeat.interval,
@@ -275,7 +282,16 @@ async fn lead_on(
                 async move { record.forget_older(&*store).await }
             });
             let grace = services.options.ha.blob_orphan_grace;
-            let sweep = tokio::spawn(sweeping::sweep(store.clone(), session.clone(), grace));
+            let sweep = tokio::spawn({
+                let dispatcher = term.components.dispatcher.clone();
+                let sweeping = sweeping::sweep(store.clone(), session.clone(), grace);
+                async move {
+                    // What results name is swept by nobody; an error: the term is over.
+                    if dispatcher.read_results().await.is_ok() {
+                        sweeping.await;
+                    }
+                }
+            });
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started, &record) => match never {},

@@ -1,10 +1,12 @@
 //! The leader is killed by SIGKILL at the moments at which something could be lost or happen twice.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::{Cluster, Leader, StoreKind, Submission, wordcount};
-use tanist_ha::keys::Kind;
+use tanist_ha::keys::{Kind, Name};
+use tanist_proto::v1::JobResult;
 
 use crate::support::{WordsAndTicks, cluster_on, example, job_file, need_failpoints};
 
@@ -27,6 +29,7 @@ on_stores! {
         a_leader_killed_when_it_has_committed_sinks_costs_nothing,
         a_leader_killed_when_it_has_cleaned_up_costs_nothing,
         a_leader_killed_in_its_recovery_costs_nothing,
+        a_leader_killed_before_it_has_read_results_runs_no_ended_job_again,
     }
 }
 
@@ -283,4 +286,40 @@ async fn a_leader_killed_in_its_recovery_costs_nothing(kind: StoreKind) -> anyho
         "the second one never led: {first:?}, {third:?}"
     );
     workload.check_finished(&mut cluster).await
+}
+
+async fn a_leader_killed_before_it_has_read_results_runs_no_ended_job_again(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let builder = cluster_on(kind)
+        .await?
+        .failpoints(1, "results.reading=kill");
+    let mut cluster = builder.start().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 1)?;
+    let job = cluster.submit(&workload.submission).await?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    let ended = |results: &BTreeMap<Name, JobResult>| -> Vec<u64> {
+        results.values().map(|result| result.ended_at_ms).collect()
+    };
+    let before = ended(&cluster.store_dump().await?.results);
+    let first = cluster.kill_leader().await?;
+    let second = cluster.jobmanager(1);
+    second.ended(REACH_BOUND).await?;
+    second.reached("results.reading", REACH_BOUND).await?;
+    cluster.jobmanager(0).start()?;
+    let third = cluster.successor_of(&first).await?;
+    ensure!(
+        third.epoch > first.epoch + 1,
+        "the second one never led: {first:?}, {third:?}"
+    );
+    // It gets the answer that is stored.
+    cluster.submit(&workload.submission).await?;
+    workload.check_finished(&mut cluster).await?;
+    let after = ended(&cluster.store_dump().await?.results);
+    ensure!(
+        before.len() == 1 && after == before,
+        "{before:?}, {after:?}"
+    );
+    Ok(())
 }

@@ -63,6 +63,7 @@ mod described;
 mod every_step;
 mod forged;
 mod jobmanager_cut_off;
+mod jobmanager_frozen;
 mod jobmanager_killed;
 mod jobmanager_stopped;
 mod jobmanager_watched;

@@ -163,7 +163,10 @@ impl ElectionCore {
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
         match event {
-            Event::Session(session) => self.session = session,
+            Event::Session(session) => {
+                self.hold_off.renewed(now, &session);
+                self.session = session;
+            }
             Event::View(view) if self.may_be_of_before_the_end(&view) => {}
             Event::View(view) => self.see(view, None, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),

@@ -257,6 +257,9 @@ pub struct MemberCache {
     pub records: usize,
     /// Bytes that they took.
     pub bytes: usize,
+    /// Records that it found changed in the store by hand, since the process began.
+    #[serde(default)]
+    pub differed: u64,
 }
 
 /// A key `epoch` that can't be read.

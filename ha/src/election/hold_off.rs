@@ -4,13 +4,41 @@
 //! the lease ran out, a standby that hears those beats leaves the term a while to attach again: the store was in trouble,
 //! not the leader. The wait ends at once when the beats end, when the term was resigned (its token moved, or the store says so), and at a bound.
 //!
+//! *The own store answered all along*: then the store is in no trouble, as far as this process can tell, and the leader is cut off from it alone. Such a
+//! term is left a moment to attach again, and no more (`docs/adr/0048`). What tells is the own lease or session, renewed without a pause for
+//! at least its own timeout: trouble that ended the leader's lease would have shown there.
+//!
 //! A process that starts while leadership is free has heard nothing of the term. Where that one was confirmed, so that it is known
 //! whom to listen to, it waits for the detector's word, for a short while.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::election::driver::{ElectionView, Epoch, EpochToken};
+use crate::election::driver::{ElectionView, Epoch, EpochToken, Nonce, SessionState};
+
+/// For so long free leadership is left to a term that is heard, where the own store answered all along.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The renewals of the own lease or session, since there was a pause between two of them.
+#[derive(Debug)]
+struct Renewals {
+    nonce: Nonce,
+    timeout: Duration,
+    first: Moment,
+    last: Moment,
+}
+
+impl Renewals {
+    /// Whether the next one, at `now`, follows in time: a lease is renewed three times in its timeout.
+    fn go_on(&self, now: Moment) -> bool {
+        now.since(self.last) <= self.timeout * 2 / 3
+    }
+
+    /// From when on they say that the own store answered all along; `None`: they have ended.
+    fn tell_from(&self, now: Moment) -> Option<Moment> {
+        self.go_on(now).then(|| self.first.after(self.timeout))
+    }
+}
 
 /// What is known of a term that lost its lease or session. Pure.
 #[derive(Debug, Default)]
@@ -23,9 +51,26 @@ pub(super) struct HoldOff {
     attached: Option<(Epoch, EpochToken)>,
     /// Since when its leadership is seen to be free.
     free_since: Option<(Epoch, Moment)>,
+    renewals: Option<Renewals>,
 }
 
 impl HoldOff {
+    /// The own lease or session was renewed, or is gone.
+    pub(super) fn renewed(&mut self, now: Moment, session: &SessionState) {
+        let SessionState::Alive { nonce, timeout, .. } = session else {
+            self.renewals = None;
+            return;
+        };
+        let before = self.renewals.as_ref();
+        let before = before.filter(|before| before.nonce == *nonce && before.go_on(now));
+        self.renewals = Some(Renewals {
+            nonce: nonce.clone(),
+            timeout: *timeout,
+            first: before.map_or(now, |before| before.first),
+            last: now,
+        });
+    }
+
     /// The term of `epoch` is heard to live, which counts until then; `None`: it is not heard any more.
     pub(super) fn vouch(&mut self, epoch: Epoch, until: Option<Moment>) {
         self.told = Some(epoch);
@@ -61,8 +106,8 @@ impl HoldOff {
         view.leader.is_none() && (view.given_up || has_moved)
     }
 
-    /// Until when the free leadership of `view` is left alone, as known now: for at most `bound` while the term is heard, and
-    /// for `unheard` until it was said whether it is.
+    /// Until when the free leadership of `view` is left alone, as known now: for at most `bound` while the term is heard, less where
+    /// the own store answered all along, and for `unheard` until it was said whether it is.
     pub(super) fn until(
         &self,
         now: Moment,
@@ -81,7 +126,11 @@ impl HoldOff {
             None if seen || self.told == Some(youngest) => return None,
             None => since.after(unheard?),
         };
-        Some(until.min(since.after(bound))).filter(|until| now < *until)
+        let answered = self.renewals.as_ref().and_then(|it| it.tell_from(now));
+        let is_cut_off_alone = answered.map(|told| told.max(since.after(PATIENCE)));
+        let latest = since.after(bound);
+        let latest = is_cut_off_alone.map_or(latest, |alone| latest.min(alone));
+        Some(until.min(latest)).filter(|until| now < *until)
     }
 }
 
@@ -145,6 +194,62 @@ mod tests {
             None,
             "the bound"
         );
+    }
+
+    const TIMEOUT: Duration = Duration::from_secs(6);
+
+    fn session(nonce: &str) -> SessionState {
+        SessionState::Alive {
+            nonce: Nonce::new(nonce),
+            deadline: Some(at(u64::MAX / 2_000_000)),
+            timeout: TIMEOUT,
+        }
+    }
+
+    /// Leadership came free at 20 s; the term is heard to live.
+    fn heard_and_free() -> HoldOff {
+        let mut hold_off = HoldOff::default();
+        hold_off.see(at(0), &view(1, true));
+        hold_off.see(at(20_000), &view(1, false));
+        hold_off.vouch(Epoch::new(7), Some(at(60_000)));
+        hold_off
+    }
+
+    fn renew(hold_off: &mut HoldOff, times_ms: impl IntoIterator<Item = u64>) {
+        for ms in times_ms {
+            hold_off.renewed(at(ms), &session("own"));
+        }
+    }
+
+    #[test]
+    fn a_leader_that_is_cut_off_from_a_store_which_answered_here_all_along_is_left_a_moment() {
+        let free = view(1, false);
+        let mut hold_off = heard_and_free();
+        renew(&mut hold_off, (0..=20_000).step_by(2000));
+        let until = |hold_off: &HoldOff, ms| hold_off.until(at(ms), &free, BOUND, None);
+        assert_eq!(until(&hold_off, 20_000), Some(at(22_000)));
+        assert_eq!(until(&hold_off, 22_000), None, "it had its moment");
+        // The own store has stopped answering, too.
+        assert_eq!(until(&hold_off, 24_001), Some(at(30_000)));
+    }
+
+    #[test]
+    fn who_missed_the_store_itself_not_long_ago_leaves_the_term_all_its_time() {
+        let free = view(1, false);
+        let until = |hold_off: &HoldOff, ms| hold_off.until(at(ms), &free, BOUND, None);
+        let mut missed = heard_and_free();
+        renew(&mut missed, [0, 2000, 4000, 19_000, 21_000, 23_000]);
+        // Only after a whole timeout it tells that the trouble is over for all but the leader.
+        assert_eq!(until(&missed, 23_000), Some(at(25_000)));
+        renew(&mut missed, [28_000]);
+        assert_eq!(until(&missed, 29_000), Some(at(30_000)), "missed it again");
+
+        let mut lost = heard_and_free();
+        renew(&mut lost, (0..=18_000).step_by(2000));
+        lost.renewed(at(19_000), &SessionState::None);
+        assert_eq!(until(&lost, 20_000), Some(at(30_000)));
+        lost.renewed(at(20_500), &session("another"));
+        assert_eq!(until(&lost, 20_500), Some(at(26_500)));
     }
 
     #[test]

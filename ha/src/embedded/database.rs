@@ -248,6 +248,23 @@ impl Database {
         self.write(write)
     }
 
+    /// The same with less patience for the write lock.
+    pub(super) fn write_surely_within<T>(
+        &mut self,
+        patience: Duration,
+        write: impl Fn(&Tables<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.wait_for_lock(patience.min(self.busy_timeout))?;
+        let result = self.write_surely(write);
+        self.wait_for_lock(self.busy_timeout)?;
+        result
+    }
+
+    fn wait_for_lock(&self, patience: Duration) -> Result<()> {
+        let set = self.connection.busy_timeout(patience);
+        set.map_err(|error| failure(&self.path, error))
+    }
+
     /// Runs `read` on one snapshot.
     pub(super) fn read<T>(&mut self, read: impl FnOnce(&Tables<'_>) -> Result<T>) -> Result<T> {
         let path = &self.path;

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::alive::{Members, OwnFile, Owner, wait_for_end};
 use super::bell::{self, Listener};
 use super::database::{DataVersion, Database};
-use super::stopped::kill_stopped_holder;
+use super::stopped::{kill_holder_if_stopped, kill_stopped_holder};
 use super::tables::Tables;
 use super::worker::{Message, Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE, blocking};
@@ -24,6 +24,9 @@ use crate::election::{
     LeaderInformation, LeaderKey, Member, Nonce, SessionState,
 };
 use crate::error::{Error, Result};
+
+/// After so long a request of the election looks whether the holder of the write lock is stopped.
+const FIRST_PATIENCE: Duration = Duration::from_millis(200);
 
 /// A process's part in an election in an embedded store.
 #[derive(Debug)]
@@ -218,14 +221,23 @@ impl EmbeddedElection {
         }
     }
 
-    /// Runs a guarded write, and if the write lock stays busy, ends a holder that is stopped and tries once more.
+    /// Runs a guarded write, and if the write lock stays busy, ends a holder that is stopped and tries once more: soon, and when
+    /// its patience is over.
     async fn write(
         &self,
         write: impl Fn(&Tables<'_>) -> Result<Attempt> + Send + 'static,
     ) -> Result<Attempt> {
         let members = self.members.clone();
         let attempt = move |database: &mut Database| {
-            let result = match database.write_surely(&write) {
+            let first = match database.write_surely_within(FIRST_PATIENCE, &write) {
+                // Its holder is stopped, or slow and has its time.
+                Err(_) if database.was_busy() => {
+                    kill_holder_if_stopped(database.path(), &members);
+                    database.write_surely(&write)
+                }
+                result => result,
+            };
+            let result = match first {
                 Err(_) if database.was_busy() && kill_stopped_holder(database.path(), &members) => {
                     database.write_surely(&write)
                 }

@@ -19,10 +19,7 @@ const WRITE_LOCK: u64 = 120;
 pub(super) fn kill_stopped_holder(database: &Path, members: &Members) -> bool {
     match try_kill(database, members) {
         Ok(Ok(owner)) => {
-            tracing::warn!(
-                process = %owner.process, pid = owner.pid,
-                "killed a process that was stopped while it held the store's write lock"
-            );
+            say_killed(&owner);
             true
         }
         Ok(Err(reason)) => {
@@ -34,6 +31,19 @@ pub(super) fn kill_stopped_holder(database: &Path, members: &Members) -> bool {
             false
         }
     }
+}
+
+/// The same long before the patience of a writer is over: a holder that is not stopped is nothing to speak of then.
+pub(super) fn kill_holder_if_stopped(database: &Path, members: &Members) -> bool {
+    let killed = try_kill(database, members).ok().and_then(Result::ok);
+    killed.inspect(say_killed).is_some()
+}
+
+fn say_killed(owner: &Owner) {
+    tracing::warn!(
+        process = %owner.process, pid = owner.pid,
+        "killed a process that was stopped while it held the store's write lock"
+    );
 }
 
 fn try_kill(database: &Path, members: &Members) -> io::Result<Result<Owner, &'static str>> {

@@ -19,7 +19,7 @@ use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
 use crate::error::{Error, Result};
 use crate::failpoint::failpoint_on_a_thread;
-use crate::keys::{CHANGES_RING, Key, Kind};
+use crate::keys::{CHANGES_RING, Key, Kind, Name};
 use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
@@ -161,6 +161,12 @@ impl CoordinationStore for EmbeddedStore {
             items: copies.collect(),
             next,
         })
+    }
+
+    async fn names(&self, kind: Kind) -> Result<Vec<Name>> {
+        self.reader
+            .call(move |database| database.read(|tables| tables.names(kind)))
+            .await
     }
 
     async fn guard(&self) -> Result<Guard> {

@@ -402,6 +402,18 @@ impl<'a> Tables<'a> {
         Ok(page)
     }
 
+    pub(super) fn names(&self, kind: Kind) -> Result<Vec<Name>> {
+        let rows = || -> rusqlite::Result<Vec<String>> {
+            self.connection
+                .prepare_cached("select name from items where kind = ?1 order by name")?
+                .query_map(params![kind.directory()], |row| row.get(0))?
+                .collect()
+        };
+        let rows = rows().map_err(|error| failure(self.path, error))?;
+        let name = |text| Name::new(text).map_err(|error| self.corrupt(kind.directory(), error));
+        rows.into_iter().map(name).collect()
+    }
+
     pub(super) fn touched(&self, first: u64, last: u64) -> Result<Vec<Option<Touched>>> {
         let entry = |number: u64| {
             let slot = params![signed(number % CHANGES_RING)];

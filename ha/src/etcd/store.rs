@@ -293,6 +293,20 @@ impl CoordinationStore for EtcdStore {
         }
     }
 
+    async fn names(&self, kind: Kind) -> Result<Vec<Name>> {
+        let prefix = self.keys.kind(kind);
+        let call = self.connection.call(Repeat::Always, |client| {
+            let options = GetOptions::new().with_prefix().with_keys_only();
+            let prefix = prefix.clone();
+            async move { reader(&client).get(prefix, Some(options)).await }
+        });
+        let kvs = call.await?.take_kvs().into_iter();
+        Ok(kvs
+            .filter_map(|kv| item(prefix.len(), kv))
+            .map(|(name, _)| name)
+            .collect())
+    }
+
     async fn guard(&self) -> Result<Guard> {
         let call = self.connection.call(Repeat::Always, |client| {
             let txn = Txn::new().and_then(guard_reads(&self.keys));

@@ -14,12 +14,15 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 pub use self::election::MemoryElection;
 pub use self::link::{Faults, Held};
 use self::link::{Link, Server};
 pub use self::store::MemoryStore;
 use crate::clock::Clock;
 use crate::election::ProcessId;
+use crate::keys::Key;
 use crate::store::Limits;
 
 /// How the memory "server" behaves.
@@ -107,6 +110,11 @@ impl MemoryCluster {
                 state.revoke(&nonce);
             }
         });
+    }
+
+    /// A stranger puts or deletes an item by hand: no transaction tells.
+    pub fn overwrite(&self, key: &Key, value: Option<Bytes>) {
+        self.server.apply(|state| state.overwrite(key, value));
     }
 
     /// Cuts a process off: it reaches nothing, its lease is not renewed, its watches tell nothing.

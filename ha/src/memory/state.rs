@@ -304,6 +304,14 @@ impl State {
         keys.iter().map(value).collect()
     }
 
+    pub(super) fn overwrite(&mut self, key: &Key, value: Option<Bytes>) {
+        let items = self.items.entry(key.kind).or_default();
+        match value {
+            Some(value) => items.insert(key.name.clone(), value),
+            None => items.remove(&key.name),
+        };
+    }
+
     pub(super) fn list(&self, kind: Kind, after: Option<&Name>, limit: usize) -> Page {
         let mut page = Page::default();
         let Some(items) = self.items.get(&kind) else {

@@ -24,6 +24,9 @@ use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name};
 use crate::store::health::StoreHealth;
 
+/// How many items are listed at once where only their names are wanted, and the backend has no other way.
+const NAMES_AT_ONCE: usize = 500;
+
 /// What lets a term write: `epoch` is still at the token, in this incarnation of the cluster, and `leader` is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
@@ -222,6 +225,19 @@ pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
     /// The items of a kind, at most `limit` of them, from `page` on. Items that are written while a listing goes on may
     /// or may not be in it; whoever needs an exact state compares the change number before and after.
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page>;
+
+    /// The names of all items of a kind, in their order: no more of it is exact than of [`CoordinationStore::list`].
+    async fn names(&self, kind: Kind) -> Result<Vec<Name>> {
+        let (mut names, mut page) = (Vec::new(), None);
+        loop {
+            let listed = self.list(kind, page, NAMES_AT_ONCE).await?;
+            names.extend(listed.items.into_iter().map(|(name, _)| name));
+            page = listed.next;
+            if page.is_none() {
+                return Ok(names);
+            }
+        }
+    }
 
     /// What the guards of a transaction would find: linearizable.
     async fn guard(&self) -> Result<Guard>;

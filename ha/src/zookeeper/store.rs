@@ -262,14 +262,7 @@ impl CoordinationStore for ZooKeeperStore {
         });
         let names = match kept {
             Some(names) => names,
-            None => {
-                session.sync().await?;
-                let directory = session.path(kind.directory());
-                let children = session.children(&directory).await?.unwrap_or_default();
-                let mut names: Vec<_> = children.into_iter().filter_map(known_name).collect();
-                names.sort_unstable();
-                Arc::new(names)
-            }
+            None => Arc::new(names(&session, kind).await?),
         };
         let start = page.map_or(0, |page| names.partition_point(|name| *name <= page.after));
         let end = names.len().min(start.saturating_add(limit.max(1)));
@@ -299,6 +292,10 @@ impl CoordinationStore for ZooKeeperStore {
             .filter_map(|(name, node)| Some((name.clone(), node?.data)))
             .collect();
         Ok(Page { items, next })
+    }
+
+    async fn names(&self, kind: Kind) -> Result<Vec<Name>> {
+        names(&*self.connection.session()?, kind).await
     }
 
     async fn guard(&self) -> Result<Guard> {
@@ -430,6 +427,16 @@ fn decode_change(node: Option<&Node>) -> Result<Change> {
         Some(node) if !node.data.is_empty() => decode(path::CHANGES, node),
         _ => Ok(Change::default()),
     }
+}
+
+/// The names of a kind, as they are now.
+async fn names(session: &Session, kind: Kind) -> Result<Vec<Name>> {
+    session.sync().await?;
+    let directory = session.path(kind.directory());
+    let children = session.children(&directory).await?.unwrap_or_default();
+    let mut names: Vec<_> = children.into_iter().filter_map(known_name).collect();
+    names.sort_unstable();
+    Ok(names)
 }
 
 fn known_name(text: String) -> Option<Name> {

@@ -75,6 +75,7 @@ impl Builder<'_> {
             stall_timeout,
             inline_threshold,
             standby_cache_max_size: values.get(&HA_STANDBY_CACHE_MAX_SIZE),
+            standby_cache_check_interval: values.get(&HA_STANDBY_CACHE_CHECK_INTERVAL),
             max_graph_size,
             blob_orphan_grace,
         }

@@ -13,6 +13,12 @@ pub struct TakeoverRecord {
     pub former_epoch: u64,
     /// Who led it, if that was known.
     pub former: Option<String>,
+    /// Which start of it, if it was ever heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_incarnation: Option<String>,
+    /// Where its beats were served: there a later term finds out whether it was well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_address: Option<String>,
     /// How it was found out that it had to end.
     pub detection: Detection,
     /// When that was clear: milliseconds since 1970.
@@ -33,10 +39,12 @@ impl TakeoverRecord {
         let fraction = |duration: Duration| duration.as_secs_f64() * 1000.0;
         let deposed_after = takeover.deposed_after();
         let until_granted = millis(deposed_after);
-        let former = takeover.evidence.former.process.as_ref();
+        let former = &takeover.evidence.former;
         Some(TakeoverRecord {
             former_epoch: takeover.former_epoch.get(),
-            former: former.map(ToString::to_string),
+            former: former.process.as_ref().map(ToString::to_string),
+            former_incarnation: former.incarnation.clone(),
+            former_address: former.address.clone(),
             detection: takeover.evidence.detection,
             detected_at_ms: takeover.granted_ms.saturating_sub(until_granted),
             noticed_after_ms: takeover.noticed_after().map(fraction),

@@ -1,6 +1,7 @@
 //! A standby's cache: what a new leader recovers comes from it, and is what the store holds.
 
 use tanist_ha::election::{ElectionDriver as _, Epoch, MemberCache};
+use tanist_ha::keys::{Key, Kind};
 use tanist_ha::store::CoordinationStore as _;
 use tanist_ha::store::cache::Proof;
 use tanist_proto::id::JobId;
@@ -84,6 +85,34 @@ async fn a_standby_that_was_current_takes_over_without_reading_a_record() {
         cluster.until_running(job, 2).await;
     }
     cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_deleted_from_the_store_is_not_brought_back_by_a_takeover_from_memory() {
+    let mut cluster = cluster_with_jobs(2, 3).await;
+    let leader = cluster.leader().await;
+    until_current(&cluster, other(&leader)).await;
+    let [graphless, forgotten, healthy] = [1, 2, 3].map(JobId::from_bits);
+    let record = |kind, job: JobId| Key::new(kind, job.to_string().parse().expect("a name"));
+    let deleted = [
+        record(Kind::Graphs, graphless),
+        record(Kind::Graphs, forgotten),
+        record(Kind::States, forgotten),
+    ];
+    for key in &deleted {
+        cluster.memory.overwrite(key, None);
+    }
+    cluster.kill_job_manager(&leader).await;
+    cluster.leader_above(1).await;
+    let recovery = record_of(&cluster, 2).await.recovery.expect("noted");
+    assert_eq!(recovery.proof, Proof::Current, "no number tells");
+    cluster.until_running(healthy, 2).await;
+    let details = cluster.client.describe(graphless).await.expect("known");
+    assert!(details.quarantine.contains("is missing"), "{details:?}");
+    let unknown = cluster.client.describe(forgotten).await;
+    unknown.expect_err("nothing is there of it");
+    let found = cluster.memory.store().get(&deleted).await;
+    assert_eq!(found.expect("readable"), [None, None, None]);
 }
 
 #[tokio::test(start_paused = true)]

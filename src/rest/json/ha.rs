@@ -121,6 +121,9 @@ pub struct CacheBody {
     pub named_only: u64,
     /// Bytes that they take.
     pub bytes: u64,
+    /// Records that somebody had changed in the store by hand, since the process began.
+    #[serde(default)]
+    pub differed: u64,
 }
 
 /// The leader.
@@ -228,6 +231,7 @@ impl From<&CacheStatus> for CacheBody {
             records: count(cache.records),
             named_only: count(cache.named_only),
             bytes: count(cache.bytes),
+            differed: cache.differed,
         }
     }
 }
@@ -350,6 +354,7 @@ mod tests {
             records: 0,
             named_only: 0,
             bytes: 0,
+            differed: 0,
         }
     }
 

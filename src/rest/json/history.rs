@@ -174,6 +174,8 @@ mod tests {
         let invited = TakeoverRecord {
             former_epoch: 1,
             former: None,
+            former_incarnation: None,
+            former_address: None,
             detection: Detection::Invited,
             detected_at_ms: 1_990,
             noticed_after_ms: None,

@@ -293,6 +293,8 @@ impl ClusterView for ScriptedView {
             takeover: Some(TakeoverRecord {
                 former_epoch: 6,
                 former: Some("jm-2".to_owned()),
+                former_incarnation: None,
+                former_address: None,
                 detection: Detection::ProcessGone,
                 detected_at_ms: 990,
                 noticed_after_ms: None,

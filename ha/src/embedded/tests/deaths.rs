@@ -89,7 +89,11 @@ async fn a_leader_stopped_inside_a_commit_is_killed_by_its_deposer() {
     assert_eq!(error.outcome(), Outcome::Transient, "{error}");
     assert!(child.0.try_wait().expect("its status").is_none());
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    let asked = Instant::now();
     let fence = take(&standby, "standby").await;
+    let took = asked.elapsed();
+    let patience = EmbeddedOptions::new(dir.path()).busy_timeout;
+    assert!(took < patience * 3 / 5, "{took:?}");
     assert!(
         child.0.wait().expect("its status").code().is_none(),
         "ended by a signal"

@@ -4,10 +4,11 @@
 //! take more than the bound, names and values counted together. A record that does not fit is known by name and size.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use bytes::Bytes;
 
-use crate::keys::Key;
+use crate::keys::{Key, Kind, Name};
 
 /// What a record takes besides its name and value, about.
 const OVERHEAD: usize = 96;
@@ -24,6 +25,22 @@ pub(super) struct Content {
 
 fn cost(key: &Key, value: usize) -> usize {
     key.name.as_str().len() + value + OVERHEAD
+}
+
+/// The entries of a kind after a name.
+fn keys_from<'a, T>(
+    entries: &'a BTreeMap<Key, T>,
+    kind: Kind,
+    after: Option<&Name>,
+) -> impl Iterator<Item = (&'a Key, &'a T)> + use<'a, T> {
+    let start = match after {
+        Some(name) => Bound::Excluded(Key::new(kind, name.clone())),
+        None => Bound::Unbounded,
+    };
+    let entries = entries.range((start, Bound::Unbounded));
+    entries
+        .skip_while(move |(key, _)| key.kind != kind)
+        .take_while(move |(key, _)| key.kind == kind)
 }
 
 impl Content {
@@ -87,6 +104,58 @@ impl Content {
     /// Bytes of names and held values.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Whether the record is known, and is not what is said here; of one that is known by name only, whether it is there at all.
+    pub(super) fn differs(&self, key: &Key, value: Option<&Bytes>) -> bool {
+        match self.held.get(key) {
+            Some(held) => value != Some(held),
+            None => self.named.contains_key(key) != value.is_some(),
+        }
+    }
+
+    /// Whether there is such a record, as far as is known.
+    pub(super) fn knows(&self, key: &Key) -> bool {
+        self.held.contains_key(key) || self.named.contains_key(key)
+    }
+
+    /// The names of a kind after one and up to another, in no order.
+    pub(super) fn names(
+        &self,
+        kind: Kind,
+        after: Option<&Name>,
+        last: Option<&Name>,
+    ) -> impl Iterator<Item = &Name> {
+        let last = last.cloned();
+        let held = keys_from(&self.held, kind, after).map(|(key, _)| key);
+        let named = keys_from(&self.named, kind, after).map(|(key, _)| key);
+        let is_wanted = move |name: &&Name| last.as_ref().is_none_or(|last| *name <= last);
+        let names = held.chain(named).map(|key| &key.name);
+        names.filter(is_wanted)
+    }
+
+    /// How many records of a kind after a name take about so many bytes: at least one, and `limit` where all that is left is less.
+    pub(super) fn page(
+        &self,
+        kind: Kind,
+        after: Option<&Name>,
+        limit: usize,
+        max_bytes: usize,
+    ) -> usize {
+        let held = keys_from(&self.held, kind, after).map(|(key, value)| (key, value.len()));
+        let named = keys_from(&self.named, kind, after).map(|(key, size)| (key, *size));
+        let mut sizes: BTreeMap<&Key, usize> = held.take(limit).collect();
+        sizes.extend(named.take(limit));
+        let mut bytes = 0;
+        let fits = |(key, size): &(&Key, usize)| {
+            bytes += cost(key, *size);
+            bytes <= max_bytes
+        };
+        let all = sizes.len();
+        match sizes.into_iter().take_while(fits).count() {
+            fitting if fitting == all => limit,
+            fitting => fitting.clamp(1, limit),
+        }
     }
 
     /// The names of the records without values.

@@ -9,7 +9,10 @@
 //! read *under the taker's own epoch*, as nobody else can have moved it since. A proof gives the records away and leaves
 //! the cache empty, so that no read during a term can come from it. Watches say when to look, never what is there: one
 //! that is late, lost or skips numbers costs time and nothing else.
+//!
+//! *What somebody changes in the store by hand* no number tells. It is looked for in rounds ([`compare`]).
 
+pub mod compare;
 mod content;
 #[cfg(test)]
 mod tests;
@@ -24,8 +27,10 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use self::compare::Rounds;
 use self::content::Content;
 use crate::election::ClusterIncarnation;
 use crate::error::{Error, Result};
@@ -49,6 +54,8 @@ pub struct CacheOptions {
     pub kinds: Vec<Kind>,
     /// How many bytes names and values may take. What does not fit is known by name and read at the takeover.
     pub max_bytes: usize,
+    /// How often all of it is compared with what the store holds, if that takes no longer.
+    pub compare_interval: Duration,
 }
 
 /// How a cache stands.
@@ -67,6 +74,8 @@ pub struct CacheStatus {
     pub bytes: usize,
     /// Reads that the store has answered since the process began: one that counts on is at work, however long it takes.
     pub reads: u64,
+    /// Records that were not what the store held, since the process began: somebody had changed them there by hand.
+    pub differed: u64,
 }
 
 impl CacheStatus {
@@ -160,6 +169,8 @@ pub struct WarmCache {
     content: Content,
     position: Option<Position>,
     unheld: Option<Unheld>,
+    rounds: Rounds,
+    differed: u64,
     status: watch::Sender<CacheStatus>,
 }
 
@@ -188,6 +199,8 @@ impl WarmCache {
     ) -> WarmCache {
         WarmCache {
             store,
+            rounds: Rounds::new(options.kinds.clone(), options.compare_interval),
+            differed: 0,
             kinds: options.kinds,
             content: Content::new(options.max_bytes),
             position: None,
@@ -207,15 +220,21 @@ impl WarmCache {
             // Seen before anything is read for it, so that a later one is never missed.
             let newest = *changes.borrow_and_update();
             self.status.send_modify(|status| status.newest = newest);
-            let advanced = self.advance(newest).await;
+            let mut advanced = self.advance(newest).await;
+            if advanced.is_ok() && Instant::now() >= self.rounds.due() {
+                advanced = self.compare_some().await;
+            }
             self.report();
             match advanced {
                 Ok(()) => {
                     backoff.reset();
                     said.clear();
-                    if changes.changed().await.is_err() {
-                        // The store's own task has ended with the process: nothing more will come.
-                        return std::future::pending().await;
+                    tokio::select! {
+                        changed = changes.changed() => if changed.is_err() {
+                            // The store's own task has ended with the process: nothing more will come.
+                            return std::future::pending().await;
+                        },
+                        () = tokio::time::sleep_until(self.rounds.due()) => {}
                     }
                 }
                 Err(error) => {
@@ -423,6 +442,7 @@ impl WarmCache {
             self.report();
         }
         let change = guard.change;
+        self.rounds.begin_anew();
         self.position = Some(Position {
             incarnation,
             change,
@@ -453,6 +473,7 @@ impl WarmCache {
                 named_only: content.named_only(),
                 bytes: content.bytes(),
                 reads: status.reads,
+                differed: self.differed,
             };
             std::mem::replace(status, now) != now
         });

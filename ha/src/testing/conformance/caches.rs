@@ -1,6 +1,7 @@
 //! A standby's cache follows the store, and what is proven at a takeover is what the store holds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -8,6 +9,7 @@ use tokio::sync::watch;
 use super::{BOUND, CaseResult, Process, Subject, key, put, put_bytes, settled};
 use crate::election::{LeaderSession, ProcessId};
 use crate::keys::{CHANGES_RING, Key, Kind};
+use crate::store::cache::compare::as_stored;
 use crate::store::cache::{CacheOptions, CacheStatus, Proof, Proven, WarmCache};
 use crate::store::health::ServerRole;
 use crate::store::{Change, CoordinationStore, Write};
@@ -21,6 +23,7 @@ fn cache_of(store: &Arc<dyn CoordinationStore>) -> (WarmCache, watch::Receiver<C
     let options = CacheOptions {
         kinds: vec![Kind::States, Kind::Results],
         max_bytes: 64 << 20,
+        compare_interval: Duration::from_millis(200),
     };
     let (sender, status) = watch::channel(CacheStatus::default());
     (WarmCache::new(store.clone(), options, sender), status)
@@ -123,6 +126,54 @@ pub async fn a_cache_that_followed_is_proven_from_memory(subject: &dyn Subject) 
     let proven = prove(&mut cache, &*store, &third).await?;
     assert_eq!(proven.proof, Proof::CaughtUp);
     assert_eq!((proven.from_cache, proven.read), (38, 2));
+    Ok(())
+}
+
+/// What somebody changes in the store behind everybody's back is noticed by who follows, as well as at a takeover, and is what counts.
+pub async fn a_cache_notices_what_somebody_changed_by_hand(subject: &dyn Subject) -> CaseResult {
+    let a = Process::start(subject, "a").await?;
+    let term = a.leads().await;
+    let pipeline = a.pipeline(subject, &term).await?;
+    let mut last = pipeline.last();
+    for number in 0..30 {
+        last = pipeline
+            .commit(vec![put(&format!("item-{number:02}"), "1")])
+            .await?;
+    }
+    let b = Process::start(subject, "b").await?;
+    let store = subject.store(&b.id).await?;
+    let (mut cache, mut status) = cache_of(&store);
+    follow_to(&mut cache, &mut status, last).await?;
+    subject.write_by_hand(&key("item-03"), None).await?;
+    subject.write_by_hand(&key("item-17"), Some(b"2")).await?;
+    subject.write_by_hand(&key("item-31"), Some(b"1")).await?;
+    tokio::select! {
+        never = cache.follow() => match never {},
+        noticed = tokio::time::timeout(BOUND, status.wait_for(|it| it.differed >= 3)) => {
+            noticed.map_err(|_| "the cache notices nothing")??;
+        }
+    }
+    // What a transaction says is no difference.
+    last = pipeline
+        .commit(vec![put("item-18", "2"), delete("item-19")])
+        .await?;
+    follow_to(&mut cache, &mut status, last).await?;
+    assert_eq!((status.borrow().differed, status.borrow().records), (3, 29));
+    b.election.depose(term.epoch()).await?;
+    let young = b.leads_after(term.epoch()).await;
+    let proven = prove(&mut cache, &*store, &young).await?;
+    assert_eq!(proven.proof, Proof::Current);
+
+    // And what nobody had the time to compare, by name.
+    let kinds = [Kind::States, Kind::Results];
+    let compared = settled(async || as_stored(&*store, &kinds, &proven.records).await).await?;
+    assert_eq!(compared, None);
+    subject.write_by_hand(&key("item-04"), None).await?;
+    subject.write_by_hand(&key("item-32"), Some(b"1")).await?;
+    let compared = settled(async || as_stored(&*store, &kinds, &proven.records).await).await?;
+    let found = compared.ok_or("no difference was found")?;
+    assert_eq!((found.get(&key("item-04")), found.len()), (None, 29));
+    assert_eq!(found.get(&key("item-32")), Some(&Bytes::from_static(b"1")));
     Ok(())
 }
 

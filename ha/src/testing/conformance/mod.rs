@@ -31,6 +31,7 @@ pub use self::process::{Process, key, names, put, put_bytes, raw, read_item, set
 pub use self::subjects::{Backend, Place};
 use crate::election::{ElectionDriver, ProcessId};
 use crate::error::Result;
+use crate::keys::Key;
 use crate::store::CoordinationStore;
 
 /// What a case returns. What it expects, it asserts.
@@ -85,6 +86,9 @@ pub trait Subject: fmt::Debug + Send + Sync {
     /// A stranger overwrites a fixed key, or deletes it. `epoch` is put back as it was by the text of its record; any other text
     /// can't be read.
     async fn overwrite(&self, path: &str, value: Option<&str>) -> CaseResult;
+
+    /// A stranger puts an item, or deletes it: no transaction tells.
+    async fn write_by_hand(&self, key: &Key, value: Option<&[u8]>) -> CaseResult;
 
     /// Takes the quorum away.
     async fn lose_quorum(&self) -> CaseResult;

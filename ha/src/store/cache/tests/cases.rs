@@ -332,3 +332,65 @@ async fn a_cache_that_is_interrupted_at_any_moment_stays_right() {
         taken_over(&cluster, &mut cache).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_changed_by_hand_is_found_within_a_round_and_what_a_transaction_changed_is_none_of_it()
+ {
+    let (cluster, term, store, mut cache) = followed().await;
+    cluster.overwrite(&state("a"), None);
+    cluster.overwrite(&state("b"), Some(Bytes::from("by hand")));
+    cluster.overwrite(&key(Kind::Graphs, "z"), Some(Bytes::from("by hand")));
+    // In the middle of the comparison the term writes, also what somebody has changed by hand.
+    let ended = vec![
+        put(state("c"), "2"),
+        put(state("d"), "2"),
+        Write::Delete { key: state("e") },
+    ];
+    let mut status = cache.status.subscribe();
+    store.act([Act::Nothing, Act::Nothing, Act::Commit(term.clone(), ended)]);
+    let noticed = async {
+        tokio::select! {
+            never = cache.follow() => match never {},
+            found = status.wait_for(|it| it.differed >= 3) => drop(found.expect("the cache lives")),
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(70), noticed).await;
+    assert!(in_time.is_ok(), "{:?}", cache.status.borrow());
+    // All rounds of an hour find nothing more.
+    let _ = tokio::time::timeout(Duration::from_secs(3600), cache.follow()).await;
+    assert_eq!(cache.status.borrow().differed, 3);
+    taken_over(&cluster, &mut cache).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_jobs_are_compared_in_some_minutes_at_a_bounded_rate() {
+    let cluster = MemoryCluster::default();
+    let term = Term::begin(&cluster, "first").await;
+    let value = vec![b'v'; 1500];
+    for some in (0..10_000).collect::<Vec<u32>>().chunks(50) {
+        let of_job = |job: &u32| {
+            let name = format!("{job:05}");
+            [
+                put(key(Kind::Graphs, &name), &value),
+                put(state(&name), &value),
+            ]
+        };
+        term.commit(some.iter().flat_map(of_job).collect()).await;
+    }
+    let store = Met::new(&cluster);
+    let mut cache = cache_of(&store, 64 << 20);
+    follow_to(&mut cache, 200).await;
+    store.reads();
+    let last = state("09999");
+    cluster.overwrite(&last, Some(Bytes::from("by hand")));
+    let mut status = cache.status.subscribe();
+    let began = Instant::now();
+    tokio::select! {
+        never = cache.follow() => match never {},
+        found = status.wait_for(|it| it.differed == 1) => drop(found.expect("the cache lives")),
+    }
+    let (took, reads) = (began.elapsed(), store.reads().len());
+    assert!(took < Duration::from_secs(60 + 180), "{took:?}");
+    let comparing = took.as_secs() as usize - 60;
+    assert!(reads <= 2 * comparing + 8, "{reads} reads in {comparing} s");
+}

@@ -216,6 +216,7 @@ fn cache_of(store: &Arc<Met>, max_bytes: usize) -> WarmCache {
     let options = CacheOptions {
         kinds: vec![Kind::Graphs, Kind::States, Kind::Results],
         max_bytes,
+        compare_interval: Duration::from_secs(60),
     };
     WarmCache::new(store.clone(), options, watch::Sender::default())
 }

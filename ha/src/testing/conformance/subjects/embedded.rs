@@ -12,7 +12,7 @@ use super::gates::Gates;
 use crate::clock::Clock;
 use crate::election::{ElectionDriver, EpochRecord, ProcessId};
 use crate::embedded::{EmbeddedOptions, open_election, open_store};
-use crate::keys::path;
+use crate::keys::{Key, path};
 use crate::store::CoordinationStore;
 
 const DATABASE: &str = "tanist.db";
@@ -119,6 +119,22 @@ impl Subject for EmbeddedSubject {
                 connection.execute("delete from leader_info", [])?;
             }
         }
+        Ok(())
+    }
+
+    async fn write_by_hand(&self, key: &Key, value: Option<&[u8]>) -> CaseResult {
+        let (kind, name) = (key.kind.directory(), key.name.as_str());
+        let connection = self.connect()?;
+        match value {
+            Some(value) => connection.execute(
+                "insert or replace into items (kind, name, value) values (?1, ?2, ?3)",
+                (kind, name, value),
+            )?,
+            None => connection.execute(
+                "delete from items where kind = ?1 and name = ?2",
+                (kind, name),
+            )?,
+        };
         Ok(())
     }
 

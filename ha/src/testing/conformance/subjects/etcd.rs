@@ -91,4 +91,17 @@ impl ServedBackend for Etcd {
         assert_eq!(deleted, 1, "there was a leader");
         Ok(())
     }
+
+    async fn write_by_hand(
+        addresses: Vec<String>,
+        path: String,
+        value: Option<&[u8]>,
+    ) -> CaseResult {
+        let mut client = Client::connect(&addresses, None).await?;
+        match value {
+            Some(value) => drop(client.put(path, value, None).await?),
+            None => drop(client.delete(path, None).await?),
+        }
+        Ok(())
+    }
 }

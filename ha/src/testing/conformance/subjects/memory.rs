@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use super::super::{CaseResult, OpenElection, Subject};
 use crate::clock::Clock;
 use crate::election::{ElectionDriver, EpochRecord, ProcessId};
-use crate::keys::path;
+use crate::keys::{Key, path};
 use crate::memory::{MemoryCluster, MemoryOptions};
 use crate::store::CoordinationStore;
 
@@ -103,6 +103,12 @@ impl Subject for MemorySubject {
             }
             _ => self.cluster.delete_leader_info(),
         }
+        Ok(())
+    }
+
+    async fn write_by_hand(&self, key: &Key, value: Option<&[u8]>) -> CaseResult {
+        let value = value.map(bytes::Bytes::copy_from_slice);
+        self.cluster.overwrite(key, value);
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use super::gates::Gates;
 use super::network::Network;
 use crate::election::{ElectionDriver, ProcessId};
 use crate::error::Result;
+use crate::keys::Key;
 use crate::store::CoordinationStore;
 use crate::testing::proxy::TcpProxy;
 
@@ -44,6 +45,13 @@ pub(super) trait ServedBackend: fmt::Debug + Send + Sync + 'static {
 
     /// Deletes the leader's key behind everybody's back; there has to be one.
     fn delete_leader(addresses: Vec<String>, namespace: &str) -> impl Future<Output = CaseResult>;
+
+    /// Puts an item that may be there, or deletes one that is, behind everybody's back.
+    fn write_by_hand(
+        addresses: Vec<String>,
+        path: String,
+        value: Option<&[u8]>,
+    ) -> impl Future<Output = CaseResult>;
 }
 
 /// A namespace on such servers.
@@ -131,6 +139,12 @@ impl<B: ServedBackend> Subject for ServedSubject<B> {
         let addresses = self.network.addresses().map(|at| at.to_string()).collect();
         let key = format!("{}/{path}", self.namespace);
         B::overwrite(addresses, key, value.map(str::to_owned)).await
+    }
+
+    async fn write_by_hand(&self, key: &Key, value: Option<&[u8]>) -> CaseResult {
+        let addresses = self.network.addresses().map(|at| at.to_string()).collect();
+        let path = format!("{}/{key}", self.namespace);
+        B::write_by_hand(addresses, path, value).await
     }
 
     async fn lose_quorum(&self) -> CaseResult {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
-use zookeeper_client::Client;
+use zookeeper_client::{Acls, Client, CreateMode};
 
 use super::super::CaseResult;
 use super::Place;
@@ -86,6 +86,26 @@ impl ServedBackend for ZooKeeper {
     async fn delete_leader(addresses: Vec<String>, namespace: &str) -> CaseResult {
         let client = Client::connect(&addresses.join(",")).await?;
         client.delete(&format!("{namespace}/leader"), None).await?;
+        Ok(())
+    }
+
+    async fn write_by_hand(
+        addresses: Vec<String>,
+        path: String,
+        value: Option<&[u8]>,
+    ) -> CaseResult {
+        let client = Client::connect(&addresses.join(",")).await?;
+        let Some(value) = value else {
+            return Ok(client.delete(&path, None).await?);
+        };
+        match client.set_data(&path, value, None).await {
+            Ok(_) => {}
+            Err(zookeeper_client::Error::NoNode) => {
+                let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+                client.create(&path, value, &options).await?;
+            }
+            Err(error) => return Err(error.into()),
+        }
         Ok(())
     }
 }

@@ -1,0 +1,204 @@
+//! Compares what a cache holds with what the store holds. What somebody changes there by hand no transaction names: a takeover from memory
+//! would bring it back.
+//!
+//! *While a process stands by*: some records at a time, by their values, in rounds ([`WarmCache::compare_some`]). *At a takeover*: all of
+//! them, by their names, beside the decoding ([`as_stored`]). What differs is said, and taken as the store has it.
+//!
+//! Invariant: only what no transaction named between the look at the cache and the look at the store counts as a difference, and
+//! only if it is still there when it is read once more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::{Records, Ring, WarmCache};
+use crate::error::Result;
+use crate::keys::{Key, Kind, Name};
+use crate::store::{CoordinationStore, PageToken};
+
+/// So many records are compared at once at most, and about so many bytes of them.
+const PAGE: usize = 200;
+const PAGE_BYTES: usize = 256 << 10;
+/// Between two pages there is so much time, or a part of the round where that is short.
+const STEP: Duration = Duration::from_secs(1);
+const STEPS: u32 = 20;
+/// A round takes no less.
+const SHORTEST_ROUND: Duration = Duration::from_millis(100);
+
+/// Where in a round the comparison is, and when it goes on.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    interval: Duration,
+    kinds: Vec<Kind>,
+    at: usize,
+    after: Option<Name>,
+    began: Instant,
+    due: Instant,
+}
+
+impl Rounds {
+    /// Rounds over records of these kinds. The first begins in `interval`, each other one so long after the one before began, or when
+    /// that is done.
+    pub(super) fn new(kinds: Vec<Kind>, interval: Duration) -> Rounds {
+        let interval = interval.max(SHORTEST_ROUND);
+        let due = Instant::now() + interval;
+        Rounds {
+            interval,
+            kinds,
+            at: 0,
+            after: None,
+            began: due,
+            due,
+        }
+    }
+
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Everything was just read.
+    pub(super) fn begin_anew(&mut self) {
+        *self = Rounds::new(std::mem::take(&mut self.kinds), self.interval);
+    }
+
+    /// A page was compared, up to this name of its kind; `None`: to its end.
+    fn go_on(&mut self, after: Option<Name>) {
+        let next = Instant::now() + STEP.min(self.interval / STEPS);
+        self.due = next;
+        self.at += usize::from(after.is_none());
+        self.after = after;
+        if self.at >= self.kinds.len() {
+            self.at = 0;
+            self.due = next.max(self.began + self.interval);
+            self.began = self.due;
+        }
+    }
+}
+
+impl WarmCache {
+    /// Compares the next records of a round. An error: the same ones are compared again.
+    pub(super) async fn compare_some(&mut self) -> Result<()> {
+        let Some(kind) = self.rounds.kinds.get(self.rounds.at).copied() else {
+            self.rounds.begin_anew();
+            return Ok(());
+        };
+        if self.position.is_none() {
+            self.rounds.begin_anew();
+            return Ok(());
+        }
+        let after = self.rounds.after.clone();
+        let limit = self.content.page(kind, after.as_ref(), PAGE, PAGE_BYTES);
+        // Not at the revision of the page before: that may be gone, and says nothing about the present.
+        let token = after.clone().map(|after| PageToken {
+            after,
+            revision: None,
+        });
+        let page = self.store.list(kind, token, limit).await?;
+        self.moved();
+        let last = page.next.map(|next| next.after);
+        let Some(touched) = self.come_to_present().await? else {
+            return Ok(());
+        };
+        let listed: BTreeMap<Name, Bytes> = page.items.into_iter().collect();
+        let known = self.content.names(kind, after.as_ref(), last.as_ref());
+        let names: BTreeSet<Name> = known.chain(listed.keys()).cloned().collect();
+        let in_doubt = names.into_iter().filter_map(|name| {
+            let value = listed.get(&name);
+            let key = Key::new(kind, name);
+            let differs = !touched.contains(&key) && self.content.differs(&key, value);
+            differs.then_some(key)
+        });
+        let in_doubt: Vec<Key> = in_doubt.collect();
+        if !in_doubt.is_empty() {
+            self.settle(&in_doubt).await?;
+        }
+        self.rounds.go_on(last);
+        Ok(())
+    }
+
+    /// Reads these records once more, and takes what still differs as the store has it.
+    async fn settle(&mut self, in_doubt: &[Key]) -> Result<()> {
+        let values = self.store.get(in_doubt).await?;
+        self.moved();
+        let Some(touched) = self.come_to_present().await? else {
+            return Ok(());
+        };
+        for (key, value) in in_doubt.iter().zip(values) {
+            if touched.contains(key) || !self.content.differs(key, value.as_ref()) {
+                continue;
+            }
+            say(key, self.content.knows(key), value.is_some());
+            self.content.put(key.clone(), value);
+            self.differed += 1;
+        }
+        self.report();
+        Ok(())
+    }
+
+    /// Comes to stand at the store's number; gives what was touched on the way. `None`: what was read before can't be compared with this.
+    async fn come_to_present(&mut self) -> Result<Option<BTreeSet<Key>>> {
+        let guard = self.store.guard().await?;
+        let Some(position) = &self.position else {
+            return Ok(None);
+        };
+        let is_same = matches!(&guard.epoch, Some((_, _, it)) if *it == position.incarnation);
+        let mut touched = BTreeSet::new();
+        if is_same && guard.change == position.change {
+            return Ok(Some(touched));
+        }
+        if is_same && self.catch_up(guard.change, &mut touched).await? == Ring::Followed {
+            return Ok(Some(touched));
+        }
+        self.list().await?;
+        Ok(None)
+    }
+}
+
+fn say(key: &Key, was_known: bool, is_there: bool) {
+    let what = match (was_known, is_there) {
+        (true, true) => "it has another value",
+        (true, false) => "it is gone",
+        (false, _) => "it was not there",
+    };
+    warn!(%key, what, "a record in the store is not what was written last: somebody changed it, what the store holds counts");
+}
+
+/// The records of these kinds as the store has them by name, where that is not what `held` says; `None`: it is. Each difference is said.
+/// Has to be asked before the term has written any of them.
+pub async fn as_stored(
+    store: &dyn CoordinationStore,
+    kinds: &[Kind],
+    held: &Records,
+) -> Result<Option<Records>> {
+    let listings = kinds.iter().map(|kind| async move {
+        let names = store.names(*kind).await?;
+        Ok::<_, crate::error::Error>(names.into_iter().map(|name| Key::new(*kind, name)))
+    });
+    let stored: BTreeSet<Key> = try_join_all(listings)
+        .await?
+        .into_iter()
+        .flatten()
+        .collect();
+    let of_kinds = held.all.keys().filter(|key| kinds.contains(&key.kind));
+    let gone: Vec<&Key> = of_kinds.filter(|key| !stored.contains(*key)).collect();
+    let unknown = stored.iter().filter(|key| !held.all.contains_key(key));
+    let unknown: Vec<Key> = unknown.cloned().collect();
+    if gone.is_empty() && unknown.is_empty() {
+        return Ok(None);
+    }
+    let values = store.get(&unknown).await?;
+    let mut all = held.all.clone();
+    for key in gone {
+        say(key, true, false);
+        all.remove(key);
+    }
+    for (key, value) in unknown.into_iter().zip(values) {
+        say(&key, false, true);
+        all.extend(value.map(|value| (key, value)));
+    }
+    Ok(Some(Records { all }))
+}

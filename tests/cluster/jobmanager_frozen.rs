@@ -1,0 +1,58 @@
+//! Whoever leads stands still for a moment, again and again: the budget of suspicion ends the changes of the leader. All settings are
+//! the defaults.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tanist_chaos::{StoreKind, test_all};
+
+use crate::support::{GONE, cluster_on, on_a_quiet_machine, until_others_can_be_asked};
+
+/// Longer than a leader may be silent, and others may take to confirm it; shorter than twice that.
+const FROZEN: Duration = Duration::from_millis(1500);
+/// A leader that is proven dead is followed so soon after its last sign of life, however many false alarms there were.
+const FOLLOWED: Duration = Duration::from_secs(2);
+
+on_stores! {
+    embedded(Embedded) { a_leader_that_is_frozen_again_and_again_is_soon_left_alone_and_a_dead_one_is_followed_at_once }
+    etcd(Etcd) { a_leader_that_is_frozen_again_and_again_is_soon_left_alone_and_a_dead_one_is_followed_at_once }
+}
+
+async fn a_leader_that_is_frozen_again_and_again_is_soon_left_alone_and_a_dead_one_is_followed_at_once(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let freezes = if test_all() { 18 } else { 8 };
+    let builder = cluster_on(kind).await?.with_default_settings();
+    let mut cluster = builder.jobmanagers(3).start().await?;
+    until_others_can_be_asked(&mut cluster).await?;
+    let first = cluster.leader().await?;
+    for _ in 0..freezes {
+        let leader = cluster.leader().await?;
+        let frozen = cluster.jobmanager(leader.index);
+        frozen.stop()?;
+        tokio::time::sleep(FROZEN).await;
+        if frozen.runs() {
+            frozen.cont()?;
+        } else {
+            // Its successor ended it: it was stopped inside a commit of the embedded store.
+            frozen.start()?;
+        }
+    }
+    let last = cluster.leader().await?;
+    let epochs = last.epoch - first.epoch + 1;
+    ensure!(epochs > 1, "nobody ever suspected it");
+    ensure!(epochs <= 4, "{freezes} freezes cost {epochs} epochs");
+
+    let killed = cluster.kill_leader().await?;
+    let next = cluster.successor_of(&killed).await?;
+    let record = cluster.term_record(next.epoch).await?;
+    let takeover = &record["takeover"];
+    let is_proven = GONE.iter().any(|gone| takeover["detection"] == *gone);
+    ensure!(is_proven, "{record}");
+    // Not said where the store's lock came free before the stream of its beats broke.
+    let of = |name: &str| takeover[name].as_f64().unwrap_or_default();
+    let took = of("noticed_after_ms") + of("deposed_after_ms");
+    let bound = on_a_quiet_machine(FOLLOWED);
+    ensure!(took < bound.as_secs_f64() * 1000.0, "{record}");
+    cluster.check_nothing_left(&[]).await
+}
