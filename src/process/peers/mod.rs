@@ -39,13 +39,14 @@ pub use reports::Reports;
 
 use super::view::CurrentTerm;
 use crate::gateway::{GatewayError, GatewayResult};
+use crate::net::DetachedListener;
 use crate::rpc::TonicPeers;
 
 /// With what a process takes part among its peers.
 #[derive(Debug, Clone)]
 pub(super) struct PeersSetup {
     /// Where its signs of life are served.
-    pub listener: Arc<std::net::TcpListener>,
+    pub listener: Arc<DetachedListener>,
     pub cluster_id: String,
     pub options: DetectorOptions,
     pub transfer_timeout: Duration,
