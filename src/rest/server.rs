@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post, put};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,7 @@ use super::ask::Context;
 use super::error::RestError;
 use super::peers::Peers;
 use super::view::ClusterView;
-use super::{cluster, ha, jobs, metrics, submit, upload};
+use super::{cluster, guard, ha, jobs, metrics, submit, upload};
 use crate::config::AllowedHosts;
 use crate::net::http::{self, Protocol};
 use crate::net::{BodyShare, Listener};
@@ -108,6 +109,7 @@ pub(super) fn router(context: Context) -> Router {
         .route("/metrics", get(metrics::metrics))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
+        .layer(from_fn_with_state(context.clone(), guard::check))
         .with_state(context)
 }
 

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::{Cluster, Leader, StoreKind};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::support::{BOUND, WordsAndTicks, cluster_on, until_standby};
 
@@ -123,6 +125,55 @@ async fn another_user_of_the_host_is_served_where_that_is_configured() -> anyhow
     let script = format!("{PREFACE}\\0\\0\\010\\007\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0");
     let answer = as_another_user(peer, &script, false)?;
     ensure!(!answer.is_empty(), "the peer port says nothing");
+    cluster.check_nothing_left(&[]).await
+}
+
+/// The status of the answer to a request.
+async fn status(address: &str, request: &str) -> anyhow::Result<u16> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = request.replace("\\r\\n", "\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    let answer = String::from_utf8_lossy(&answer);
+    Ok(answer.get(9..12).context("no answer")?.parse()?)
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_moves_nothing_and_reads_nothing() -> anyhow::Result<()> {
+    let (mut cluster, leader) = cluster(&[("rest.allowed-hosts", "flink.example.com")]).await?;
+    let rest = leader.rest.clone();
+    for (host, header, expected) in [
+        ("evil.example", "", 421),
+        (&rest, "origin: http://evil.example\\r\\n", 403),
+        (
+            &rest,
+            "origin: null\\r\\ncontent-type: text/plain\\r\\n",
+            403,
+        ),
+        (&rest, "sec-fetch-site: cross-site\\r\\n", 403),
+        (&rest, "sec-fetch-site: same-site\\r\\n", 403),
+    ] {
+        let got = status(&rest, &transfer(host, header)).await?;
+        ensure!(got == expected, "{host} {header}: {got}");
+    }
+    for (host, expected) in [
+        ("evil.example", 421),
+        ("localhost:1", 200),
+        ("flink.example.com", 200),
+        (&rest, 200),
+    ] {
+        let read = format!(
+            "GET /v1/overview HTTP/1.1\\r\\nhost: {host}\\r\\nconnection: close\\r\\n\\r\\n"
+        );
+        let got = status(&rest, &read).await?;
+        ensure!(got == expected, "{host}: {got}");
+    }
+    check_same_leader(&mut cluster, &leader).await?;
+    // The same without what a browser adds takes effect.
+    let got = status(&rest, &transfer(&rest, "")).await?;
+    ensure!(got < 300, "{got}");
+    cluster.successor_of(&leader).await?;
     cluster.check_nothing_left(&[]).await
 }
 
