@@ -15,6 +15,7 @@ mod draws;
 pub mod gateway;
 pub mod job;
 pub mod job_master;
+pub mod net;
 pub mod notice;
 pub mod process;
 pub mod resource_manager;

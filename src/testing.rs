@@ -273,8 +273,9 @@ impl TestCluster {
                     Box::pin(crate::cli::run_jobmanager(manager, &configuration, stop)).await
                 }
                 Err(error) => {
+                    let code = error.exit_code();
                     let _ = bound.send(Err(error.into()));
-                    ExitCode::Port
+                    code
                 }
             }
         });

@@ -52,6 +52,7 @@ pub struct ClusterBuilder {
     on_hosts: bool,
     on_disks: bool,
     store_directory: Option<PathBuf>,
+    descriptors: Option<u32>,
 }
 
 impl ClusterBuilder {
@@ -70,6 +71,7 @@ impl ClusterBuilder {
             on_hosts: false,
             on_disks: false,
             store_directory: None,
+            descriptors: None,
         }
     }
 
@@ -145,6 +147,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// How many descriptors each process may have. Not with hosts of their own.
+    #[must_use]
+    pub fn descriptors(mut self, limit: u32) -> ClusterBuilder {
+        self.descriptors = Some(limit);
+        self
+    }
+
     /// Starts the first JobManager, then, when it leads, all others, and waits until all are there.
     pub async fn start(self) -> anyhow::Result<Cluster> {
         let mut cluster = self.prepare().await?;
@@ -214,6 +223,9 @@ impl ClusterBuilder {
             let mut process = Process::new(name, program, arguments, &directory, guard.clone())?;
             if let Some(hosts) = &hosts {
                 process.enter_by(hosts.network.entrance(host)?);
+            } else if let Some(limit) = self.descriptors {
+                let limited = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
+                process.enter_by(vec!["sh".to_owned(), "-c".to_owned(), limited]);
             }
             anyhow::Ok(process)
         };

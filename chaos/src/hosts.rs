@@ -62,6 +62,7 @@ impl Hosts {
             Host::Store | Host::Test => &[],
         };
         let mut settings: Vec<_> = keys.iter().map(|key| (*key, address.clone())).collect();
+        settings.push(("security.insecure", "true".to_owned()));
         if let (Some(key), Some(proxy)) = (self.store_key, self.store_proxies.get(&host)) {
             settings.push((key, proxy.address().to_string()));
         }

@@ -142,7 +142,7 @@ async fn dispatch(
         ApplicationCommand::Taskmanager {
             command: Some(command),
         } => task_managers::task_manager(&configuration, global, &command).await,
-        ApplicationCommand::Local(args) => local(setup, load, &configuration, args).await,
+        ApplicationCommand::Local(args) => Box::pin(local(setup, load, &configuration, args)).await,
         ApplicationCommand::List => jobs::list(&configuration, global).await,
         ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,
         ApplicationCommand::Cancel { job } => jobs::cancel(&configuration, global, job).await,

@@ -49,7 +49,7 @@ impl HostedCluster {
     ) -> Result<HostedCluster, (ExitCode, String)> {
         let jobmanager = JobManager::bind_for(&configuration, Some(application))
             .await
-            .map_err(|error| (ExitCode::Port, error.to_string()))?;
+            .map_err(|error| (error.exit_code(), error.to_string()))?;
         let mut bound = Vec::new();
         for number in 1..=taskmanagers {
             let own = directory.join(format!("tm-{number}"));

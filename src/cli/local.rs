@@ -141,7 +141,7 @@ impl LocalCluster {
             .map_err(|error| (ExitCode::Configuration, error.to_string()))?;
         let jobmanager = JobManager::bind(&configuration)
             .await
-            .map_err(|error| (ExitCode::Port, error.to_string()))?;
+            .map_err(|error| (error.exit_code(), error.to_string()))?;
         let taskmanager = TaskManager::bind(&configuration, directory)
             .await
             .map_err(|error| (error.exit_code(), error.to_string()))?

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::{DemoArgs, GlobalArgs};
 use super::host::{Failure, Host};
 use super::output::say;
-use crate::config::{Configuration, mask_arguments};
+use crate::config::{AllowedHosts, Configuration, mask_arguments};
 use crate::process::demo::{self, DemoOptions, Inherited};
 use crate::process::{ApplicationSetup, JobManager, TaskManager};
 use crate::rest::{self, RestServerOptions};
@@ -28,7 +28,7 @@ pub(super) async fn jobmanager_for(
     };
     let manager = match JobManager::bind_for(&configuration, application).await {
         Ok(manager) => manager,
-        Err(error) => return Failure::new(ExitCode::Port, &error).log(),
+        Err(error) => return Failure::new(error.exit_code(), &error).log(),
     };
     let resource_id = configuration.jobmanager().id.as_ref();
     let resource_id = resource_id.map(ToString::to_string);
@@ -77,11 +77,26 @@ fn refusal(application: &ApplicationSetup) -> String {
 }
 
 fn rest_options(configuration: &Configuration) -> RestServerOptions {
-    let jobs = configuration.jobs();
+    let (jobs, rest) = (configuration.jobs(), configuration.rest());
+    let manager = &configuration.options().jobmanager;
+    let mut own_hosts = AllowedHosts::default();
+    for host in [
+        &rest.address,
+        &rest.bind_address,
+        &manager.address,
+        &manager.bind_host,
+    ] {
+        if !host.is_wildcard() {
+            own_hosts.allow(host.as_str());
+        }
+    }
+    own_hosts.allow(&rustix::system::uname().nodename().to_string_lossy());
     RestServerOptions {
-        await_leader_timeout: configuration.rest().await_leader_timeout,
+        own_hosts,
+        allowed_hosts: rest.allowed_hosts.clone(),
+        await_leader_timeout: rest.await_leader_timeout,
         submission_timeout: configuration.client().timeout,
-        max_content_length: configuration.rest().max_content_length.as_usize(),
+        max_content_length: rest.max_content_length.as_usize(),
         max_artifact_size: configuration.options().jobmanager.max_artifacts.bytes(),
         default_parallelism: jobs.default_parallelism.get(),
         max_parallelism: jobs.max_parallelism.get(),

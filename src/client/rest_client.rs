@@ -7,15 +7,13 @@ use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, StatusCode};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::error::ClientError;
 use super::finder::LeaderFinder;
+use crate::net::{HttpClient, http_client, http_connector};
 
 /// After so long without an answer a client says what it waits for.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
@@ -105,7 +103,7 @@ struct Errors {
 pub struct RestClient {
     finder: Arc<dyn LeaderFinder>,
     options: RetryOptions,
-    http: Client<HttpConnector, RequestBody>,
+    http: HttpClient<RequestBody>,
     /// Who answered last is asked first.
     answered: Arc<Mutex<Option<String>>>,
     waits: watch::Sender<Option<String>>,
@@ -114,13 +112,12 @@ pub struct RestClient {
 impl RestClient {
     /// A client that asks whom `finder` names.
     pub fn new(finder: Arc<dyn LeaderFinder>, options: RetryOptions) -> RestClient {
-        let mut connector = HttpConnector::new();
+        let mut connector = http_connector(None);
         connector.set_connect_timeout(Some(options.connect_timeout));
-        connector.set_nodelay(true);
         RestClient {
             finder,
             options,
-            http: Client::builder(TokioExecutor::new()).build(connector),
+            http: http_client(connector),
             answered: Arc::default(),
             waits: watch::Sender::new(None),
         }

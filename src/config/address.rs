@@ -151,6 +151,65 @@ impl OptionValue for Quorum {
     }
 }
 
+/// Names under which a server is reached, as a request's `Host` gives them: without port, in any case.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AllowedHosts {
+    /// Every name is allowed.
+    any: bool,
+    exact: Vec<String>,
+    /// With the leading dot.
+    suffixes: Vec<String>,
+}
+
+impl AllowedHosts {
+    /// Whether requests for `host` are allowed.
+    pub fn contains(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        self.any
+            || self.exact.contains(&host)
+            || self
+                .suffixes
+                .iter()
+                .any(|suffix| host.len() > suffix.len() && host.ends_with(suffix.as_str()))
+    }
+
+    /// Allows one more.
+    pub fn allow(&mut self, host: &str) {
+        self.exact.push(host.to_ascii_lowercase());
+    }
+}
+
+impl OptionValue for AllowedHosts {
+    const KIND: &'static str = "host names, separated by commas";
+
+    fn parse(text: &str) -> Result<AllowedHosts, String> {
+        let mut hosts = AllowedHosts::default();
+        for part in text
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
+            if part == "*" {
+                hosts.any = true;
+                continue;
+            }
+            let (is_suffix, name) = match part.strip_prefix("*.") {
+                Some(name) => (true, name),
+                None => (false, part),
+            };
+            let name = Host::parse(name)
+                .map_err(|problem| format!("has `{part}` in it, which {problem}"))?;
+            if is_suffix {
+                let suffix = format!(".{}", name.as_str().to_ascii_lowercase());
+                hosts.suffixes.push(suffix);
+            } else {
+                hosts.allow(name.as_str());
+            }
+        }
+        Ok(hosts)
+    }
+}
+
 fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
     let parts = text
         .split(',')

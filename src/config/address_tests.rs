@@ -100,3 +100,25 @@ fn the_root_of_a_store_is_made_of_names() {
         assert!(RootPath::parse(text).is_err(), "{text}");
     }
 }
+
+#[test]
+fn hosts_are_allowed_by_name_or_by_the_domain_above_them() {
+    let allowed = AllowedHosts::parse("Flink.example.com, *.svc, 192.0.2.7").expect("valid");
+    for host in ["flink.EXAMPLE.com", "jm.default.svc", "192.0.2.7"] {
+        assert!(allowed.contains(host), "{host}");
+    }
+    for host in [
+        "example.com",
+        "svc",
+        "evilsvc",
+        "flink.example.com.evil",
+        "",
+    ] {
+        assert!(!allowed.contains(host), "{host}");
+    }
+    let any = AllowedHosts::parse("*").expect("valid");
+    assert!(any.contains("evil.example"));
+    for text in ["flink.example.com:8081", "*.", "a b"] {
+        assert!(AllowedHosts::parse(text).is_err(), "{text}");
+    }
+}

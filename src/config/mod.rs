@@ -26,7 +26,7 @@ mod values;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-pub use address::{Host, HostPort, PortRange, StorageLocation};
+pub use address::{AllowedHosts, Host, HostPort, PortRange, StorageLocation};
 pub use control_groups::ControlGroupsOption;
 pub use error::{ConfigError, Problem, Source};
 pub use external::ExternalResource;
@@ -35,13 +35,15 @@ pub use options::{
     BackendOptions, CleanupOptions, ClientOptions, ClusterOptions, EmbeddedOptions, EtcdOptions,
     HaOptions, HeartbeatOptions, JobManagerOptions, JobOptions, LogOptions, ProcessOptions,
     RegistrationOptions, ResourceOptions, RestOptions, RestartStrategyOptions, RpcOptions,
-    StorageOptions, TaskManagerOptions, UserPassword, WorkerOptions, ZookeeperOptions,
+    SecurityOptions, StorageOptions, TaskManagerOptions, UserPassword, WorkerOptions,
+    ZookeeperOptions,
 };
 pub use reference::reference;
 pub use table::{DefaultValue, OPTIONS, OptionSpec, find};
 pub use value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
-    LoadBalanceMode, LogFormat, LogLevel, MemorySize, RestartStrategyType, Secret, WorkerDriver,
+    LoadBalanceMode, LocalUsers, LogFormat, LogLevel, MemorySize, RestartStrategyType, Secret,
+    WorkerDriver,
 };
 
 use value::nearest;

@@ -9,13 +9,13 @@ use std::time::Duration;
 use tanist_ha::keys::Name;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 
-use super::address::{Host, HostPort, PortRange, StorageLocation};
+use super::address::{AllowedHosts, Host, HostPort, PortRange, StorageLocation};
 use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::memory::{MemoryContradiction, MemoryOptions};
 use super::value::{
-    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, LoadBalanceMode, LogFormat,
-    LogLevel, MemorySize, Secret, WorkerDriver,
+    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, LoadBalanceMode, LocalUsers,
+    LogFormat, LogLevel, MemorySize, Secret, WorkerDriver,
 };
 
 /// Everything.
@@ -49,6 +49,8 @@ pub struct ClusterOptions {
     pub cleanup: CleanupOptions,
     /// The client.
     pub client: ClientOptions,
+    /// Who may connect.
+    pub security: SecurityOptions,
     /// The process: directories and its end.
     pub process: ProcessOptions,
     /// The log.
@@ -197,6 +199,8 @@ pub struct RestOptions {
     pub bind_address: Host,
     /// Ports to try for the server.
     pub bind_ports: PortRange,
+    /// Further names under which clients reach it.
+    pub allowed_hosts: AllowedHosts,
     /// How long a request waits for a leader.
     pub await_leader_timeout: Duration,
     /// The largest body of a request.
@@ -413,6 +417,15 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// The pause between tries; below `timeout`.
     pub retry_period: Duration,
+}
+
+/// Who may connect to the process's ports.
+#[derive(Debug, Clone, Copy)]
+pub struct SecurityOptions {
+    /// Whether other addresses than loopback may be bound though nothing is encrypted or authenticated.
+    pub insecure: bool,
+    /// Which users of this host are served.
+    pub local_users: LocalUsers,
 }
 
 /// The process.

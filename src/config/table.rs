@@ -11,13 +11,15 @@ use std::time::Duration;
 use tanist_ha::keys::Name;
 use tanist_proto::resources::CpuCores;
 
-use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation};
+use super::address::{
+    AllowedHosts, EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation,
+};
 use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
-    LoadBalanceMode, LogFormat, LogLevel, MemorySize, OptionValue, RestartStrategyType, Secret,
-    WorkerDriver,
+    LoadBalanceMode, LocalUsers, LogFormat, LogLevel, MemorySize, OptionValue, RestartStrategyType,
+    Secret, WorkerDriver,
 };
 
 /// One option, as it is documented.
@@ -161,7 +163,7 @@ options! {
         JM_ID: Name = "jobmanager.id", Derived("host and RPC port"),
             "Names this JobManager across its restarts, so that it can end its own earlier term at once.";
         JM_BIND_HOST: Host = "jobmanager.bind-host", Value("127.0.0.1"),
-            "The address that the RPC server binds. `0.0.0.0` for all; loopback until you say otherwise, as nothing is encrypted or authenticated.";
+            "The address that the RPC server binds. `0.0.0.0` for all, with `security.insecure: true`.";
         JM_ADDRESS: Host = "jobmanager.rpc.address", Derived("`jobmanager.bind-host`, or this host's name if that stands for all addresses"),
             "The address under which other processes reach this JobManager.";
         JM_PORT: PortRange = "jobmanager.rpc.port", Value("6123"),
@@ -183,11 +185,13 @@ options! {
         REST_ADDRESS: Host = "rest.address", Derived("`rest.bind-address`, or `jobmanager.rpc.address` if that stands for all addresses"),
             "The address under which clients reach the REST server.";
         REST_BIND_ADDRESS: Host = "rest.bind-address", Value("127.0.0.1"),
-            "The address that the REST server binds. `0.0.0.0` for all; loopback until you say otherwise, as nothing is encrypted or authenticated.";
+            "The address that the REST server binds. `0.0.0.0` for all, with `security.insecure: true`.";
         REST_PORT: u16 = "rest.port", Value("8081"),
             "The port that clients connect to; 0: any free one, which the store names.";
         REST_BIND_PORT: PortRange = "rest.bind-port", Derived("`rest.port`"),
             "The port that the REST server binds.";
+        REST_ALLOWED_HOSTS: AllowedHosts = "rest.allowed-hosts", Unset,
+            "Names under which clients reach the REST server besides `rest.address`, as behind a proxy or a Kubernetes service. `*.example.com` stands for all names below, `*` for any. A request for another host is answered with 421.";
         REST_AWAIT_LEADER: Duration = "rest.await-leader-timeout", Value("30 s"),
             "How long a request waits for a leader before it is answered with 503.";
         REST_MAX_CONTENT: MemorySize = "rest.server.max-content-length", Value("100 mb"),
@@ -199,7 +203,7 @@ options! {
         TM_RESOURCE_ID: Name = "taskmanager.resource-id", Derived("made up at start"),
             "Names this TaskManager.";
         TM_BIND_HOST: Host = "taskmanager.bind-host", Value("127.0.0.1"),
-            "The address that the RPC and data servers bind. `0.0.0.0` for all; loopback until you say otherwise, as nothing is encrypted or authenticated.";
+            "The address that the RPC and data servers bind. `0.0.0.0` for all, with `security.insecure: true`.";
         TM_HOST: Host = "taskmanager.host", Derived("`taskmanager.bind-host`, or this host's name if that stands for all addresses"),
             "The address under which other processes reach this TaskManager.";
         TM_PORT: PortRange = "taskmanager.rpc.port", Value("0"),
@@ -360,6 +364,12 @@ options! {
             "How long a client goes on trying, over failovers, before it gives up.";
         CLIENT_RETRY: Duration = "client.retry-period", Value("200 ms"),
             "The pause between a client's tries. Short, as a takeover takes milliseconds: a longer pause would be most of what a user waits for.";
+    }
+    "Security" {
+        SECURITY_INSECURE: bool = "security.insecure", Value("false"),
+            "Lets servers bind other addresses than loopback, though nothing is encrypted or authenticated: a caller who reaches a port has full control.";
+        SECURITY_LOCAL_USERS: LocalUsers = "security.local-users", Value("same"),
+            "Which users of this host may connect to a port: `same`, the process's own user and root; `any`, all of them.";
     }
     "Process" {
         TMP_DIRS: Vec<PathBuf> = "io.tmp.dirs", Derived("`$TMPDIR` or `/tmp`"),

@@ -395,6 +395,16 @@ fn absent_target(text: &str) -> Option<String> {
 }
 
 choice! {
+    /// Which users of this host may connect over loopback.
+    LocalUsers, "`same` or `any`" {
+        /// The process's own user, and root.
+        Same = "same",
+        /// Every user of the host.
+        Any = "any",
+    }
+}
+
+choice! {
     /// Where slots are taken from.
     LoadBalanceMode, "`none` or `slots`" {
         /// From as few TaskManagers as possible.

@@ -15,7 +15,6 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_LENGTH, LOCATION, USER_AGENT};
 use hyper::{StatusCode, Uri};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use sha2::{Digest as _, Sha256};
 use tanist_ha::retry::Backoff;
@@ -23,6 +22,7 @@ use tanist_proto::v1 as pb;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use crate::job::artifact::{self, MAX_SHIPPED};
+use crate::net::{self, HttpConnector};
 
 /// How often a file is asked for.
 const TRIES: u32 = 4;
@@ -298,9 +298,8 @@ fn redirected(from: &Uri, location: &str) -> Result<Uri, Failure> {
 }
 
 fn http_connector() -> HttpConnector {
-    let mut http = HttpConnector::new();
+    let mut http = net::http_connector(None);
     http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    http.set_nodelay(true);
     http
 }
 

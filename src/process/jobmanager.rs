@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use tanist_ha::detector::service::PEER;
 use tanist_ha::election::ProcessId;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -18,6 +17,7 @@ use super::sinks::Sinks;
 use super::view::JobManagerView;
 use crate::config::{ClusterOptions, Configuration};
 use crate::gateway::blobs::ServedBlobs;
+use crate::net::{Listener, Port};
 use crate::rpc::{BlobServer, RpcServer, Services, TonicConnector};
 use crate::telemetry::ExitCode;
 
@@ -29,7 +29,7 @@ pub struct JobManager {
     rpc: RpcServer,
     blob_server: BlobServer,
     blobs: ServedBlobs,
-    rest: Option<TcpListener>,
+    rest: Option<Listener>,
     contender: Contender,
 }
 
@@ -47,17 +47,22 @@ impl JobManager {
         let options = Arc::new(configuration.options().clone());
         let manager = &options.jobmanager;
         let key = "jobmanager.rpc.port";
-        let rpc = listen::bind("the RPC server", key, &manager.bind_host, &manager.ports).await?;
+        let (host, security) = (&manager.bind_host, options.security);
+        let what = ("the RPC server", Port::Rpc);
+        let rpc = listen::bind(what, key, host, &manager.ports, security).await?;
         let key = "blob.server.port";
         let ports = &manager.blob_ports;
-        let blob_listener = listen::bind("the blob server", key, &manager.bind_host, ports).await?;
+        let what = ("the blob server", Port::Blob);
+        let blob_listener = listen::bind(what, key, host, ports, security).await?;
         let rest = &options.rest;
         let key = "rest.bind-port";
-        let rest_listener =
-            listen::bind("the REST server", key, &rest.bind_address, &rest.bind_ports).await?;
+        let what = ("the REST server", Port::Rest);
+        let (address, ports) = (&rest.bind_address, &rest.bind_ports);
+        let rest_listener = listen::bind(what, key, address, ports, security).await?;
         let key = "jobmanager.peer.port";
         let ports = &manager.peer_ports;
-        let peer = listen::bind("the peer server", key, &manager.bind_host, ports).await?;
+        let what = ("the peer server", Port::Peer);
+        let peer = listen::bind(what, key, host, ports, security).await?;
         let peer_address = manager.address.with_port(port_of(&peer));
         let rpc_address = manager.address.with_port(port_of(&rpc));
         let rest_address = rest.address.with_port(port_of(&rest_listener));
@@ -97,7 +102,7 @@ impl JobManager {
     }
 
     /// The bound REST listener, for whoever serves it. There is one.
-    pub fn take_rest_listener(&mut self) -> Option<TcpListener> {
+    pub fn take_rest_listener(&mut self) -> Option<Listener> {
         self.rest.take()
     }
 
@@ -142,17 +147,17 @@ impl JobManager {
         }
         let code = self.contender.run(opened, &stop).await;
         serving.cancel();
-        if let Ok(Err(error)) = server.await {
+        if let Err(error) = server.await {
             warn!(%error, "the RPC server ended with an error");
         }
-        if let Ok(Err(error)) = blob_server.await {
+        if let Err(error) = blob_server.await {
             warn!(%error, "the blob server ended with an error");
         }
         code
     }
 }
 
-fn port_of(listener: &TcpListener) -> u16 {
+fn port_of(listener: &Listener) -> u16 {
     listener.local_addr().map_or(0, |address| address.port())
 }
 

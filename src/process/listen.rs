@@ -1,17 +1,14 @@
-//! Binds servers to their configured addresses, and says which port was taken, or that the address is none of this host.
+//! Binds servers to their configured addresses, and says which port was taken, that the address is none of this host, or that it is open to others.
 
 use std::io;
 
-use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tracing::info;
 
-use crate::config::{Host, PortRange};
+use crate::config::{Host, PortRange, SecurityOptions};
+use crate::net::{self, DetachedListener, Listener, Port};
+use crate::telemetry::ExitCode;
 
-/// How many connections may wait to be accepted, where the system allows as many (`net.core.somaxconn`). After a takeover all
-/// TaskManagers come at once; one that finds no place tries again after a second.
-const BACKLOG: u32 = 16_384;
-
-/// A server's address or port can't be bound.
+/// A server's address or port can't be bound, or may not be.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} can't listen on {host}: {reason}; {advice}")]
 pub struct BindError {
@@ -19,21 +16,13 @@ pub struct BindError {
     host: String,
     reason: String,
     advice: String,
+    code: ExitCode,
 }
 
-/// Why one port of a host can't be listened on.
-enum Unbound {
-    /// Nor can any other one: the host has no such address.
-    Host(io::Error),
-    Port(io::Error),
-}
-
-impl From<io::Error> for Unbound {
-    fn from(error: io::Error) -> Unbound {
-        match error.kind() {
-            io::ErrorKind::AddrNotAvailable => Unbound::Host(error),
-            _ => Unbound::Port(error),
-        }
+impl BindError {
+    /// What a process ends with whose servers can't be bound.
+    pub fn exit_code(&self) -> ExitCode {
+        self.code
     }
 }
 
@@ -51,44 +40,59 @@ fn another_port(key: &str) -> String {
 }
 
 /// Takes a listener off this runtime, so that another one can serve it.
-pub(super) fn detach(listener: TcpListener) -> Result<std::net::TcpListener, BindError> {
+pub(super) fn detach(listener: Listener) -> Result<DetachedListener, BindError> {
     let bound = listener.local_addr();
-    listener.into_std().map_err(|error| BindError {
+    listener.detach().map_err(|error| BindError {
         what: "the server",
         host: bound.map_or_else(|_| String::new(), |address| address.to_string()),
         reason: error.to_string(),
         advice: another_port("the port"),
+        code: ExitCode::Port,
     })
 }
 
 /// Binds the first free port of a range.
 pub(super) async fn bind(
-    what: &'static str,
+    (what, kind): (&'static str, Port),
     key: &'static str,
     host: &Host,
     ports: &PortRange,
-) -> Result<TcpListener, BindError> {
-    let failed = |reason, advice| BindError {
+    security: SecurityOptions,
+) -> Result<Listener, BindError> {
+    let failed = |reason, advice, code| BindError {
         what,
         host: host.as_str().to_owned(),
         reason,
         advice,
+        code,
     };
     let mut last: Option<(u16, io::Error)> = None;
     for port in ports.iter() {
-        match listen(host, port).await {
+        let at = (host.as_str(), port);
+        let (users, insecure) = (security.local_users, security.insecure);
+        match Listener::bind_host(at, kind, users, insecure).await {
             Ok(listener) => {
                 let port = listener.local_addr().map_or(port, |address| address.port());
                 info!(host = host.as_str(), port, "{what} listens");
                 return Ok(listener);
             }
-            Err(Unbound::Port(error)) => last = Some((port, error)),
-            Err(Unbound::Host(error)) => {
+            Err(net::BindError::Port(error)) => last = Some((port, error)),
+            Err(net::BindError::Host(error)) => {
                 let advice = format!(
                     "set {} to an address or a name of this host, or to 0.0.0.0 for all",
                     host_key(key)
                 );
-                return Err(failed(error.to_string(), advice));
+                return Err(failed(error.to_string(), advice, ExitCode::Port));
+            }
+            Err(error @ net::BindError::BeyondLoopback(_)) => {
+                let reason = format!(
+                    "{error}, and nothing is encrypted or authenticated: a caller who reaches the port has full control"
+                );
+                let advice = format!(
+                    "set {} to a loopback address such as 127.0.0.1, or, if you trust all who reach this network, set security.insecure: true",
+                    host_key(key)
+                );
+                return Err(failed(reason, advice, ExitCode::Configuration));
             }
         }
     }
@@ -96,28 +100,7 @@ pub(super) async fn bind(
         || "no port is configured".to_owned(),
         |(port, error)| format!("port {port}: {error}"),
     );
-    Err(failed(reason, another_port(key)))
-}
-
-/// Listens on the first of a host's addresses that can be bound.
-async fn listen(host: &Host, port: u16) -> Result<TcpListener, Unbound> {
-    let mut last = None;
-    let addresses = lookup_host((host.as_str(), port)).await;
-    for address in addresses.map_err(Unbound::Host)? {
-        let socket = if address.is_ipv4() {
-            TcpSocket::new_v4()?
-        } else {
-            TcpSocket::new_v6()?
-        };
-        // A process that was started again finds connections of its predecessor that are not quite over.
-        socket.set_reuseaddr(true)?;
-        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = Some(error),
-        }
-    }
-    let no_address = || Unbound::Host(io::Error::other("the host has no address"));
-    Err(last.map_or_else(no_address, Unbound::from))
+    Err(failed(reason, another_port(key), ExitCode::Port))
 }
 
 #[cfg(test)]
@@ -125,14 +108,17 @@ mod tests {
     use super::*;
     use crate::config::{Configuration, LoadOptions};
 
-    async fn refused(key: &'static str, host: &str, ports: &str) -> String {
+    async fn refused(key: &'static str, host: &str, ports: &str, insecure: &str) -> BindError {
         let load = LoadOptions::default()
             .with("rest.bind-address", host)
-            .with("rest.bind-port", ports);
+            .with("rest.bind-port", ports)
+            .with("security.insecure", insecure);
         let configuration = Configuration::load(load).expect("it is valid");
         let rest = configuration.rest();
-        let bound = bind("the server", key, &rest.bind_address, &rest.bind_ports).await;
-        bound.expect_err("it can't be bound").to_string()
+        let security = configuration.options().security;
+        let what = ("the server", Port::Rest);
+        let bound = bind(what, key, &rest.bind_address, &rest.bind_ports, security).await;
+        bound.expect_err("it can't be bound")
     }
 
     #[tokio::test]
@@ -145,7 +131,9 @@ mod tests {
             ("rest.bind-port", "rest.bind-address"),
             ("taskmanager.data.port", "taskmanager.bind-host"),
         ] {
-            let told = refused(key, elsewhere, "0").await;
+            let error = refused(key, elsewhere, "0", "true").await;
+            assert_eq!(error.exit_code(), ExitCode::Port);
+            let told = error.to_string();
             assert!(told.contains(named) && told.contains(elsewhere), "{told}");
             assert!(!told.contains(key), "no port is wrong: {told}");
         }
@@ -153,12 +141,27 @@ mod tests {
 
     #[tokio::test]
     async fn a_port_that_is_taken_is_told_by_its_own_option() {
-        let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let taken = Listener::bind("127.0.0.1:0", Port::Rest).await;
+        let taken = taken.expect("a free port");
         let port = taken.local_addr().expect("it is bound").port().to_string();
-        let told = refused("rest.bind-port", "127.0.0.1", &port).await;
+        let error = refused("rest.bind-port", "127.0.0.1", &port, "false").await;
+        assert_eq!(error.exit_code(), ExitCode::Port);
+        let told = error.to_string();
         assert!(
             told.contains("rest.bind-port") && told.contains(&port),
             "{told}"
         );
+    }
+
+    #[tokio::test]
+    async fn an_address_that_others_reach_is_not_bound_and_the_message_says_what_to_do() {
+        for host in ["0.0.0.0", "::", "192.0.2.1"] {
+            let error = refused("rest.bind-port", host, "0", "false").await;
+            assert_eq!(error.exit_code(), ExitCode::Configuration, "{host}");
+            let told = error.to_string();
+            for word in ["rest.bind-address", "127.0.0.1", "security.insecure: true"] {
+                assert!(told.contains(word), "{told}");
+            }
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::config::{
 use crate::dispatcher::{Cleaner, DispatcherOptions, SinkCleaner};
 use crate::gateway::registration::RegistrationOptions;
 use crate::job_master::{FailoverStrategy, JobMasterOptions, RestartStrategy, StopFirst};
+use crate::net::DetachedListener;
 use crate::resource_manager::Balance;
 use crate::resource_manager::drivers::local_process::{
     LocalProcessDriver, LocalProcessOptions, WorkerGroups,
@@ -61,7 +62,7 @@ pub(super) fn rpc(options: &ClusterOptions) -> RpcOptions {
 }
 
 /// How a process takes part among its peers, whom it serves on `listener`.
-pub(super) fn peers(options: &ClusterOptions, listener: std::net::TcpListener) -> PeersSetup {
+pub(super) fn peers(options: &ClusterOptions, listener: DetachedListener) -> PeersSetup {
     let detector = &options.ha.detector;
     PeersSetup {
         listener: Arc::new(listener),

@@ -24,6 +24,7 @@ use super::taskmanager::{
 use super::{StartError, listen, settings};
 use crate::config::{ClusterOptions, Configuration};
 use crate::gateway::fencing::{HighestEpoch, OwnStore};
+use crate::net::Port;
 use crate::rpc::{RpcServer, Services, TonicConnector};
 use crate::task_executor::{
     IsolationGuard, RunningTask, TaskLauncher, TaskStart, TaskStatus, first_registration,
@@ -109,7 +110,8 @@ impl SimulatedTaskManagers {
         let manager = &options.taskmanager;
         let key = "taskmanager.rpc.port";
         let ports = &manager.rpc_ports;
-        let listener = listen::bind("the RPC server", key, &manager.bind_host, ports).await?;
+        let (what, host) = (("the RPC server", Port::Rpc), &manager.bind_host);
+        let listener = listen::bind(what, key, host, ports, options.security).await?;
         let port = listener.local_addr().map_or(0, |address| address.port());
         let rpc_address = manager.host.with_port(port);
         let location = pb::TaskManagerLocation {

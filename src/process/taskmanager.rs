@@ -30,6 +30,7 @@ use crate::config::{ClusterOptions, Configuration, HaOptions, MemoryContradictio
 use crate::dataflow::{Exchange, ExchangeOptions, TaskHost, TaskRuntime};
 use crate::gateway::fencing::{HighestEpoch, OwnStore};
 use crate::gateway::{Connector, JobRecords, NoAnswer};
+use crate::net::{Listener, Port};
 use crate::rpc::{RpcServer, Services, TonicConnector};
 use crate::task_executor::{
     Fatal, IsolationGuard, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
@@ -58,7 +59,7 @@ impl StartError {
     /// What a process ends with whose TaskManager did not start.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            StartError::Bind(_) => ExitCode::Port,
+            StartError::Bind(error) => error.exit_code(),
             StartError::Host(_) => ExitCode::Fatal,
             StartError::ControlGroups(_) | StartError::Memory(_) => ExitCode::Configuration,
         }
@@ -103,19 +104,13 @@ impl TaskManager {
             control_groups::enter(group).map_err(StartError::ControlGroups)?;
         }
         let key = "taskmanager.rpc.port";
-        let rpc = listen::bind(
-            "the RPC server",
-            key,
-            &manager.bind_host,
-            &manager.rpc_ports,
-        )
-        .await?;
+        let (host, security) = (&manager.bind_host, options.security);
+        let what = ("the RPC server", Port::Rpc);
+        let rpc = listen::bind(what, key, host, &manager.rpc_ports, security).await?;
         let key = "taskmanager.data.port";
-        let data =
-            listen::bind("the exchange", key, &manager.bind_host, &manager.data_ports).await?;
-        let port = |listener: &tokio::net::TcpListener| {
-            listener.local_addr().map_or(0, |address| address.port())
-        };
+        let what = ("the exchange", Port::Exchange);
+        let data = listen::bind(what, key, host, &manager.data_ports, security).await?;
+        let port = |listener: &Listener| listener.local_addr().map_or(0, |address| address.port());
         let rpc_address = manager.host.with_port(port(&rpc));
         let resource_id = match &manager.resource_id {
             Some(id) => id.to_string(),
@@ -242,7 +237,7 @@ impl TaskManager {
         }
         let ended = until_it_ends(executor, &stop).await;
         serving.cancel();
-        if let Ok(Err(error)) = server.await {
+        if let Err(error) = server.await {
             warn!(%error, "the RPC server ended with an error");
         }
         self.tasks.shut_down();

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use tanist_proto::v1::ReadPosition;
 
 use super::error::RestError;
+use crate::net::BodyError;
 
 /// The header with the epoch that an answer is as of.
 const EPOCH: &str = "tanist-epoch";
@@ -124,16 +125,31 @@ pub(super) async fn read_body(
     if announced.is_some_and(|length| length > limit as u64) {
         return Err(too_large());
     }
-    to_bytes(body, limit).await.map_err(|error| {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
-        while let Some(inner) = cause {
-            if inner.is::<http_body_util::LengthLimitError>() {
-                return too_large();
-            }
-            cause = inner.source();
+    let read = to_bytes(body, limit).await;
+    read.map_err(|error| broken_body(&error, too_large))
+}
+
+/// What an error says that came instead of a body, or of the rest of it.
+pub(super) fn broken_body(
+    error: &(dyn std::error::Error + 'static),
+    too_large: impl Fn() -> RestError,
+) -> RestError {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    for cause in causes {
+        if cause.is::<http_body_util::LengthLimitError>() {
+            return too_large();
         }
-        RestError::bad_request(format!("the body could not be read: {error}"))
-    })
+        match cause.downcast_ref::<BodyError>() {
+            Some(full @ BodyError::Full) => {
+                return RestError::new(StatusCode::SERVICE_UNAVAILABLE, full.to_string());
+            }
+            Some(silent @ BodyError::Silent) => {
+                return RestError::new(StatusCode::REQUEST_TIMEOUT, silent.to_string());
+            }
+            Some(BodyError::Broken(_)) | None => {}
+        }
+    }
+    RestError::bad_request(format!("the body could not be read: {error}"))
 }
 
 /// An answer of the Dispatcher that says as of when it is.

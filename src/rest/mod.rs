@@ -12,6 +12,7 @@ mod cluster;
 mod deadline;
 mod error;
 mod extract;
+mod guard;
 mod ha;
 mod jobs;
 pub mod json;

@@ -8,13 +8,11 @@ use axum::http::{Request, StatusCode};
 use bytes::Bytes;
 use futures::future::join_all;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::Member;
 
 use super::json::ha::OwnStanding;
+use crate::net::{HttpClient, http_client, http_connector};
 
 /// No answer between JobManagers is longer.
 const LONGEST_ANSWER: usize = 1 << 20;
@@ -22,7 +20,7 @@ const LONGEST_ANSWER: usize = 1 << 20;
 /// Asks other JobManagers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Peers {
-    http: Client<HttpConnector, Full<Bytes>>,
+    http: HttpClient<Full<Bytes>>,
 }
 
 /// What another process says of itself.
@@ -35,10 +33,8 @@ pub(super) struct Standing {
 
 impl Peers {
     pub(super) fn new() -> Peers {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
         Peers {
-            http: Client::builder(TokioExecutor::new()).build(connector),
+            http: http_client(http_connector(None)),
         }
     }
 

@@ -1,14 +1,12 @@
 //! The HTTP server: which path leads to which handler.
 
-use std::future::IntoFuture as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post, put};
-use axum::serve::ListenerExt as _;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +14,10 @@ use super::ask::Context;
 use super::error::RestError;
 use super::peers::Peers;
 use super::view::ClusterView;
-use super::{cluster, ha, jobs, metrics, submit, upload};
+use super::{cluster, guard, ha, jobs, metrics, submit, upload};
+use crate::config::AllowedHosts;
+use crate::net::http::{self, Protocol};
+use crate::net::{BodyShare, Listener};
 
 /// How many uploads are taken at once; others are asked to come again.
 pub(super) const UPLOADS_AT_ONCE: usize = 4;
@@ -42,6 +43,10 @@ pub struct RestServerOptions {
     pub max_parallelism: u32,
     /// Whether operators of job files are chained.
     pub operator_chaining: bool,
+    /// The names of this process, as it binds and tells them.
+    pub own_hosts: AllowedHosts,
+    /// Other names under which the server is reached, and whose pages may change something.
+    pub allowed_hosts: AllowedHosts,
     /// Why no jobs are taken here; none: they are.
     pub refuses_submissions: Option<String>,
 }
@@ -58,6 +63,8 @@ impl Default for RestServerOptions {
             default_parallelism: 1,
             max_parallelism: 128,
             operator_chaining: true,
+            own_hosts: AllowedHosts::default(),
+            allowed_hosts: AllowedHosts::default(),
             refuses_submissions: None,
         }
     }
@@ -66,12 +73,13 @@ impl Default for RestServerOptions {
 /// Serves until `stop`: then takes no new connections, answers requests that wait for a leader with 503 and gives the
 /// others [`RestServerOptions::shutdown_timeout`].
 pub async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     view: impl ClusterView,
     options: RestServerOptions,
     stop: CancellationToken,
 ) {
     let shutdown_timeout = options.shutdown_timeout;
+    let largest = options.max_content_length;
     let context = Context {
         view: Arc::new(view),
         peers: Peers::new(),
@@ -79,23 +87,15 @@ pub async fn serve(
         uploads: Arc::new(Semaphore::new(UPLOADS_AT_ONCE)),
         stop: stop.clone(),
     };
-    // Else an answer may wait for the client's delayed acknowledgement.
-    let listener = listener.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "a REST connection stays without TCP_NODELAY");
-        }
-    });
-    let serving = axum::serve(listener, router(context))
-        .with_graceful_shutdown(stop.clone().cancelled_owned())
-        .into_future();
+    let bodies = BodyShare::of_process(listener.port(), largest);
+    let router = router(context);
+    let serving = http::serve(listener, router, Protocol::Http1, bodies, stop.clone());
     let past_shutdown = async {
         stop.cancelled().await;
         tokio::time::sleep(shutdown_timeout).await;
     };
     tokio::select! {
-        ended = serving => if let Err(error) = ended {
-            tracing::error!(%error, "the REST server failed");
-        },
+        () = serving => {}
         () = past_shutdown => tracing::debug!("requests were cut short"),
     }
 }
@@ -109,6 +109,7 @@ pub(super) fn router(context: Context) -> Router {
         .route("/metrics", get(metrics::metrics))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
+        .layer(from_fn_with_state(context.clone(), guard::check))
         .with_state(context)
 }
 

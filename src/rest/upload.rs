@@ -4,12 +4,13 @@
 //! the job's graph has to name. Nothing else is written: content that no submission names is removed after a time. Few are taken at
 //! once, each for as long as something of it comes; others are told soon that they have to come again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::{Extension, Json};
 use futures::StreamExt as _;
 use tanist_ha::blob::{Checksum, Upload, UploadPointer};
 use tanist_ha::keys::Name;
@@ -17,19 +18,19 @@ use tanist_proto::id::JobId;
 
 use super::ask::Context;
 use super::error::RestError;
-use super::extract::{PathParts, header_text, id};
+use super::extract::{PathParts, broken_body, header_text, id};
 use super::json::Uploaded;
 use super::server::UPLOADS_AT_ONCE;
 use crate::gateway::GatewayError;
+use crate::net::Reservation;
 
 /// After so long an upload is told that others are taken: sooner than a client takes the silence for a JobManager's that is gone.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long nothing of an upload may come: whoever sent it may be gone without a word, and others wait.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn upload(
     State(context): State<Context>,
     PathParts((job, sha256)): PathParts<(String, String)>,
+    reservation: Option<Extension<Arc<Reservation>>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<Uploaded>), RestError> {
@@ -54,7 +55,12 @@ pub(super) async fn upload(
     };
     let owner: Name = id(&job.to_string())?;
     let mut upload = store.upload(&owner).map_err(unavailable)?;
-    let taken = take(&mut upload, body, limit).await;
+    let release = |bytes| {
+        if let Some(Extension(reservation)) = &reservation {
+            reservation.release(bytes);
+        }
+    };
+    let taken = take(&mut upload, body, limit, release).await;
     let pointer = match taken {
         Ok(()) => upload.finish().await.map_err(unavailable)?,
         Err(error) => {
@@ -84,24 +90,23 @@ pub(super) async fn upload(
     Ok((StatusCode::CREATED, Json(body)))
 }
 
-async fn take(upload: &mut Upload, body: Body, limit: u64) -> Result<(), RestError> {
+/// Writes the body as it comes, and tells `release` what of it is no longer in memory.
+async fn take(
+    upload: &mut Upload,
+    body: Body,
+    limit: u64,
+    release: impl Fn(usize),
+) -> Result<(), RestError> {
     let mut chunks = body.into_data_stream();
-    loop {
-        let Ok(chunk) = tokio::time::timeout(SILENCE_TIMEOUT, chunks.next()).await else {
-            let text = format!("nothing of the body came for {SILENCE_TIMEOUT:?}");
-            return Err(RestError::new(StatusCode::REQUEST_TIMEOUT, text));
-        };
-        let Some(chunk) = chunk else {
-            return Ok(());
-        };
-        let chunk = chunk.map_err(|error| {
-            RestError::bad_request(format!("the body could not be read: {error}"))
-        })?;
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| broken_body(&error, || too_large(limit)))?;
         if upload.size().saturating_add(chunk.len() as u64) > limit {
             return Err(too_large(limit));
         }
         upload.write(&chunk).await.map_err(unavailable)?;
+        release(chunk.len());
     }
+    Ok(())
 }
 
 fn too_large(limit: u64) -> RestError {

@@ -3,39 +3,31 @@
 //! Not a failure detector. A refused connection to another host proves nothing, since a firewall's rejection looks the same;
 //! to an address of this host and network namespace the kernel answers itself, and at once.
 
-use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tanist_ha::detector::Break;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::lookup_host;
 use tokio::time::timeout;
+
+use crate::net::{is_own, is_refused};
 
 /// The kernel refuses in microseconds; what takes longer is no refusal.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// A route does not depend on the port, but there has to be one.
-const DISCARD: u16 = 9;
 
 /// See the module. All that the name resolves to has to refuse.
 pub(super) async fn is_abandoned(address: &str) -> bool {
     let Ok(Ok(found)) = timeout(PATIENCE, lookup_host(address)).await else {
         return false;
     };
-    let mut is_refused = false;
+    let mut is_abandoned = false;
     for at in found {
-        if !is_own(at.ip()) || !refuses(at).await {
+        if !is_own(at.ip()) || !is_refused(at, PATIENCE).await {
             return false;
         }
-        is_refused = true;
+        is_abandoned = true;
     }
-    is_refused
-}
-
-async fn refuses(address: SocketAddr) -> bool {
-    match timeout(PATIENCE, TcpStream::connect(address)).await {
-        Ok(Err(error)) => error.kind() == ErrorKind::ConnectionRefused,
-        Ok(Ok(_)) | Err(_) => false,
-    }
+    is_abandoned
 }
 
 /// What a refusal at an address says, by whose kernel it was that refused. All that the name resolves to counts.
@@ -53,24 +45,10 @@ pub(super) async fn whose_refusal(address: &str) -> Break {
     }
 }
 
-/// The kernel sends to an address of this network namespace from that address. To bind it would prove less: where
-/// `ip_nonlocal_bind` is set, as on hosts whose addresses move, any address can be bound. Nothing is sent.
-fn is_own(address: IpAddr) -> bool {
-    if address.is_loopback() {
-        return true;
-    }
-    let any: IpAddr = match address {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let sent_from = UdpSocket::bind((any, 0))
-        .and_then(|socket| socket.connect((address, DISCARD)).map(|()| socket))
-        .and_then(|socket| socket.local_addr());
-    !address.is_unspecified() && sent_from.is_ok_and(|own| own.ip() == address)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::{SocketAddr, UdpSocket};
+
     use tokio::net::TcpListener;
 
     use super::*;

@@ -12,15 +12,21 @@ use futures::stream::BoxStream;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::blob_service_client::BlobServiceClient;
 use tanist_proto::v1::blob_service_server::{BlobService, BlobServiceServer};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Server};
+use tonic::service::Routes;
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::socket;
 use super::status::{from_status, to_status};
 use crate::gateway::blobs::{BlobGateway, BlobStream};
 use crate::gateway::{GatewayError, GatewayResult};
+use crate::net::http::{self, Protocol};
+use crate::net::{BodyShare, Listener};
+
+/// How much is fetched over one connection at a time.
+const CONCURRENT_FETCHES: u32 = 128;
+/// No request is larger, in bytes.
+const LARGEST_REQUEST: usize = 4 << 20;
 
 /// The blob server of another process. Whoever fetches bounds the time.
 #[derive(Debug)]
@@ -51,12 +57,12 @@ impl BlobGateway for BlobClient {
 /// A bound blob server.
 #[derive(Debug)]
 pub struct BlobServer {
-    listener: TcpListener,
+    listener: Listener,
 }
 
 impl BlobServer {
     /// Takes a listener that is already bound: its address can be published before anything is served.
-    pub fn new(listener: TcpListener) -> BlobServer {
+    pub fn new(listener: Listener) -> BlobServer {
         BlobServer { listener }
     }
 
@@ -65,20 +71,19 @@ impl BlobServer {
         self.listener.local_addr()
     }
 
-    /// Takes connections until `stop`. Those that are open end with the process: whoever fetches notices by the size.
-    pub async fn serve(
-        self,
-        content: Arc<dyn BlobGateway>,
-        stop: CancellationToken,
-    ) -> Result<(), tonic::transport::Error> {
+    /// Serves until `stop`. What is being fetched is broken off then: whoever fetches notices by the size.
+    pub async fn serve(self, content: Arc<dyn BlobGateway>, stop: CancellationToken) {
         let service = BlobServiceServer::new(Serve(content));
-        let serving = Server::builder()
-            .add_service(service)
-            .serve_with_incoming(socket::incoming(self.listener));
-        tokio::select! {
-            result = serving => result,
-            () = stop.cancelled() => Ok(()),
-        }
+        let service = service.max_decoding_message_size(LARGEST_REQUEST);
+        let bodies = BodyShare::of_process(self.listener.port(), LARGEST_REQUEST);
+        let protocol = Protocol::Http2 {
+            streams: CONCURRENT_FETCHES,
+            resets: CONCURRENT_FETCHES as usize,
+        };
+        let never = CancellationToken::new();
+        let routes = Routes::new(service);
+        let serving = http::serve(self.listener, routes, protocol, bodies, never);
+        stop.run_until_cancelled(serving).await;
     }
 }
 
@@ -110,11 +115,13 @@ mod tests {
 
     use super::*;
     use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
+    use crate::net::Port;
     use crate::rpc::{RpcOptions, TonicConnector};
 
     #[tokio::test]
     async fn content_larger_than_any_message_comes_over_the_wire_whole() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let listener = Listener::bind("127.0.0.1:0", Port::Blob).await;
+        let listener = listener.expect("a free port");
         let server = BlobServer::new(listener);
         let address = server.local_addr().expect("bound").to_string();
         let served = ServedBlobs::new(address);
@@ -137,6 +144,6 @@ mod tests {
         assert!(matches!(gone, Err(GatewayError::NotFound(_))), "{gone:?}");
 
         stop.cancel();
-        serving.await.expect("it ends").expect("in order");
+        serving.await.expect("it ends in order");
     }
 }

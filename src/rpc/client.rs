@@ -13,13 +13,13 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
 use super::blobs::BlobClient;
-use super::socket;
 use super::status::from_status;
 use crate::gateway::blobs::BlobGateway;
 use crate::gateway::{
     Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway, JobMastersGateway,
     ResourceManagerGateway, TaskExecutorGateway,
 };
+use crate::net::http_connector;
 
 /// How RPC behaves, on both sides.
 #[derive(Debug, Clone)]
@@ -109,7 +109,7 @@ impl TonicConnector {
             .map_err(|error| GatewayError::Invalid(format!("{address:?} is no address: {error}")))?
             // The connector has no such bound of its own: that would be told as a refusal.
             .connect_timeout(self.options.connect_timeout);
-        let connector = socket::connector(self.options.silence_timeout);
+        let connector = http_connector(Some(self.options.silence_timeout));
         let channel = Arc::new(endpoint.connect_with_connector_lazy(connector));
         channels.insert(address, &channel);
         Ok(channel)

@@ -9,7 +9,6 @@ mod blobs;
 mod client;
 pub mod peers;
 mod server;
-mod socket;
 mod status;
 
 pub use blobs::BlobServer;

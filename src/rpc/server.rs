@@ -5,20 +5,19 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tanist_proto::v1 as pb;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use super::client::RpcOptions;
 use super::peers::witness::ProbingWitness;
-use super::socket;
 use super::status::to_status;
 use crate::gateway::{
     Components, GatewayError, GatewayResult, JobMasterGateway, JobMastersGateway as _,
     JobMastersOf, TaskExecutorGateway,
 };
+use crate::net::http::{self, Protocol};
+use crate::net::{BodyShare, Listener};
 
 /// Which services a process offers.
 #[derive(Debug, Clone)]
@@ -29,21 +28,22 @@ pub enum Services {
     TaskManager(Arc<dyn TaskExecutorGateway>),
 }
 
-/// Calls on one connection at a time. A TaskManager may be registering at thousands of JobMasters when a leader is new and busy,
-/// and a call that its caller gives up before it was looked at must not end the connection of all others: both are members of
-/// the same cluster, and the defaults (200, and 20 of the latter) are meant for strangers.
-const CONCURRENT_CALLS: u32 = 1 << 16;
+/// Calls on one connection at a time. A leader calls each TaskManager for all its jobs over one.
+const CONCURRENT_CALLS: u32 = 4096;
+/// So many calls may have been given up by their caller before they were looked at, as by a leader that stood still: with more the
+/// connection ends, and with it all other calls on it.
+const GIVEN_UP: usize = 1024;
 
 /// A bound RPC server.
 #[derive(Debug)]
 pub struct RpcServer {
-    listener: TcpListener,
+    listener: Listener,
     options: RpcOptions,
 }
 
 impl RpcServer {
     /// Takes a listener that is already bound: its address can be published before anything is served.
-    pub fn new(listener: TcpListener, options: RpcOptions) -> RpcServer {
+    pub fn new(listener: Listener, options: RpcOptions) -> RpcServer {
         RpcServer { listener, options }
     }
 
@@ -53,22 +53,17 @@ impl RpcServer {
     }
 
     /// Serves until `stop`. Calls under way are dropped then: their callers see a broken connection at once.
-    pub async fn serve(
-        self,
-        services: Services,
-        stop: CancellationToken,
-    ) -> Result<(), tonic::transport::Error> {
+    pub async fn serve(self, services: Services, stop: CancellationToken) {
         let limit = self.options.max_message_size;
-        let serving = Server::builder()
-            .max_concurrent_streams(CONCURRENT_CALLS)
-            .http2_max_pending_accept_reset_streams(Some(CONCURRENT_CALLS as usize))
-            .http2_max_local_error_reset_streams(Some(CONCURRENT_CALLS as usize))
-            .add_routes(services.routes(limit))
-            .serve_with_incoming(socket::incoming(self.listener));
-        tokio::select! {
-            result = serving => result,
-            () = stop.cancelled() => Ok(()),
-        }
+        let bodies = BodyShare::of_process(self.listener.port(), limit);
+        let protocol = Protocol::Http2 {
+            streams: CONCURRENT_CALLS,
+            resets: GIVEN_UP,
+        };
+        let never = CancellationToken::new();
+        let routes = services.routes(limit);
+        let serving = http::serve(self.listener, routes, protocol, bodies, never);
+        stop.run_until_cancelled(serving).await;
     }
 }
 

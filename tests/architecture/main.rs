@@ -89,6 +89,38 @@ fn only_one_file_names_the_backoff_crate() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The steps that read and write a user's sockets: those are data, and none of the cluster's ports.
+const OF_USERS: [&str; 2] = [
+    "src/dataflow/operator/socket_source.rs",
+    "src/dataflow/operator/socket_sink.rs",
+];
+
+#[test]
+fn only_net_opens_sockets() -> anyhow::Result<()> {
+    let is_test = |path: &str| {
+        let parts = [
+            "/tests/",
+            "/testing/",
+            "/tests.rs",
+            "_tests.rs",
+            "/testing.rs",
+        ];
+        parts.iter().any(|part| path.contains(part))
+    };
+    let mut files = files_below("src")?;
+    for path in OF_USERS {
+        assert!(files.iter().any(|file| file.path == path), "{path} is gone");
+    }
+    files.retain(|file| {
+        let path = file.path.as_str();
+        !path.starts_with("src/net/") && !OF_USERS.contains(&path) && !is_test(path)
+    });
+    assert_kept(&files, |file| {
+        rules::opens_no_socket(&file.path, &file.text)
+    });
+    Ok(())
+}
+
 #[test]
 fn every_file_opens_by_saying_what_it_is() -> anyhow::Result<()> {
     assert_kept(&files_below(".")?, |file| {

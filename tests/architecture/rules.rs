@@ -3,7 +3,7 @@
 use crate::paths::{NamedPath, named_paths};
 
 /// The layers of `src/`, lowest first. A module uses only layers before its own, and not its neighbours in the same one.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 11] = [
     &[
         "job",
         "config",
@@ -13,6 +13,7 @@ const LAYERS: [&[&str]; 10] = [
         "small_map",
         "small_set",
     ],
+    &["net"],
     &["dataflow"],
     &["gateway"],
     &["rpc"],
@@ -30,7 +31,7 @@ const LAYERS: [&[&str]; 10] = [
 ];
 
 /// The layer of the components, of which only `service.rs` speaks gRPC.
-const COMPONENTS: usize = 4;
+const COMPONENTS: usize = 5;
 
 fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module))
@@ -104,6 +105,44 @@ pub fn names_none_of(path: &str, text: &str, crates: &[&str]) -> Vec<String> {
         .into_iter()
         .filter_map(complain)
         .collect()
+}
+
+/// What opens, binds or accepts a socket of the network by being named.
+const SOCKETS: [&str; 8] = [
+    "TcpListener",
+    "TcpStream",
+    "TcpSocket",
+    "TcpIncoming",
+    "UdpSocket",
+    "UnixListener",
+    "UnixDatagram",
+    "HttpConnector",
+];
+/// The same by being called.
+const OPENING: [&str; 5] = [
+    ".build_http(",
+    ".connect_lazy(",
+    "endpoint.connect(",
+    ".serve_with_incoming",
+    "axum::serve(",
+];
+
+/// Places where `text`, without the tests at its end, opens a socket by itself: `src/net` does.
+pub fn opens_no_socket(path: &str, text: &str) -> Vec<String> {
+    let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let text = &text[..tests];
+    let named = named_paths(text, &[]).into_iter().filter_map(|named| {
+        let is_nets = named.segments.iter().any(|segment| segment == "net")
+            && matches!(named.segments[0].as_str(), "crate" | "net");
+        let socket = named
+            .segments
+            .iter()
+            .find(|segment| SOCKETS.contains(&segment.as_str()) && !is_nets)?;
+        Some(format!("{path}:{}: names `{socket}`", named.line))
+    });
+    let called = OPENING.iter().filter(|call| text.contains(**call));
+    let called = called.map(|call| format!("{path}: calls `{call}`"));
+    named.chain(called).collect()
 }
 
 /// A complaint if `text` doesn't open with `//!` and a sentence.
@@ -220,6 +259,27 @@ mod tests {
             ),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn a_socket_that_is_opened_outside_of_net_is_reported() {
+        for bad in [
+            "use tokio::net::{TcpListener, lookup_host};",
+            "async fn f() { tokio::net::TcpStream::connect(a).await }",
+            "use std::net::UdpSocket;",
+            "use hyper_util::client::legacy::connect::HttpConnector;",
+            "async fn f() { endpoint.connect().await }",
+            "async fn f() { axum::serve(listener, router).await }",
+        ] {
+            assert_eq!(opens_no_socket("src/a.rs", bad).len(), 1, "{bad}");
+        }
+        for good in [
+            "use tokio::net::lookup_host; use std::os::unix::net::UnixStream;",
+            "use crate::net::{self, HttpConnector, Listener};",
+            "fn f() {}\n#[cfg(test)]\nmod tests { use tokio::net::TcpStream; }",
+        ] {
+            assert_eq!(opens_no_socket("src/a.rs", good), [""; 0], "{good}");
+        }
     }
 
     #[test]

@@ -78,6 +78,8 @@ mod network_taskmanagers;
 mod network_watched;
 mod old_term;
 mod per_job;
+mod ports;
+mod ports_of_others;
 mod programs;
 mod quarantine;
 mod regions;

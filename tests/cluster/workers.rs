@@ -217,6 +217,7 @@ async fn a_job_tells_why_its_workers_do_not_start(kind: StoreKind) -> anyhow::Re
     // An address of nobody here.
     let builder = builder
         .set("taskmanager.bind-host", "192.0.2.1")
+        .set("security.insecure", "true")
         .set("taskmanager.host", "127.0.0.1");
     let mut cluster = builder.start().await?;
     let workload = WordsAndTicks::prepare(&cluster, 1)?;

@@ -95,6 +95,10 @@ pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
         exception_history_size: values.get(&EXCEPTION_HISTORY),
         cleanup: builder.cleanup(),
         client: builder.client(),
+        security: SecurityOptions {
+            insecure: values.get(&SECURITY_INSECURE),
+            local_users: values.get(&SECURITY_LOCAL_USERS),
+        },
         process: builder.process(),
         log: LogOptions {
             level: values.get(&LOG_LEVEL),
@@ -258,6 +262,7 @@ impl Builder<'_> {
             address,
             bind_address,
             bind_ports,
+            allowed_hosts: self.values.find(&REST_ALLOWED_HOSTS).unwrap_or_default(),
             await_leader_timeout,
             max_content_length,
         }

@@ -14,7 +14,6 @@ use futures::FutureExt as _;
 use prost::Message as _;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::Instant;
 
@@ -24,8 +23,8 @@ use super::frame::{
     self, Decoder, FrameType, LARGEST_BODY, LARGEST_HELLO, read_frame, write_frame,
 };
 use super::hello::{Answer, Hello, Verdict};
-use super::socket;
 use crate::dataflow::record::{describe, same_columns};
+use crate::net;
 
 /// How long a TaskManager that doesn't accept connections is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -111,9 +110,7 @@ impl Request {
     }
 
     async fn try_open(&self) -> io::Result<(Connection, Answer)> {
-        let connecting = TcpStream::connect(&self.address);
-        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await??;
-        socket::set_up(&stream)?;
+        let stream = net::connect(&self.address, CONNECT_TIMEOUT).await?;
         let mut connection = stream.into_split();
         let hello = self.hello();
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, shake_hands(&mut connection, &hello));

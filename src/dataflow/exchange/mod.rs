@@ -20,7 +20,6 @@ mod hello;
 mod kept;
 mod partition;
 mod server;
-mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -35,7 +34,7 @@ use arrow_schema::SchemaRef;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1::{ExecutionId, TaskManagerLocation};
-use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::net::ToSocketAddrs;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -55,6 +54,7 @@ use partition::Partitions;
 use server::Server;
 
 use super::time::ChannelTime;
+use crate::net::{Listener, Port};
 
 /// A TaskManager's exchange. Cheap to clone; the last clone ends its server and its connections.
 #[derive(Debug, Clone)]
@@ -130,13 +130,13 @@ impl Exchange {
         options: ExchangeOptions,
         runtime: Handle,
     ) -> io::Result<Exchange> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = Listener::bind(address, Port::Exchange).await?;
         Exchange::serve(listener, options, runtime)
     }
 
     /// The same on a listener that is already bound.
     pub fn serve(
-        listener: TcpListener,
+        listener: Listener,
         options: ExchangeOptions,
         runtime: Handle,
     ) -> io::Result<Exchange> {

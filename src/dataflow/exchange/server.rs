@@ -6,7 +6,6 @@
 //! fails, with it the producer, and their region is restarted.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,6 @@ use std::time::Duration;
 use prost::Message as _;
 use tanist_ha::election::Epoch;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
@@ -24,16 +22,12 @@ use super::frame::{self, Encoder, FrameType, LARGEST_HELLO, read_frame, write_fr
 use super::hello::{Answer, Hello, PROTOCOL_VERSION, Verdict};
 use super::kept::Kept;
 use super::partition::Partitions;
-use super::socket;
+use crate::net::{Accepted, Connection, HANDSHAKE_TIMEOUT, Listener};
 
-/// A connection that doesn't say what it wants is closed after this.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a hello waits here for its producer before it is told to ask again.
 const PRODUCER_WAIT: Duration = Duration::from_millis(500);
 /// How long a consumer that was sent its end may take to read up to it.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(60);
-/// After an error in accepting, such as too many open files.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Who serves, to whom, what.
 #[derive(Debug)]
@@ -61,47 +55,51 @@ enum Ended {
 }
 
 /// Accepts connections until dropped.
-pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
+pub(super) async fn serve(server: Arc<Server>, mut listener: Listener) {
     let mut connections = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Some(_) = connections.join_next() => continue,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let server = Arc::clone(&server);
-                connections.spawn(async move {
-                    let served = match socket::set_up(&stream) {
-                        Ok(()) => server.connection(stream, peer).await,
-                        Err(error) => Err(error),
-                    };
-                    if let Err(error) = served {
-                        tracing::debug!(%peer, %error, "exchange connection ended");
-                    }
-                });
+        let accepted = listener.accept().await;
+        let server = Arc::clone(&server);
+        connections.spawn(async move {
+            let peer = accepted.peer;
+            if let Err(error) = server.connection(accepted).await {
+                tracing::debug!(%peer, %error, "exchange connection ended");
             }
-            Err(error) => {
-                tracing::warn!(%error, "can't accept exchange connections");
-                tokio::time::sleep(ACCEPT_BACKOFF).await;
-            }
-        }
+        });
+        while connections.try_join_next().is_some() {}
     }
 }
 
+/// The hello of a connection, which goes for another one as long as it has said nothing.
+async fn read_hello(
+    reader: &mut (impl AsyncRead + Unpin),
+    connection: &Connection,
+) -> io::Result<Hello> {
+    let hello = tokio::time::timeout(HANDSHAKE_TIMEOUT, read_frame(reader, LARGEST_HELLO));
+    let hello = tokio::select! {
+        biased;
+        hello = hello => hello??,
+        () = connection.evicted() => {
+            return Err(io::Error::other("it said nothing, and another one came"));
+        }
+    };
+    let hello = match hello {
+        Some(frame) if frame.frame_type == FrameType::Hello => frame.body,
+        _ => return Err(frame::invalid("no hello".to_owned())),
+    };
+    connection.establish();
+    Hello::decode(hello.as_slice()).map_err(io::Error::other)
+}
+
 impl Server {
-    async fn connection(
-        &self,
-        stream: impl AsyncRead + AsyncWrite,
-        peer: SocketAddr,
-    ) -> io::Result<()> {
-        let (mut reader, mut writer) = tokio::io::split(Box::pin(stream));
-        let hello = tokio::time::timeout(HELLO_TIMEOUT, read_frame(&mut reader, LARGEST_HELLO));
-        let hello = match hello.await?? {
-            Some(frame) if frame.frame_type == FrameType::Hello => frame.body,
-            _ => return Err(frame::invalid("no hello".to_owned())),
-        };
-        let hello = Hello::decode(hello.as_slice()).map_err(io::Error::other)?;
+    async fn connection(&self, accepted: Accepted) -> io::Result<()> {
+        let Accepted {
+            stream,
+            peer,
+            connection,
+        } = accepted;
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let hello = read_hello(&mut reader, &connection).await?;
         // A consumer that goes away while it waits must not take the channel from its next try.
         let found = tokio::select! {
             biased;
@@ -313,6 +311,7 @@ mod tests {
     use super::*;
     use crate::dataflow::operator::testing::texts;
     use crate::dataflow::testing::YoungestHeard;
+    use crate::net::Port;
 
     /// What a producer finds after its consumer went away in this manner, with records unread in its socket.
     async fn found_after(go: impl FnOnce(TcpStream)) -> Result<(), Closed> {
@@ -335,11 +334,12 @@ mod tests {
             gate: Arc::new(YoungestHeard::default()),
             partitions,
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let listener = Listener::bind("127.0.0.1:0", Port::Exchange).await;
+        let mut listener = listener.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let serving = async {
-            let (stream, peer) = listener.accept().await.expect("accepted");
-            server.connection(stream, peer).await.ok();
+            let accepted = listener.accept().await;
+            server.connection(accepted).await.ok();
         };
         let consuming = async {
             let mut stream = TcpStream::connect(address).await.expect("connected");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tanist_proto::v1::TaskManagerLocation;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::dataflow::operator::testing::{batch, ints};

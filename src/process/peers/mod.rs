@@ -41,6 +41,7 @@ pub use reports::Reports;
 
 use super::view::CurrentTerm;
 use crate::gateway::{GatewayError, GatewayResult};
+use crate::net::DetachedListener;
 use crate::rpc::TonicPeers;
 
 /// Questions of others that read the store, at once.
@@ -50,7 +51,7 @@ const QUESTIONS: usize = 8;
 #[derive(Debug, Clone)]
 pub(super) struct PeersSetup {
     /// Where its signs of life are served.
-    pub listener: Arc<std::net::TcpListener>,
+    pub listener: Arc<DetachedListener>,
     pub cluster_id: String,
     pub options: DetectorOptions,
     pub transfer_timeout: Duration,

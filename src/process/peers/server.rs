@@ -1,7 +1,6 @@
 //! The server of a JobManager's signs of life. Runs on the election's thread, on a port that nothing large shares.
 
 use std::io;
-use std::net::TcpListener;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,13 +13,15 @@ use tanist_ha::election::{Epoch, LeaderElection, Leadership, ProcessId, TermHold
 use tanist_proto::v1 as pb;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use super::PeersHandle;
 use super::belonging;
 use super::reports::Standing;
+use crate::net::http::{self, Protocol};
+use crate::net::{BodyShare, DetachedListener};
 use crate::rpc::peers::messages::{beat_message, question_of, reply_message};
 
 /// Large enough for every message here, and for nothing else.
@@ -44,19 +45,26 @@ pub(super) struct PeersServer {
     pub beat_interval: Duration,
 }
 
+/// Questions and streams of one connection at a time: a peer has a connection for each.
+const CONCURRENT: u32 = 16;
+
 /// Serves for as long as the runtime lives.
-pub(super) async fn serve(listener: &TcpListener, service: PeersServer) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let service = Arc::new(service);
+pub(super) async fn serve(listener: &DetachedListener, service: PeersServer) -> io::Result<()> {
     use pb::peers_server::PeersServer as Peers;
     use pb::witness_server::WitnessServer as Witness;
-    Server::builder()
-        .add_service(Peers::from_arc(service.clone()).max_decoding_message_size(MESSAGE_LIMIT))
-        .add_service(Witness::from_arc(service).max_decoding_message_size(MESSAGE_LIMIT))
-        .serve_with_incoming(incoming)
-        .await
-        .map_err(io::Error::other)
+    let listener = listener.attach()?;
+    let service = Arc::new(service);
+    let routes =
+        Routes::new(Peers::from_arc(service.clone()).max_decoding_message_size(MESSAGE_LIMIT))
+            .add_service(Witness::from_arc(service).max_decoding_message_size(MESSAGE_LIMIT));
+    let bodies = BodyShare::of_process(listener.port(), MESSAGE_LIMIT);
+    let protocol = Protocol::Http2 {
+        streams: CONCURRENT,
+        resets: CONCURRENT as usize,
+    };
+    let never = CancellationToken::new();
+    http::serve(listener, routes, protocol, bodies, never).await;
+    Ok(())
 }
 
 impl PeersServer {

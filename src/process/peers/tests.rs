@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{ClusterOptions, Configuration, LoadOptions};
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{GatewayError, LocalConnector};
+use crate::net::Port;
 use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
 use crate::process::history::{self, HistoryRecord};
@@ -48,7 +49,8 @@ async fn start_with(memory: &MemoryCluster, name: &str, options: ClusterOptions)
         &options.jobmanager.bind_host,
         &options.jobmanager.peer_ports,
     );
-    let listener = listen::bind("the peer server", "jobmanager.peer.port", host, ports).await;
+    let what = ("the peer server", Port::Peer);
+    let listener = listen::bind(what, "jobmanager.peer.port", host, ports, options.security).await;
     let listener = listener.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
     let listener = listen::detach(listener).expect("bound");

@@ -29,7 +29,7 @@ impl KeptConnection {
 
     /// The status of an answer.
     pub(super) async fn get(&self, path: &str) -> StatusCode {
-        let request = Request::get(path).header("host", "jm");
+        let request = Request::get(path).header("host", "localhost");
         let request = request.body(Full::default()).expect("a request");
         let mut sender = self.sender.lock().await;
         sender.ready().await.expect("the connection is kept");

@@ -19,13 +19,13 @@ use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::health::StoreHealth;
 use tanist_ha::store::pipeline::PipelineStats;
 use tanist_proto::v1 as pb;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::{ClusterView, RestServerOptions, serve};
 use super::submitting::term_time;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
+use crate::net::{Listener, Port};
 use crate::process::{HaStatus, HistoryRecord, Phases, Role, TakeoverRecord, TermStanding};
 
 /// A Dispatcher that first gives the errors of its script, then answers.
@@ -400,7 +400,7 @@ impl Served {
             role: role.clone(),
             uploads,
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await;
+        let listener = Listener::bind("127.0.0.1:0", Port::Rest).await;
         let listener = listener.expect("loopback has free ports");
         let address = listener.local_addr().expect("it is bound").to_string();
         let stop = CancellationToken::new();

@@ -83,7 +83,8 @@ async fn a_cluster_without_a_place_for_uploads_says_so() {
 async fn fill_up(served: &Served) -> Vec<TcpStream> {
     let path = path(Checksum::of(CONTENT));
     let length = 2 * CONTENT.len();
-    let head = format!("PUT {path} HTTP/1.1\r\nhost: here\r\ncontent-length: {length}\r\n\r\n");
+    let head =
+        format!("PUT {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
     let mut clients = Vec::new();
     for _ in 0..UPLOADS_AT_ONCE {
         let connecting = TcpStream::connect(&served.address);

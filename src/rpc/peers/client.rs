@@ -15,6 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::super::abandoned::whose_refusal;
 use super::messages::{beat_of, question_message, reply_of};
+use crate::net::http_connector;
 use pb::peers_client::PeersClient;
 use pb::witness_client::WitnessClient;
 
@@ -70,9 +71,9 @@ impl TonicPeers {
 async fn connect(address: &str) -> Result<Channel, Break> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|_| Break::NoAnswer)?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true);
-    match endpoint.connect().await {
+        .connect_timeout(CONNECT_TIMEOUT);
+    // Silence is the detector's to judge.
+    match endpoint.connect_with_connector(http_connector(None)).await {
         Ok(channel) => Ok(channel),
         Err(error) => Err(match break_of(&error) {
             Break::Refused => whose_refusal(address).await,

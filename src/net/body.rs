@@ -1,0 +1,259 @@
+//! The bodies of requests: what comes of them is counted against a bound of the process, and none may be silent for long.
+//!
+//! Each port has a share of the bound, so that bodies that one port is flooded with refuse none of another. An eighth of each share is for small
+//! bodies alone: a heartbeat passes where large ones have taken all they may. What a handler has taken out of memory again, as an upload
+//! that goes to the blob store, it releases.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::limits::Port;
+
+/// How long nothing of a body may come.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Up to this size a body is small, in bytes.
+const SMALL: usize = 64 << 10;
+
+/// Why a body is not there whole.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// All bodies together take what they may.
+    #[error("the bodies of other requests take all the memory that bodies may: try again")]
+    Full,
+    /// Nothing more of it came.
+    #[error("nothing of the body came for {SILENCE_TIMEOUT:?}")]
+    Silent,
+    /// The connection broke, or the sender did.
+    #[error(transparent)]
+    Broken(#[from] hyper::Error),
+}
+
+/// A port's share of the memory for bodies. Cheap to clone; clones count together.
+#[derive(Debug, Clone)]
+pub struct BodyShare {
+    held: Arc<AtomicUsize>,
+    /// What large bodies may take together, in bytes.
+    large: usize,
+    /// What all may, in bytes.
+    all: usize,
+}
+
+/// In bytes. All shares make up 256 MiB.
+fn share_of(port: Port) -> usize {
+    match port {
+        Port::Rest => 128 << 20,
+        Port::Rpc => 96 << 20,
+        Port::Peer | Port::Blob => 16 << 20,
+        // It has no bodies.
+        Port::Exchange => 0,
+    }
+}
+
+impl BodyShare {
+    /// What this process may hold for that port. One body of the `largest` size that the port takes always has room if it is alone.
+    pub fn of_process(port: Port, largest: usize) -> BodyShare {
+        static HELD: LazyLock<[Arc<AtomicUsize>; 5]> = LazyLock::new(Default::default);
+        BodyShare::new(HELD[port as usize].clone(), share_of(port), largest)
+    }
+
+    fn new(held: Arc<AtomicUsize>, share: usize, largest: usize) -> BodyShare {
+        let for_small = share / 8;
+        let large = (share - for_small).max(largest);
+        BodyShare {
+            held,
+            large,
+            all: large.saturating_add(for_small),
+        }
+    }
+
+    /// That of no port.
+    #[cfg(test)]
+    pub(super) fn of_a_test(largest: usize) -> BodyShare {
+        BodyShare::new(Arc::default(), 0, largest)
+    }
+
+    /// How much of it is taken, in bytes.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Nothing yet.
+    pub(super) fn reserve(&self) -> Arc<Reservation> {
+        Arc::new(Reservation {
+            share: self.clone(),
+            held: AtomicUsize::new(0),
+        })
+    }
+
+    fn bound_for(&self, size: usize) -> usize {
+        if size <= SMALL { self.all } else { self.large }
+    }
+
+    /// Whether there is no room for a body of that size, as far as that is known.
+    pub(super) fn is_full(&self, size: &SizeHint) -> bool {
+        let size = usize::try_from(size.lower()).unwrap_or(usize::MAX);
+        self.held.load(Ordering::Relaxed) >= self.bound_for(size)
+    }
+}
+
+/// What one request's body takes. Given back when the request is over.
+#[derive(Debug)]
+pub struct Reservation {
+    share: BodyShare,
+    held: AtomicUsize,
+}
+
+impl Reservation {
+    fn grow(&self, bytes: usize) -> Result<(), BodyError> {
+        let own = self.held.load(Ordering::Relaxed).saturating_add(bytes);
+        let before = self.share.held.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > self.share.bound_for(own) {
+            self.share.held.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(BodyError::Full);
+        }
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// So many bytes of the body are no longer in memory.
+    pub fn release(&self, bytes: usize) {
+        let take = |held: usize| Some(held.saturating_sub(bytes));
+        let before = self
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let before = before.unwrap_or_else(|held| held);
+        let released = bytes.min(before);
+        self.share.held.fetch_sub(released, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.release(usize::MAX);
+    }
+}
+
+/// A request's body.
+#[derive(Debug)]
+pub struct RequestBody {
+    inner: Incoming,
+    reservation: Arc<Reservation>,
+    /// Set while nothing comes.
+    silence: Option<Pin<Box<Sleep>>>,
+}
+
+impl RequestBody {
+    pub(super) fn new(inner: Incoming, reservation: Arc<Reservation>) -> RequestBody {
+        RequestBody {
+            inner,
+            reservation,
+            silence: None,
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) else {
+            let silence = self
+                .silence
+                .get_or_insert_with(|| Box::pin(sleep(SILENCE_TIMEOUT)));
+            ready!(silence.as_mut().poll(context));
+            return Poll::Ready(Some(Err(BodyError::Silent)));
+        };
+        if let Some(silence) = &mut self.silence {
+            silence.as_mut().reset(Instant::now() + SILENCE_TIMEOUT);
+        }
+        let Some(frame) = frame.transpose()? else {
+            return Poll::Ready(None);
+        };
+        if let Some(data) = frame.data_ref() {
+            self.reservation.grow(data.len())?;
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share() -> BodyShare {
+        BodyShare::new(Arc::default(), 8 << 20, 0)
+    }
+
+    #[test]
+    fn all_shares_together_are_256_mib() {
+        let ports = [
+            Port::Rest,
+            Port::Rpc,
+            Port::Peer,
+            Port::Blob,
+            Port::Exchange,
+        ];
+        let sum: usize = ports.into_iter().map(share_of).sum();
+        assert_eq!(sum, 256 << 20);
+    }
+
+    #[test]
+    fn small_bodies_have_room_where_large_ones_have_none() {
+        let share = share();
+        let large: Vec<_> = (0..7).map(|_| share.reserve()).collect();
+        for reservation in &large {
+            assert!(reservation.grow(1 << 20).is_ok());
+        }
+        let another = share.reserve();
+        assert!(another.grow(SMALL + 1).is_err());
+        assert!(share.is_full(&SizeHint::with_exact(1 << 20)));
+        assert!(!share.is_full(&SizeHint::default()));
+        let small = share.reserve();
+        assert!(small.grow(SMALL).is_ok());
+        drop(large);
+        assert!(another.grow(SMALL + 1).is_ok());
+        drop((small, another));
+        assert_eq!(share.held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_was_released_is_not_given_back_twice() {
+        let share = share();
+        let reservation = share.reserve();
+        assert!(reservation.grow(1000).is_ok());
+        reservation.release(400);
+        assert_eq!(share.held.load(Ordering::Relaxed), 600);
+        reservation.release(1000);
+        drop(reservation);
+        assert_eq!(share.held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_largest_body_that_is_taken_has_room_if_it_is_alone() {
+        let share = BodyShare::new(Arc::default(), 8 << 20, 64 << 20);
+        let reservation = share.reserve();
+        assert!(reservation.grow(64 << 20).is_ok());
+        assert!(reservation.grow(1).is_err());
+        assert!(share.reserve().grow(1).is_ok());
+    }
+}

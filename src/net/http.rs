@@ -1,0 +1,307 @@
+//! Serves HTTP on a [`Listener`], whatever the messages are: REST over HTTP/1, calls and bulk data over HTTP/2.
+//!
+//! The bounds are those of every port: ten seconds until a connection has said what it wants, also when it begins to ask again; a time for idle ones;
+//! no silent bodies; memory for bodies from the port's [`BodyShare`]. A connection that has to go for another one is dropped.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tower_service::Service;
+use tracing::debug;
+
+use super::body::{BodyShare, RequestBody};
+use super::limits::{Busy, Connection, HANDSHAKE_TIMEOUT};
+use super::listener::{Accepted, Listener};
+
+/// How long a connection of HTTP/1 is kept without a request.
+pub const KEPT_IDLE: Duration = Duration::from_secs(75);
+/// The same of HTTP/2, which is told before.
+const KEPT_IDLE_MULTIPLEXED: Duration = Duration::from_secs(600);
+/// What a sender of HTTP/2 may send of one request, and of all, before it is read, in bytes.
+const WINDOW: u32 = 1 << 20;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// How connections are spoken on.
+#[derive(Debug, Clone, Copy)]
+pub enum Protocol {
+    /// HTTP/1: one request after the other.
+    Http1,
+    /// HTTP/2.
+    Http2 {
+        /// How many requests of one connection may be in progress.
+        streams: u32,
+        /// How many requests that were given up before anybody looked at them may wait: with more the connection ends.
+        resets: usize,
+    },
+}
+
+/// Serves until `stop`, then no new connections, and until the requests in progress are answered. What is left ends when this is dropped.
+pub async fn serve<S, B>(
+    mut listener: Listener,
+    service: S,
+    protocol: Protocol,
+    bodies: BodyShare,
+    stop: CancellationToken,
+) where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let serving = Serving {
+            service: service.clone(),
+            bodies: bodies.clone(),
+            stop: stop.clone(),
+        };
+        connections.spawn(serving.connection(accepted, protocol));
+        while connections.try_join_next().is_some() {}
+    }
+    // A connection that comes from here on is refused, and does not wait.
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+struct Serving<S> {
+    service: S,
+    bodies: BodyShare,
+    stop: CancellationToken,
+}
+
+impl<S, B> Serving<S>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    async fn connection(self, accepted: Accepted, protocol: Protocol) {
+        let Accepted {
+            stream,
+            peer,
+            connection,
+        } = accepted;
+        let connection = Arc::new(connection);
+        let stop = self.stop;
+        let (service, bodies, of) = (self.service, self.bodies, connection.clone());
+        let answering =
+            service_fn(move |request| answer(service.clone(), request, of.begin(), bodies.clone()));
+        let ended = match protocol {
+            Protocol::Http1 => {
+                let watched = Watched {
+                    stream,
+                    connection: connection.clone(),
+                };
+                let mut builder = http1::Builder::new();
+                builder.timer(TokioTimer::new()).header_read_timeout(None);
+                let serving = builder.serve_connection(TokioIo::new(watched), answering);
+                drive(serving, &connection, KEPT_IDLE, &stop).await
+            }
+            Protocol::Http2 { streams, resets } => {
+                let mut builder = http2::Builder::new(TokioExecutor::new());
+                builder
+                    .timer(TokioTimer::new())
+                    .max_concurrent_streams(streams)
+                    .max_pending_accept_reset_streams(resets)
+                    .initial_stream_window_size(WINDOW)
+                    .initial_connection_window_size(WINDOW);
+                let serving = builder.serve_connection(TokioIo::new(stream), answering);
+                drive(serving, &connection, KEPT_IDLE_MULTIPLEXED, &stop).await
+            }
+        };
+        if let Err(error) = ended {
+            debug!(%peer, %error, "a connection ended");
+        }
+    }
+}
+
+/// Runs a connection until it ends, has to go, or takes too long.
+async fn drive<C>(
+    serving: C,
+    connection: &Connection,
+    idle: Duration,
+    stop: &CancellationToken,
+) -> Result<(), C::Error>
+where
+    C: GracefulConnection,
+{
+    let mut serving = pin!(serving);
+    let mut is_closing = false;
+    loop {
+        let look_at = Instant::now() + HANDSHAKE_TIMEOUT;
+        let deadline = connection.deadline(idle);
+        let look_at = deadline.map_or(look_at, |deadline| deadline.min(look_at));
+        tokio::select! {
+            ended = serving.as_mut() => return ended,
+            () = connection.evicted() => return Ok(()),
+            () = stop.cancelled(), if !is_closing => {
+                is_closing = true;
+                serving.as_mut().graceful_shutdown();
+            }
+            () = sleep_until(look_at) => {
+                let deadline = connection.deadline(idle);
+                if deadline.is_none_or(|deadline| deadline > Instant::now()) {
+                    continue;
+                }
+                if is_closing || !connection.is_idle() {
+                    return Ok(());
+                }
+                // It hears of it before it asks again.
+                is_closing = true;
+                serving.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// Answers one request.
+async fn answer<S, B>(
+    mut service: S,
+    request: Request<Incoming>,
+    busy: Busy,
+    bodies: BodyShare,
+) -> Result<Response<AnswerBody<B>>, Infallible>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+    B: Body<Data = Bytes> + Unpin,
+{
+    let has_body = !request.body().is_end_stream();
+    let answer = if has_body && bodies.is_full(&request.body().size_hint()) {
+        full().map(Either::Right)
+    } else {
+        let reservation = bodies.reserve();
+        let held = reservation.clone();
+        let mut request = request.map(|body| RequestBody::new(body, reservation.clone()));
+        request.extensions_mut().insert(reservation);
+        std::future::poll_fn(|context| service.poll_ready(context)).await?;
+        let answer = service.call(request).await?;
+        drop(held);
+        answer.map(Either::Left)
+    };
+    Ok(answer.map(|body| AnswerBody { body, _busy: busy }))
+}
+
+/// The answer to a request whose body there is no memory for.
+fn full() -> Response<Full<Bytes>> {
+    let text = r#"{"errors":["the bodies of other requests take all the memory that bodies may: try again"]}"#;
+    let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
+    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    let headers = answer.headers_mut();
+    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+/// An answer's body: its request is in progress until it was sent.
+#[derive(Debug)]
+struct AnswerBody<B> {
+    body: Either<B, Full<Bytes>>,
+    _busy: Busy,
+}
+
+impl<B> Body for AnswerBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A socket whose reads are noted: between two requests of HTTP/1 nothing else tells that another one begins.
+#[derive(Debug)]
+struct Watched {
+    stream: TcpStream,
+    connection: Arc<Connection>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.connection.note_read();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

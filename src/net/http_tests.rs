@@ -1,0 +1,164 @@
+//! Tests of [`super`]: connections that say nothing, or not enough.
+
+use axum::Router;
+use axum::body::{Bytes as Content, to_bytes};
+use axum::extract::Request as Asked;
+use axum::routing::any;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::*;
+use crate::net::{BodyError, Port};
+
+/// Answers with what was sent, or says which error it was.
+async fn echo(request: Asked) -> Result<Content, (StatusCode, String)> {
+    let read = to_bytes(request.into_body(), usize::MAX).await;
+    read.map_err(|error| {
+        let first: &(dyn std::error::Error + 'static) = &error;
+        let mut causes = std::iter::successors(Some(first), |error| error.source());
+        let status = match causes.find_map(|cause| cause.downcast_ref::<BodyError>()) {
+            Some(BodyError::Full) => StatusCode::SERVICE_UNAVAILABLE,
+            Some(BodyError::Silent) => StatusCode::REQUEST_TIMEOUT,
+            Some(BodyError::Broken(_)) | None => StatusCode::BAD_REQUEST,
+        };
+        (status, error.to_string())
+    })
+}
+
+/// What all bodies may take, in bytes.
+const LARGEST: usize = 1 << 20;
+
+/// An address where that is served, and what bodies take there.
+async fn served(protocol: Protocol) -> (String, BodyShare) {
+    let listener = Listener::bind("127.0.0.1:0", Port::Rest).await;
+    let listener = listener.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let bodies = BodyShare::of_a_test(LARGEST);
+    let router = Router::new().fallback(any(echo));
+    let never = CancellationToken::new();
+    tokio::spawn(serve(listener, router, protocol, bodies.clone(), never));
+    (address, bodies)
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    async fn to(address: &str) -> Client {
+        Client(TcpStream::connect(address).await.expect("connected"))
+    }
+
+    async fn send(&mut self, text: &str) {
+        let sent = self.0.write_all(text.as_bytes()).await;
+        sent.expect("there is room");
+    }
+
+    /// All that comes until the connection is closed.
+    async fn read_to_end(&mut self) -> String {
+        let mut answer = Vec::new();
+        self.0.read_to_end(&mut answer).await.ok();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// The status of the next answer, which has no body.
+    async fn status(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.0.read_u8().await.expect("an answer"));
+        }
+        String::from_utf8_lossy(&head[9..12]).into_owned()
+    }
+}
+
+/// How long this takes.
+async fn time_of<T>(what: impl Future<Output = T>) -> (Duration, T) {
+    let begun = Instant::now();
+    let done = what.await;
+    (begun.elapsed(), done)
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_has_not_said_what_it_wants_is_closed_after_ten_seconds() {
+    let (http1, _) = served(Protocol::Http1).await;
+    let calls = Protocol::Http2 {
+        streams: 10,
+        resets: 10,
+    };
+    let (http2, _) = served(calls).await;
+    for (address, begun) in [
+        (&http1, ""),
+        (&http1, "GET / HTTP/1.1\r\nhost: "),
+        (&http2, ""),
+        (&http2, "PRI * HTTP/2.0\r\n"),
+        (&http2, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    ] {
+        let mut client = Client::to(address).await;
+        client.send(begun).await;
+        let (took, _) = time_of(client.read_to_end()).await;
+        let bound = HANDSHAKE_TIMEOUT..HANDSHAKE_TIMEOUT + Duration::from_secs(1);
+        assert!(bound.contains(&took), "{begun:?}: {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_kept_between_requests_for_a_while_and_not_when_it_asks_slowly() {
+    let (address, _) = served(Protocol::Http1).await;
+    let mut client = Client::to(&address).await;
+    client.send(GET).await;
+    assert_eq!(client.status().await, "200");
+    tokio::time::sleep(KEPT_IDLE / 2).await;
+    client.send(GET).await;
+    assert_eq!(client.status().await, "200");
+    let mut slow = Client::to(&address).await;
+    slow.send(GET).await;
+    assert_eq!(slow.status().await, "200");
+    slow.send("GET ").await;
+    let (took, _) = time_of(slow.read_to_end()).await;
+    assert!(took <= HANDSHAKE_TIMEOUT * 2, "{took:?}");
+    let (took, _) = time_of(client.read_to_end()).await;
+    assert!(took <= KEPT_IDLE, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_of_which_nothing_comes_is_given_up_after_a_minute() {
+    let (address, _) = served(Protocol::Http1).await;
+    let mut client = Client::to(&address).await;
+    let head = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nsome";
+    client.send(head).await;
+    let (took, answer) = time_of(client.read_to_end()).await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(took >= Duration::from_secs(60), "{took:?}");
+    assert!(took < Duration::from_secs(62), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_body_for_which_there_is_no_memory_is_answered_503_and_others_go_on() {
+    let (address, bodies) = served(Protocol::Http1).await;
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+        2 * LARGEST
+    );
+    let mut first = Client::to(&address).await;
+    first.send(&head).await;
+    first.send(&"x".repeat(LARGEST)).await;
+    let reading = async {
+        while bodies.held() < LARGEST {
+            tokio::task::yield_now().await;
+        }
+    };
+    let read = tokio::time::timeout(Duration::from_secs(30), reading).await;
+    read.expect("all that was sent is read");
+    let mut second = Client::to(&address).await;
+    second.send(&head).await;
+    let answer = second.read_to_end().await.to_ascii_lowercase();
+    assert!(answer.starts_with("http/1.1 503 "), "{answer}");
+    assert!(answer.contains("retry-after: 1"), "{answer}");
+    let mut other = Client::to(&address).await;
+    other.send(GET).await;
+    assert_eq!(other.status().await, "200");
+    // One more byte of the first, and it has to go.
+    first.send("x").await;
+    let answer = first.read_to_end().await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert_eq!(bodies.held(), 0);
+}

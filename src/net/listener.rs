@@ -1,0 +1,288 @@
+//! Binds a port and accepts its connections: who calls is known, there is a place for each, and its socket is set up.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
+use tokio::sync::Semaphore;
+use tracing::{debug, warn};
+
+use super::caller::{Callers, Refusal};
+use super::limits::{Connection, Connections, Port};
+use super::minutely::Minutely;
+use super::socket::{SERVED_SILENCE, set_up};
+use crate::config::LocalUsers;
+
+/// How many connections may wait to be accepted, where the system allows as many (`net.core.somaxconn`). After a takeover all
+/// TaskManagers come at once; one that finds no place tries again after a second.
+const BACKLOG: u32 = 16_384;
+/// After an error in accepting, such as too many open files.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+/// How many refused callers are told why at once, and for how long each may ask; others are closed.
+const TOLD_AT_ONCE: usize = 8;
+const TELL_TIMEOUT: Duration = Duration::from_secs(1);
+/// As much of a refused caller's request is read, in bytes: what is not may cost it the answer.
+const LONGEST_REFUSED: usize = 16 << 10;
+
+/// Why a port can't be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Nor can any other one: the host has no such address.
+    #[error(transparent)]
+    Host(io::Error),
+    /// This port can't.
+    #[error(transparent)]
+    Port(io::Error),
+    /// The address is reached from beyond this host.
+    #[error("{0} is reached from beyond this host")]
+    BeyondLoopback(SocketAddr),
+}
+
+impl From<io::Error> for BindError {
+    fn from(error: io::Error) -> BindError {
+        match error.kind() {
+            io::ErrorKind::AddrNotAvailable => BindError::Host(error),
+            _ => BindError::Port(error),
+        }
+    }
+}
+
+/// A bound port.
+#[derive(Debug)]
+pub struct Listener {
+    listener: TcpListener,
+    port: Port,
+    callers: Arc<Callers>,
+    connections: Arc<Connections>,
+    refused: Minutely,
+    failed: Minutely,
+    told: Arc<Semaphore>,
+}
+
+/// A port off any runtime, so that another one can serve it.
+#[derive(Debug)]
+pub struct DetachedListener {
+    listener: std::net::TcpListener,
+    port: Port,
+    callers: Arc<Callers>,
+}
+
+/// A connection that came in.
+#[derive(Debug)]
+pub struct Accepted {
+    /// Its socket, set up.
+    pub stream: TcpStream,
+    /// Whence it came.
+    pub peer: SocketAddr,
+    /// Its place, to be held while it is open.
+    pub connection: Connection,
+}
+
+impl Listener {
+    /// Listens on the first of a host's addresses that can be bound. All of them have to be loopback, unless others are allowed too.
+    pub async fn bind_host(
+        (host, port): (&str, u16),
+        kind: Port,
+        users: LocalUsers,
+        is_beyond_loopback_allowed: bool,
+    ) -> Result<Listener, BindError> {
+        let addresses = lookup_host((host, port)).await.map_err(BindError::Host)?;
+        let addresses: Vec<SocketAddr> = addresses.collect();
+        let is_beyond = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
+        if let Some(address) = addresses.iter().find(is_beyond)
+            && !is_beyond_loopback_allowed
+        {
+            return Err(BindError::BeyondLoopback(*address));
+        }
+        let mut last = None;
+        for address in addresses {
+            let socket = match address {
+                SocketAddr::V4(_) => TcpSocket::new_v4()?,
+                SocketAddr::V6(_) => TcpSocket::new_v6()?,
+            };
+            // A process that was started again finds connections of its predecessor that are not quite over.
+            socket.set_reuseaddr(true)?;
+            match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+                Ok(listener) => {
+                    return Ok(Listener::new(listener, kind, Callers::new(users).into()));
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        let no_address = || BindError::Host(io::Error::other("the host has no address"));
+        Err(last.map_or_else(no_address, BindError::from))
+    }
+
+    /// Listens there for this user and root.
+    pub async fn bind(address: impl ToSocketAddrs, kind: Port) -> io::Result<Listener> {
+        let listener = TcpListener::bind(address).await?;
+        let callers = Callers::new(LocalUsers::Same);
+        Ok(Listener::new(listener, kind, callers.into()))
+    }
+
+    fn new(listener: TcpListener, port: Port, callers: Arc<Callers>) -> Listener {
+        let connections = Connections::of_process();
+        connections.serve(port);
+        Listener {
+            listener,
+            port,
+            callers,
+            connections,
+            refused: Minutely::default(),
+            failed: Minutely::default(),
+            told: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
+        }
+    }
+
+    /// The same with other bounds than the process's.
+    #[cfg(test)]
+    pub(super) fn within(mut self, connections: Arc<Connections>) -> Listener {
+        connections.serve(self.port);
+        self.connections = connections;
+        self
+    }
+
+    /// The address that is really bound.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Takes it off this runtime.
+    pub fn detach(self) -> io::Result<DetachedListener> {
+        Ok(DetachedListener {
+            listener: self.listener.into_std()?,
+            port: self.port,
+            callers: self.callers,
+        })
+    }
+
+    /// What it serves.
+    pub fn port(&self) -> Port {
+        self.port
+    }
+
+    /// The next connection that is to be served.
+    pub async fn accept(&mut self) -> Accepted {
+        loop {
+            let (stream, peer) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    if let Some(count) = self.failed.note() {
+                        let port = self.port.name();
+                        warn!(port, count, %error, "connections can't be accepted");
+                    }
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
+                    continue;
+                }
+            };
+            let refusal = match stream.local_addr() {
+                Ok(ours) => self.callers.refuse(peer, ours),
+                Err(_) => Some(Refusal::Unknown),
+            };
+            if let Some(refusal) = refusal {
+                self.turn_away(stream, refusal);
+                continue;
+            }
+            let Some(connection) = self.connections.admit(self.port).await else {
+                continue;
+            };
+            match set_up(&stream, SERVED_SILENCE) {
+                Ok(()) => {
+                    return Accepted {
+                        stream,
+                        peer,
+                        connection,
+                    };
+                }
+                Err(error) => debug!(%peer, %error, "a connection has gone before it was served"),
+            }
+        }
+    }
+
+    /// Closes the connection of another user, who is told why where that can be understood.
+    fn turn_away(&self, stream: TcpStream, refusal: Refusal) {
+        if let Some(count) = self.refused.note() {
+            let port = self.port.name();
+            warn!(port, count, "refused: {refusal} (security.local-users)");
+        }
+        if self.port != Port::Rest {
+            return;
+        }
+        let Ok(permit) = Arc::clone(&self.told).try_acquire_owned() else {
+            return;
+        };
+        tokio::spawn(async move {
+            let telling = tokio::time::timeout(TELL_TIMEOUT, tell(stream, refusal));
+            if let Ok(Err(error)) = telling.await {
+                debug!(%error, "a refused caller was not told");
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// Answers a request of HTTP/1 with 403.
+async fn tell(mut stream: TcpStream, refusal: Refusal) -> io::Result<()> {
+    let sentence = format!(
+        "{refusal}: this server answers its own user and root alone (security.local-users)"
+    );
+    let body = format!("{{\"errors\":[\"{sentence}\"]}}");
+    let length = body.len();
+    let mut request = vec![0; LONGEST_REFUSED];
+    let _some_of_it = stream.read(&mut request).await?;
+    let answer = format!(
+        "HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+impl DetachedListener {
+    /// Puts it on this runtime. It may be put on several, one after the other.
+    pub fn attach(&self) -> io::Result<Listener> {
+        let listener = TcpListener::from_std(self.listener.try_clone()?)?;
+        Ok(Listener::new(listener, self.port, self.callers.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn bind(host: &str, is_allowed: bool) -> Result<Listener, BindError> {
+        Listener::bind_host((host, 0), Port::Rest, LocalUsers::Same, is_allowed).await
+    }
+
+    #[tokio::test]
+    async fn what_is_reached_from_beyond_this_host_is_bound_only_if_that_is_allowed() {
+        for host in ["0.0.0.0", "::", "::ffff:0.0.0.0"] {
+            let refused = bind(host, false).await.err();
+            let is_it = matches!(refused, Some(BindError::BeyondLoopback(_)));
+            assert!(is_it, "{host}: {refused:?}");
+        }
+        assert!(bind("0.0.0.0", true).await.is_ok());
+        for host in ["127.0.0.1", "127.0.0.9", "localhost"] {
+            assert!(bind(host, false).await.is_ok(), "{host}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_asks_at_once_is_served_though_others_that_ask_nothing_flood_the_port() {
+        let listener = bind("127.0.0.1", false).await.expect("a free port");
+        // Two connections at most.
+        let mut listener = listener.within(Connections::within(4));
+        let address = listener.local_addr().expect("bound");
+        let mut silent = Vec::new();
+        for _ in 0..20 {
+            silent.push(TcpStream::connect(address).await.expect("connected"));
+            let Accepted { connection, .. } = listener.accept().await;
+            tokio::spawn(async move { connection.evicted().await });
+        }
+        let _client = TcpStream::connect(address).await.expect("connected");
+        let accepted = listener.accept().await;
+        accepted.connection.establish();
+    }
+}

@@ -1,0 +1,52 @@
+//! Says of something that may happen very often at most once a minute how often it did.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Minutely {
+    said: Mutex<Said>,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    at: Option<Instant>,
+    /// Since then.
+    count: u64,
+}
+
+impl Minutely {
+    /// Counts one. If it is time to say so: how many there were since it was last said.
+    pub(super) fn note(&self) -> Option<u64> {
+        let now = Instant::now();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.count += 1;
+        if said.at.is_some_and(|at| now.duration_since(at) < PERIOD) {
+            return None;
+        }
+        said.at = Some(now);
+        Some(std::mem::take(&mut said.count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_is_said_at_once_and_the_others_after_a_minute_with_their_count() {
+        let minutely = Minutely::default();
+        assert_eq!(minutely.note(), Some(1));
+        for _ in 0..10 {
+            assert_eq!(minutely.note(), None);
+        }
+        tokio::time::advance(PERIOD).await;
+        assert_eq!(minutely.note(), Some(11));
+        assert_eq!(minutely.note(), None);
+    }
+}
