@@ -12,6 +12,7 @@ const LAYERS: [&[&str]; 10] = [
         "notice",
         "small_map",
         "small_set",
+        "umask",
     ],
     &["dataflow"],
     &["gateway"],

@@ -75,6 +75,7 @@ mod network_taskmanagers;
 mod network_watched;
 mod old_term;
 mod per_job;
+mod private_files;
 mod programs;
 mod quarantine;
 mod regions;

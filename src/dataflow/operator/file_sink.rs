@@ -10,6 +10,7 @@ use tanist_proto::v1::Committable;
 use super::lines::write_lines;
 use super::{Operator, OperatorContext, OperatorError, Output, PrepareCommit};
 use crate::dataflow::sink::{self, PartNames};
+use crate::umask;
 
 const BUFFER: usize = 256 * 1024;
 const CREATE_TRIES: u32 = 5;
@@ -76,8 +77,10 @@ fn create(pending: &Path) -> Result<File, OperatorError> {
     let mut tries = 0;
     loop {
         tries += 1;
-        let directory = pending.parent().map_or(Ok(()), fs::create_dir_all);
-        match directory.and_then(|()| File::create_new(pending)) {
+        let directory = pending
+            .parent()
+            .map_or(Ok(()), umask::create_output_directories);
+        match directory.and_then(|()| umask::create_output_file(pending)) {
             Err(error) if error.kind() == ErrorKind::NotFound && tries < CREATE_TRIES => {}
             created => return created.map_err(|e| OperatorError::io("create", pending, e)),
         }
