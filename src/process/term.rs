@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tanist_ha::blob::BlobStore;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, LeaderSession};
 use tanist_ha::failpoint::failpoint;
@@ -47,7 +48,7 @@ use super::sweeping;
 use super::view::{CurrentTerm, TermComponents};
 use super::workers;
 use crate::config::ClusterOptions;
-use crate::dispatcher::{Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
+use crate::dispatcher::{Dispatcher, DispatcherContext, JobStore, RecoveredJobs, StorageUser};
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::refusals::Refusals;
@@ -143,7 +144,7 @@ async fn begin(
     let blobs = services.ha.blobs.as_ref();
     let records = RecordStore::new(
         services.ha.store.clone(),
-        blobs.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation()))),
+        blobs.map(|blobs| Arc::new(of_term(blobs, session))),
         settings::inline_threshold(&services.options),
     )
     .with_max_split(settings::max_graph_size(&services.options));
@@ -151,6 +152,7 @@ async fn begin(
     let store = JobStore::new(records, pipeline.clone(), session.epoch());
     let cache = settings::description_cache(&services.options);
     let store = Arc::new(store.with_description_cache(cache));
+    store.expect_storage(&proven.records).await;
     let plan = if has_jobs(&proven.records) {
         plan
     } else {
@@ -170,6 +172,15 @@ async fn begin(
         standing,
         record,
     })
+}
+
+/// The blob store as this term uses it. What does not survive the loss of a host is on this one, and is not mounted.
+fn of_term(blobs: &BlobStore, session: &LeaderSession) -> BlobStore {
+    let of_cluster = blobs.of_cluster(session.incarnation());
+    match blobs.survives_host() {
+        true => of_cluster.guarded(),
+        false => of_cluster,
+    }
 }
 
 /// Whether there is a job that has not ended, or may not have.
@@ -274,6 +285,9 @@ async fn lead_on(
                 async move { record.forget_older(&*store).await }
             });
             let grace = services.options.ha.blob_orphan_grace;
+            let user = StorageUser::of(session, services.options.ha.cluster_id.as_str());
+            let watching = sweeping::watch_storage(store.clone(), session.clone(), user, grace);
+            let watching = tokio::spawn(watching);
             let sweep = tokio::spawn(sweeping::sweep(store.clone(), session.clone(), grace));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
@@ -310,6 +324,7 @@ async fn lead_on(
                 }
             };
             sweep.abort();
+            watching.abort();
             ended
         }
         Err(error) => Err(error),
@@ -410,16 +425,13 @@ fn start_components(
         reports: services.peers.as_ref().map(|peers| peers.reports.clone()),
     }));
     let pipeline = store.pipeline().clone();
+    let (blobs, storage_trouble) = (store.blobs().cloned(), store.storage_trouble());
     let context = DispatcherContext {
         session: session.clone(),
         store,
         launcher: launcher.clone(),
         resources: resources.clone(),
-        cleaner: settings::cleaner(
-            &options.cleanup,
-            services.sinks.cleaner.clone(),
-            services.ha.blobs.clone(),
-        ),
+        cleaner: settings::cleaner(&options.cleanup, services.sinks.cleaner.clone(), blobs),
         blobs: BlobFetcher::new(services.connector.clone(), options.rpc.ask_timeout),
     };
     let mut dispatcher_options = settings::dispatcher(options);
@@ -430,6 +442,7 @@ fn start_components(
     let dispatcher = Dispatcher::start(dispatcher_options, context, recovered);
     launcher.all_recovered();
     let components = TermComponents {
+        storage_trouble,
         dispatcher,
         resource_manager: resources,
         pipeline,

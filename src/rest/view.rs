@@ -37,6 +37,10 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     fn cache(&self) -> CacheStatus;
     /// What a leader must be allowed in the store and this process is not, in words; `None`: not known.
     fn lacking_permissions(&self) -> Option<Vec<String>>;
+    /// What is wrong with the storage of large objects, if this process leads and knows.
+    fn storage_trouble(&self) -> Option<String> {
+        None
+    }
     /// How this JobManager stands.
     fn role(&self) -> Role;
     /// What it knows of the leader.
@@ -81,6 +85,10 @@ impl ClusterView for JobManagerView {
 
     fn lacking_permissions(&self) -> Option<Vec<String>> {
         self.lacking_permissions()
+    }
+
+    fn storage_trouble(&self) -> Option<String> {
+        self.storage_trouble()
     }
 
     fn role(&self) -> Role {

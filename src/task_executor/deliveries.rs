@@ -188,6 +188,7 @@ impl Core {
             GatewayError::Unreachable { .. }
             | GatewayError::NoAnswer { .. }
             | GatewayError::NotYet(_)
+            | GatewayError::StoreRefused(_)
             | GatewayError::Conflict(_)
             | GatewayError::Incomparable(_)
             | GatewayError::Invalid(_)

@@ -67,6 +67,7 @@ mod jobmanager_watched;
 mod large_graphs;
 mod lives;
 mod lost_host;
+mod lost_mount;
 mod many_jobs;
 mod network_handover;
 mod network_peers;

@@ -82,6 +82,9 @@ pub struct OwnStanding {
     /// What a leader must be allowed in the store and it is not, in words; `null`: it does not know.
     #[serde(default)]
     pub lacking_permissions: Option<Vec<String>>,
+    /// What is wrong with the storage of large objects, said by the leader.
+    #[serde(default)]
+    pub storage_trouble: Option<String>,
 }
 
 /// A warm cache.
@@ -224,6 +227,7 @@ impl OwnStanding {
             wall_clock: wall_clock_ms(),
             cache: (role == Role::Standby).then(|| CacheBody::from(&view.cache())),
             lacking_permissions: view.lacking_permissions(),
+            storage_trouble: view.storage_trouble(),
         }
     }
 }
@@ -235,6 +239,10 @@ impl HaStatusBody {
         accounts: Vec<Result<(OwnStanding, i64), String>>,
     ) -> HaStatusBody {
         let leader = status.leader.leader.as_ref();
+        let troubles = accounts
+            .iter()
+            .filter_map(|account| account.as_ref().ok()?.0.storage_trouble.clone());
+        let troubles: Vec<String> = troubles.collect();
         let body = |(member, account): (&Member, Result<(OwnStanding, i64), String>)| {
             let (own, clock_offset, error) = match account {
                 Ok((own, offset)) => (Some(own), Some(offset), None),
@@ -275,6 +283,7 @@ impl HaStatusBody {
         };
         body.measure_lag();
         body.warnings = warnings(&body);
+        body.warnings.extend(troubles);
         if let Ok(health) = &status.health {
             body.warnings.extend(store_warnings(status.store, health));
         }
