@@ -200,7 +200,7 @@ mod tests {
         former
             .process(texts("word", &["former"]), &mut Output::default())
             .expect("written");
-        sink::cleanup(directory.path(), context(2, 4).job).expect("it has ended");
+        sink::cleanup(directory.path(), context(2, 4).job, "").expect("it has ended");
         // The same job, vertex, subtask and generation.
         let mut next = sink(directory.path());
         next.open().expect("open");
@@ -224,7 +224,7 @@ mod tests {
                 error.to_string().contains("can't be a directory"),
                 "{error}"
             );
-            sink::cleanup(&path, context(0, 1).job).expect("there is nothing");
+            sink::cleanup(&path, context(0, 1).job, "").expect("there is nothing");
         }
         assert_eq!(fs::read_to_string(file).expect("untouched"), "precious");
     }
