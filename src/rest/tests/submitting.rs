@@ -1,7 +1,7 @@
 //! Submissions: what comes as the body, and that a repeated one has the same id and token.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use prost::Message as _;
@@ -9,6 +9,7 @@ use serde_json::json;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::time::Instant;
 
 use super::scripted::{ScriptedDispatcher, Served};
 use crate::gateway::GatewayError;
