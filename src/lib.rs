@@ -27,3 +27,4 @@ pub mod task_executor;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod umask;

@@ -1,6 +1,8 @@
 //! How a cluster is put together: how many processes, on which store, with which settings and failpoints.
 
+use std::io::Write as _;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -192,6 +194,7 @@ impl ClusterBuilder {
         let own = || directory.join("store");
         let store_directory = self.store_directory.clone().unwrap_or_else(own);
         let shared = self.shared_settings(&directory, &store_directory, &cluster_id);
+        let shared = in_files(shared, &directory)?;
         let hosts = if self.on_hosts {
             Some(Hosts::create(
                 &self.store,
@@ -317,6 +320,29 @@ impl ClusterBuilder {
         settings.extend(self.settings.iter().cloned());
         settings
     }
+}
+
+/// Writes passwords into files: a process takes none from its command line.
+fn in_files(
+    settings: Vec<(String, String)>,
+    directory: &Path,
+) -> anyhow::Result<Vec<(String, String)>> {
+    let in_file = |(key, value): (String, String)| {
+        if !key.ends_with("password") {
+            return Ok((key, value));
+        }
+        let path = directory.join(&key);
+        let mut options = std::fs::File::options();
+        let mut file = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)?;
+        writeln!(file, "{value}")?;
+        Ok((format!("{key}-file"), path.to_string_lossy().into_owned()))
+    };
+    settings.into_iter().map(in_file).collect()
 }
 
 fn permits() -> usize {

@@ -20,7 +20,7 @@ const DAMAGE_TRIES: usize = 100;
 /// The names of all items that jobs have in a store, and their results.
 #[derive(Debug, Clone, Default)]
 pub struct StoreDump {
-    /// Names by kind. History is no job's and is not in it.
+    /// Names by kind. Neither history nor the storage is any job's, and they are not in it.
     pub items: BTreeMap<Kind, Vec<Name>>,
     /// The results, by job.
     pub results: BTreeMap<Name, pb::JobResult>,
@@ -30,7 +30,8 @@ impl StoreDump {
     /// Reads everything.
     pub async fn read(store: &dyn CoordinationStore) -> anyhow::Result<StoreDump> {
         let mut dump = StoreDump::default();
-        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::History) {
+        let of_jobs = |kind: &Kind| !matches!(kind, Kind::History | Kind::Storages);
+        for kind in Kind::ALL.into_iter().filter(of_jobs) {
             let mut next = None;
             loop {
                 let page = store.list(kind, next, PAGE).await?;

@@ -40,6 +40,8 @@ impl Cluster {
             let left: Vec<String> = files_below(directory)?
                 .into_iter()
                 .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+                // The storage's own marker stays.
+                .filter(|name| !name.starts_with("storage-"))
                 .filter(|name| !wanted.contains(name) && !is_of_a_term(name, terms))
                 .collect();
             ensure!(left.is_empty(), "blobs are left: {left:?}");

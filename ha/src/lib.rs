@@ -119,6 +119,7 @@ pub mod failpoint;
 pub mod jobs;
 pub mod keys;
 pub mod memory;
+pub mod own_directory;
 pub mod retrieval;
 pub mod retry;
 pub mod store;

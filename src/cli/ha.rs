@@ -7,7 +7,7 @@ use tanist_ha::clock::wall_clock_ms;
 use super::accept;
 use super::args::{GlobalArgs, HaCommand, OutputFormat};
 use super::connect::{Connection, connect};
-use super::output::{Table, answer, answer_json, bytes, duration, say, time};
+use super::output::{Table, answer, answer_json, bytes, duration, field, say, time};
 use super::tell;
 use crate::client::{
     CacheInfo, ClientError, HaStatusInfo, LeaderInfo, MemberInfo, StoreInfo, TermHistory,
@@ -89,7 +89,7 @@ fn optional<T: ToString>(value: Option<T>) -> String {
 fn status_text(status: &HaStatusInfo, now_ms: u64) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
-        writeln!(text, "{name:<13}{value}").expect("writing to a string succeeds");
+        field(&mut text, name, value);
     };
     match &status.leader {
         Some(leader) => {

@@ -7,7 +7,7 @@ use tanist_proto::v1::JobStatus;
 
 use super::args::{GlobalArgs, OutputFormat};
 use super::connect::{Connection, connect};
-use super::output::{Table, answer, answer_json, duration, say, time_if_known};
+use super::output::{Table, answer, answer_json, duration, field, say, time_if_known};
 use super::tell;
 use crate::client::{ClientError, JobClient, JobInfo, JobSummary};
 use crate::config::Configuration;
@@ -131,7 +131,7 @@ fn job_table(jobs: &[JobSummary]) -> String {
 fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
-        writeln!(text, "{name:<13}{value}").expect("writing to a string succeeds");
+        field(&mut text, name, value);
     };
     line("Job", &job.jid.to_string());
     line("Name", &job.name);

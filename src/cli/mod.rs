@@ -30,9 +30,10 @@ mod task_managers;
 use clap::Parser as _;
 
 use crate::client::ClientError;
-use crate::config::{Configuration, LoadOptions, Source};
+use crate::config::{Configuration, LoadOptions, Source, Umask};
 use crate::dataflow::exec::become_child_if_asked;
 use crate::telemetry::{self, ExitCode};
+use crate::umask;
 use args::{Cli, Command, GlobalArgs, JobCommand};
 use output::say;
 
@@ -92,6 +93,7 @@ fn with_runtime(
             return ExitCode::Configuration;
         }
     };
+    umask::restrict(configuration.process().output_umask.map(Umask::bits));
     // People who ask for something want its answer, not a log.
     let level = if is_server || is_asked_for(&configuration, "log.level") {
         configuration.log().level.as_str()

@@ -1,19 +1,27 @@
 //! What is shown: text on standard error, answers on standard output, tables of aligned columns.
+//!
+//! Much of it was sent by others: a cell or the value of a field is on its own lines, and nothing but JSON has control characters.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, ErrorKind, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::telemetry::{Printable, PrintableLines};
 
 /// An answer that was asked for could not be written.
 static IS_ANSWER_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Tells something to the person at the terminal. There is nobody to tell if that fails.
 pub(super) fn say(text: impl Display) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", Paragraph(text.to_string()));
 }
 
 /// Writes what was asked for. Whoever reads it may have seen enough; else see [`is_answer_lost`].
 pub(super) fn answer(text: impl Display) {
+    write_answer(PrintableLines(text));
+}
+
+fn write_answer(text: impl Display) {
     let written = write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush());
     match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -31,7 +39,34 @@ pub(super) fn is_answer_lost() -> bool {
 
 /// Writes a JSON answer.
 pub(super) fn answer_json(value: &serde_json::Value) {
-    answer(format_args!("{value:#}\n"));
+    write_answer(format_args!("{value:#}\n"));
+}
+
+/// Text whose further lines are indented, so that none of them passes for something else that was said.
+struct Paragraph(String);
+
+impl Display for Paragraph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, line) in self.0.lines().enumerate() {
+            let indent = match number {
+                0 => "",
+                _ if line.starts_with("  ") => "\n",
+                _ => "\n  ",
+            };
+            write!(f, "{indent}{}", Printable(line))?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds a line with the name and the value of something. Further lines of the value are indented as its first one is.
+pub(super) fn field(text: &mut String, name: &str, value: &str) {
+    let mut name = name;
+    for line in value.lines().chain(value.is_empty().then_some("")) {
+        let line = Printable(line);
+        writeln!(text, "{name:<13}{line}").expect("writing to a string succeeds");
+        name = "";
+    }
 }
 
 /// Rows under headers, in columns as wide as their widest cell.
@@ -48,7 +83,8 @@ impl Table {
     }
 
     pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.to_vec());
+        let cells = cells.iter().map(|cell| Printable(cell).to_string());
+        self.rows.push(cells.collect());
     }
 }
 
@@ -142,6 +178,22 @@ mod tests {
         table.row(["ä".to_owned(), "1".to_owned()]);
         table.row(["longer".to_owned(), String::new()]);
         assert_eq!(table.to_string(), "NAME    N\nä       1\nlonger\n");
+    }
+
+    #[test]
+    fn a_cell_a_field_and_what_is_said_can_not_pass_for_other_lines() {
+        let sent = "x\nJOB forged\u{1b}[2K";
+        let mut table = Table::new(["NAME"]);
+        table.row([sent.to_owned()]);
+        assert_eq!(table.to_string(), "NAME\nx\\nJOB forged\\u{1b}[2K\n");
+        let mut text = String::new();
+        field(&mut text, "Cause", sent);
+        let indented = " ".repeat(13);
+        let expected = format!("Cause        x\n{indented}JOB forged\\u{{1b}}[2K\n");
+        assert_eq!(text, expected);
+        let said = Paragraph(sent.to_owned()).to_string();
+        assert_eq!(said, "x\n  JOB forged\\u{1b}[2K");
+        assert_eq!(Paragraph("a:\n  - b".to_owned()).to_string(), "a:\n  - b");
     }
 
     #[test]

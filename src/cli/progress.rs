@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use super::jobs::status_name;
 use super::output::{duration, say};
 use crate::client::{Hindrance, JobInfo};
+use crate::telemetry::Printable;
 
 /// What a job waits for at its beginning is not worth telling.
 const PATIENCE_MS: i64 = 1_000;
@@ -38,7 +39,8 @@ impl Progress {
         }
         if self.terminal {
             let line = status_line(job);
-            let _ = write!(io::stderr(), "\r\x1b[2K{line}").and_then(|()| io::stderr().flush());
+            let _ = write!(io::stderr(), "\r\x1b[2K{}", Printable(&line))
+                .and_then(|()| io::stderr().flush());
             self.shown = line;
         } else if self.shown != change {
             say(&change);

@@ -15,6 +15,11 @@ pub enum Source {
         /// The line of the value.
         line: u64,
     },
+    /// The content of a file that has this value alone.
+    SecretFile {
+        /// The file.
+        path: PathBuf,
+    },
     /// An environment variable.
     Environment {
         /// Its name.
@@ -29,6 +34,7 @@ impl fmt::Display for Source {
         match self {
             Source::Default => f.write_str("default"),
             Source::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Source::SecretFile { path } => write!(f, "the content of {}", path.display()),
             Source::Environment { variable } => write!(f, "environment {variable}"),
             Source::Flag => f.write_str("-D"),
         }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{Problem, Source};
 use super::file;
+use super::secrets;
 use super::table::{ELSEWHERE, ELSEWHERE_BELOW, ENVIRONMENT_PREFIX, OPTIONS, OptionSpec, find};
 use super::value::nearest;
 use super::values::Values;
@@ -43,9 +44,11 @@ pub(super) fn load(load: LoadOptions) -> Loaded {
     if let Some(path) = &file {
         gathered.file(path);
     }
+    let credentials = secrets::credentials_directory(&load.environment);
     gathered.environment(load.environment);
     gathered.flags(load.overrides);
-    let (values, problems) = gathered.check();
+    let (mut values, mut problems) = gathered.check();
+    problems.extend(secrets::read(&mut values, credentials.as_deref()));
     Loaded {
         file,
         values,
@@ -106,6 +109,16 @@ impl Gathered {
                 });
                 continue;
             }
+            if spec.secret
+                && let Err(open) = secrets::check_closed(path)
+            {
+                let message = format!("`{}` is in the file {}, {open}", spec.key, path.display());
+                self.problems.push(Problem {
+                    keys: vec![entry.key],
+                    message,
+                });
+                continue;
+            }
             self.winning.insert(spec.key, (entry.text, at(entry.line)));
         }
     }
@@ -158,6 +171,17 @@ impl Gathered {
                 continue;
             };
             match find(key.trim()) {
+                Some(spec) if spec.secret => {
+                    let message = format!(
+                        "`-D {}` is refused: every user of this host can read it in the list of processes. {}",
+                        spec.key,
+                        secrets::advice(spec.key)
+                    );
+                    self.problems.push(Problem {
+                        keys: vec![spec.key.to_owned()],
+                        message,
+                    });
+                }
                 Some(spec) => {
                     self.winning
                         .insert(spec.key, (value.trim().to_owned(), Source::Flag));

@@ -19,7 +19,9 @@ mod memory;
 mod memory_tests;
 mod options;
 mod reference;
+mod secrets;
 mod table;
+mod umask;
 mod value;
 mod values;
 
@@ -40,6 +42,7 @@ pub use options::{
 };
 pub use reference::reference;
 pub use table::{DefaultValue, OPTIONS, OptionSpec, find};
+pub use umask::Umask;
 pub use value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
     LoadBalanceMode, LocalUsers, LogFormat, LogLevel, MemorySize, RestartStrategyType, Secret,
@@ -246,8 +249,10 @@ impl Configuration {
     /// The options that somebody set, as environment variables with which another process has the same configuration. Secrets
     /// are not masked: for a process's environment, and for nothing else.
     pub fn environment(&self) -> Vec<(String, String)> {
-        let variable = |spec: &OptionSpec| {
-            let text = self.values.text(spec.key)?;
+        let variable = |spec: &'static OptionSpec| {
+            // What is read from a file is read from there by the other process as well.
+            let is_read = matches!(self.values.setting(spec).source, Source::SecretFile { .. });
+            let text = self.values.text(spec.key).filter(|_| !is_read)?;
             Some((spec.environment_variable(), text.to_owned()))
         };
         OPTIONS.iter().filter_map(variable).collect()

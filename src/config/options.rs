@@ -13,6 +13,7 @@ use super::address::{AllowedHosts, Host, HostPort, PortRange, StorageLocation};
 use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::memory::{MemoryContradiction, MemoryOptions};
+use super::umask::Umask;
 use super::value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, LoadBalanceMode, LocalUsers,
     LogFormat, LogLevel, MemorySize, Secret, WorkerDriver,
@@ -439,6 +440,8 @@ pub struct ProcessOptions {
     pub shutdown_timeout: Duration,
     /// Where it makes control groups.
     pub control_groups: ControlGroupsOption,
+    /// The mask of the files that jobs write; none: the one with which the process was started.
+    pub output_umask: Option<Umask>,
 }
 
 /// The log.

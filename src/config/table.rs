@@ -16,6 +16,7 @@ use super::address::{
 };
 use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
+use super::umask::Umask;
 use super::value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
     LoadBalanceMode, LocalUsers, LogFormat, LogLevel, MemorySize, OptionValue, RestartStrategyType,
@@ -141,7 +142,9 @@ options! {
         ZK_USER: String = "high-availability.zookeeper.auth.user", Unset,
             "The user for digest authentication; the cluster's nodes are then closed to all others.";
         ZK_PASSWORD: Secret = "high-availability.zookeeper.auth.password", Unset,
-            "That user's password.";
+            "That user's password. Refused after `-D`, which every user of the host can read.";
+        ZK_PASSWORD_FILE: PathBuf = "high-availability.zookeeper.auth.password-file", Derived("the systemd credential `tanist.zookeeper-password`, where the process is given one"),
+            "A file with that user's password instead, which other users can't read. A line's end after it is left out.";
         ETCD_ENDPOINTS: EtcdEndpoints = "high-availability.etcd.endpoints", Unset,
             "The etcd servers. Needed with `etcd`; the port is 2379 where none is given.";
         ETCD_ROOT: RootPath = "high-availability.etcd.path.root", Value("/tanist"),
@@ -149,7 +152,9 @@ options! {
         ETCD_USER: String = "high-availability.etcd.user", Unset,
             "The etcd user, if authentication is on.";
         ETCD_PASSWORD: Secret = "high-availability.etcd.password", Unset,
-            "That user's password.";
+            "That user's password. Refused after `-D`, which every user of the host can read.";
+        ETCD_PASSWORD_FILE: PathBuf = "high-availability.etcd.password-file", Derived("the systemd credential `tanist.etcd-password`, where the process is given one"),
+            "A file with that user's password instead, which other users can't read. A line's end after it is left out.";
         ETCD_LEASE_TTL: Duration = "high-availability.etcd.lease-ttl", Value("5 s"),
             "After how much silence etcd drops a process's lease. Whole seconds; etcd grants 2 s at the least by default.";
         ETCD_REQUEST_TIMEOUT: Duration = "high-availability.etcd.request-timeout", Derived("half of the lease's time to live"),
@@ -374,8 +379,10 @@ options! {
     "Process" {
         TMP_DIRS: Vec<PathBuf> = "io.tmp.dirs", Derived("`$TMPDIR` or `/tmp`"),
             "Directories for files that needn't outlive the process.";
-        WORKING_DIR: PathBuf = "process.working-dir", Derived("`tanist` in the first of `io.tmp.dirs`"),
-            "The directory in which each process has its own for local files.";
+        WORKING_DIR: PathBuf = "process.working-dir", Derived("`tanist-` and the user's id in the first of `io.tmp.dirs`"),
+            "The directory in which each process has its own for local files. Nobody else may write to it.";
+        OUTPUT_UMASK: Umask = "process.output-umask", Derived("the one with which the process was started"),
+            "The file mode creation mask, in octal as `022`, of what file sinks and the programs of jobs write. What a process keeps for itself is closed to other users.";
         CONTROL_GROUPS: ControlGroupsOption = "process.control-groups", Value("off"),
             "Under which control group (version 2) the process makes one for each program of a task and each TaskManager that it starts, which holds these to their limits. `auto`: its own, where that is delegated to it; else it says why not, and limits of programs are held per process. A path: that one; where it can't be used TaskManagers do not start.";
         SHUTDOWN_TIMEOUT: Duration = "process.shutdown-timeout", Value("30 s"),

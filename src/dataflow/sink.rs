@@ -1,6 +1,6 @@
 //! How a file sink's output becomes visible, exactly once, and how its leftovers go.
 //!
-//! A task writes `<path>/.tanist/<job>/<vertex>-<subtask>-<generation>-<random>.pending`, makes it durable and reports a
+//! A task writes `<path>/.tanist/<job>-<run>/<vertex>-<subtask>-<generation>-<random>.pending`, makes it durable and reports a
 //! [`Committable`]. Who has recorded that all of the job's tasks finished calls [`commit`], as often as it likes: a part is
 //! renamed into its place once and never over another file. [`cleanup`] removes what no commit took, of any generation.
 //! All functions block.
@@ -13,6 +13,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -109,7 +110,7 @@ impl PartNames {
         let directory = PathBuf::from(path);
         let pending = directory
             .join(PENDING_DIRECTORY)
-            .join(job.to_string())
+            .join(run_directory(*job, &graph.run))
             .join(format!(
                 "{vertex}-{subtask}-{generation}-{:016x}.pending",
                 rand::random::<u64>()
@@ -124,6 +125,15 @@ impl PartNames {
             pending,
             visible,
         }
+    }
+}
+
+/// The name of the directory of a run's pending files: what a leader removes that stood still until the id was used again must not be the
+/// next run's.
+fn run_directory(job: JobId, run: &str) -> String {
+    match run {
+        "" => job.to_string(),
+        run => format!("{job}-{run}"),
     }
 }
 
@@ -194,6 +204,7 @@ pub fn commit_while(
         // In this order: whoever commits the same output at the same moment (a leader that does not know that it is deposed) makes
         // it visible and takes the pending file away at once.
         match (exists(&visible)?, exists(&pending)?) {
+            (true, true) if are_one_file(&pending, &visible) => remove_second_name(&pending)?,
             (true, true) => return Err(SinkError::Occupied { path: visible }),
             (true, false) => {}
             (false, true) => waiting.extend(pending.parent().map(Path::to_owned)),
@@ -250,14 +261,55 @@ fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
         Err(error) => return Err(SinkError::io("move to", visible, error.into())),
     }
     match (exists(visible)?, exists(pending)?) {
-        (false, true) => {
-            fs::rename(pending, visible).map_err(|e| SinkError::io("move to", visible, e))
-        }
+        (false, true) => publish_by_a_link(pending, visible),
+        (true, true) if are_one_file(pending, visible) => remove_second_name(pending),
         (true, true) => Err(SinkError::Occupied {
             path: visible.to_owned(),
         }),
         (true, false) => Ok(()),
         (false, false) => was_taken(pending, visible),
+    }
+}
+
+/// Makes a file visible where no rename spares what is there: a link never replaces anything, however long ago it was looked whether there
+/// is something. Whoever is stopped in between leaves both names of one file, and the second one goes with the next commit.
+fn publish_by_a_link(pending: &Path, visible: &Path) -> Result<(), SinkError> {
+    match fs::hard_link(pending, visible) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            if !is_in_the_way(pending, visible)? {
+                return Ok(());
+            }
+            return Err(SinkError::Occupied {
+                path: visible.to_owned(),
+            });
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return match exists(visible)? {
+                true => Ok(()),
+                false => was_taken(pending, visible),
+            };
+        }
+        Err(error) => return Err(SinkError::io("link to", visible, error)),
+    }
+    remove_second_name(pending)
+}
+
+fn remove_second_name(pending: &Path) -> Result<(), SinkError> {
+    match fs::remove_file(pending) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(SinkError::io("remove", pending, error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Whether both names are of one file: a commit by a link was stopped before it took the first one away.
+fn are_one_file(pending: &Path, visible: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    match (identity(pending), identity(visible)) {
+        (Ok(pending), Ok(visible)) => pending == visible,
+        _ => false,
     }
 }
 
@@ -283,7 +335,7 @@ fn was_taken(pending: &Path, visible: &Path) -> Result<(), SinkError> {
 
 /// Whether what is visible is another run's. Looked at in this order, as in [`commit_while`].
 fn is_in_the_way(pending: &Path, visible: &Path) -> Result<bool, SinkError> {
-    Ok(exists(visible)? && exists(pending)?)
+    Ok(exists(visible)? && exists(pending)? && !are_one_file(pending, visible))
 }
 
 fn exists(path: &Path) -> Result<bool, SinkError> {
@@ -299,11 +351,12 @@ pub fn has_pending(directory: &Path) -> Result<bool, SinkError> {
     }
 }
 
-/// Removes all pending files of a job from an output directory. Idempotent. A directory that is not there has none: mostly no task has
+/// Removes all pending files of a run of a job from an output directory, however late: another run under the same id has them elsewhere.
+/// Idempotent. A directory that is not there has none: mostly no task has
 /// made it. One that comes back later is looked at once more when the job's result is forgotten.
-pub fn cleanup(directory: &Path, job: JobId) -> Result<(), SinkError> {
+pub fn cleanup(directory: &Path, job: JobId, run: &str) -> Result<(), SinkError> {
     let ours = directory.join(PENDING_DIRECTORY);
-    let pending = ours.join(job.to_string());
+    let pending = ours.join(run_directory(job, run));
     match fs::remove_dir_all(&pending) {
         Ok(()) => {}
         Err(error) if is_missing(&error) => {}
@@ -364,7 +417,7 @@ mod tests {
         commit(&parts[..1]).expect("first half");
         commit(&parts).expect("all");
         commit(&parts).expect("again");
-        cleanup(directory.path(), job).expect("cleaned up");
+        cleanup(directory.path(), job, "").expect("cleaned up");
         commit(&parts).expect("after the cleanup");
         assert_eq!(
             fs::read_to_string(directory.path().join("part-1")).expect("part"),
@@ -395,6 +448,40 @@ mod tests {
         assert_eq!(
             fs::read_to_string(&part.final_path).expect("part"),
             "precious"
+        );
+    }
+
+    /// It had looked, and was stopped; another run's output came meanwhile.
+    #[test]
+    fn where_renames_replace_files_a_leader_that_stood_still_overwrites_nothing() {
+        let directory = tempfile::tempdir().expect("directory");
+        let part = pending(directory.path(), JobId::from_bits(1), "part-0");
+        let (from, to) = (Path::new(&part.pending_path), Path::new(&part.final_path));
+        fs::write(to, "precious").expect("written");
+        let error = publish_by_a_link(from, to).expect_err("in the way");
+        assert!(matches!(error, SinkError::Occupied { .. }), "{error}");
+        assert_eq!(fs::read_to_string(to).expect("part"), "precious");
+        // The successor has done it.
+        fs::remove_file(to).expect("taken away");
+        commit(std::slice::from_ref(&part)).expect("committed");
+        publish_by_a_link(from, to).expect("it is there");
+        assert_eq!(fs::read_to_string(to).expect("part"), "part-0");
+        // And somebody has taken it since.
+        fs::remove_file(to).expect("taken away");
+        publish_by_a_link(from, to).expect("it was there");
+        assert!(!to.exists());
+    }
+
+    #[test]
+    fn where_a_link_made_it_visible_a_crash_before_the_rest_is_no_other_runs_output() {
+        let directory = tempfile::tempdir().expect("directory");
+        let part = pending(directory.path(), JobId::from_bits(1), "part-0");
+        fs::hard_link(&part.pending_path, &part.final_path).expect("a crash after it");
+        commit(std::slice::from_ref(&part)).expect("resumed");
+        assert!(!Path::new(&part.pending_path).exists());
+        assert_eq!(
+            fs::read_to_string(&part.final_path).expect("part"),
+            "part-0"
         );
     }
 
@@ -460,16 +547,16 @@ mod tests {
         pending(directory.path(), ours, "part-0");
         let kept = pending(directory.path(), theirs, "part-0");
         assert!(has_pending(directory.path()).expect("readable"));
-        cleanup(directory.path(), ours).expect("cleaned up");
-        cleanup(directory.path(), ours).expect("again");
+        cleanup(directory.path(), ours, "").expect("cleaned up");
+        cleanup(directory.path(), ours, "").expect("again");
         assert!(Path::new(&kept.pending_path).exists());
-        cleanup(directory.path(), theirs).expect("cleaned up");
+        cleanup(directory.path(), theirs, "").expect("cleaned up");
         assert_eq!(
             fs::read_dir(directory.path()).expect("directory").count(),
             0
         );
         assert!(!has_pending(directory.path()).expect("readable"));
-        cleanup(&directory.path().join("missing"), ours).expect("nothing there");
+        cleanup(&directory.path().join("missing"), ours, "").expect("nothing there");
     }
 
     #[test]
@@ -479,9 +566,9 @@ mod tests {
         let job = JobId::from_bits(1);
         pending(&directory, job, "part-0");
         fs::rename(&directory, &away).expect("away");
-        cleanup(&directory, job).expect("nothing is there");
+        cleanup(&directory, job, "").expect("nothing is there");
         fs::rename(&away, &directory).expect("back");
-        cleanup(&directory, job).expect("cleaned up");
+        cleanup(&directory, job, "").expect("cleaned up");
         assert_eq!(fs::read_dir(&directory).expect("directory").count(), 0);
     }
 
@@ -493,5 +580,34 @@ mod tests {
         check_output(directory.path()).expect("free");
         fs::write(directory.path().join("part-7"), "").expect("written");
         assert!(check_output(directory.path()).is_err());
+    }
+
+    /// It was stopped before it removed anything, and its successor has forgotten the job since.
+    #[test]
+    fn a_late_cleanup_leaves_what_another_run_under_the_same_id_writes() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let names = |run: &str| {
+            let context = crate::dataflow::operator::testing::context(0, 1);
+            let graph = JobGraph {
+                run: run.to_owned(),
+                ..(*context.graph).clone()
+            };
+            let context = OperatorContext {
+                graph: std::sync::Arc::new(graph),
+                job,
+                ..context
+            };
+            PartNames::of(&directory.path().to_string_lossy(), &context).pending
+        };
+        let (first, second) = (names("a"), names("b"));
+        for pending in [&first, &second] {
+            fs::create_dir_all(pending.parent().expect("a directory")).expect("made");
+            fs::write(pending, "").expect("written");
+        }
+        cleanup(directory.path(), job, "a").expect("cleaned up");
+        assert!(!first.exists() && second.exists());
+        cleanup(directory.path(), job, "b").expect("cleaned up");
+        assert!(!directory.path().join(PENDING_DIRECTORY).exists());
     }
 }

@@ -138,7 +138,7 @@ impl ResourceRequirementsGateway for Surroundings {
 
 #[async_trait]
 impl SinkCleaner for Surroundings {
-    async fn clean(&self, directory: &str, _job: JobId) -> Result<(), String> {
+    async fn clean(&self, directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
         let mut failing = lock(&self.failing_cleanups);
         if *failing > 0 {
             *failing -= 1;

@@ -24,12 +24,12 @@ const LOOKS_AT_ONCE: usize = 16;
 /// So long the removal of one thing may give no answer before the try counts as failed.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Removes a job's pending files from a sink's directory.
+/// Removes the pending files of a run of a job from a sink's directory, and none of another run under the same id.
 #[async_trait]
 pub trait SinkCleaner: Send + Sync + fmt::Debug + 'static {
     /// Idempotent. The error says what could not be removed. Whoever drops it waits no longer, and nothing is removed afterwards that it
     /// had not begun to remove.
-    async fn clean(&self, directory: &str, job: JobId) -> Result<(), String>;
+    async fn clean(&self, directory: &str, job: JobId, run: &str) -> Result<(), String>;
 }
 
 enum Look {
@@ -124,7 +124,8 @@ impl Cleaner {
 
     async fn try_once(&self, job: JobId, remove: &pb::Cleanup) -> Result<(), String> {
         for directory in &remove.sink_directories {
-            answered(directory, self.sinks.clean(directory, job)).await?;
+            let cleaning = self.sinks.clean(directory, job, &remove.run);
+            answered(directory, cleaning).await?;
         }
         let named = remove.blobs.iter().map(|name| name.parse::<Name>());
         let named = named.collect::<Result<Vec<Name>, _>>();
@@ -167,7 +168,7 @@ mod tests {
 
     #[async_trait]
     impl SinkCleaner for Hanging {
-        async fn clean(&self, _directory: &str, _job: JobId) -> Result<(), String> {
+        async fn clean(&self, _directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
             std::future::pending().await
         }
     }
@@ -179,7 +180,7 @@ mod tests {
 
     #[async_trait]
     impl SinkCleaner for Failing {
-        async fn clean(&self, _directory: &str, _job: JobId) -> Result<(), String> {
+        async fn clean(&self, _directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
             self.tries.fetch_add(1, Ordering::Relaxed);
             Err("no permission".to_owned())
         }

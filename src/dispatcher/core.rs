@@ -171,8 +171,7 @@ pub fn admit(submission: &Submission, known: Known<'_>, now: &Times) -> GatewayR
         Known::Persisting(key) if same(key) => Ok(Admission::Join),
         Known::Persisting(_) => Ok(Admission::Undecided),
         Known::Accepted(key) if same(key) => Ok(Admission::Repeated),
-        // Whoever asks for the same graph under the same id asks for its result.
-        Known::Ended { key, dirty } if key.digest == submission.key.digest => Ok(if dirty {
+        Known::Ended { key, dirty } if same(key) => Ok(if dirty {
             Admission::RepeatedWhenClean
         } else {
             Admission::Repeated
@@ -213,9 +212,7 @@ pub fn first_state(submission: &Submission, now_ms: u64) -> pb::JobState {
         submitted_at_ms: now_ms,
         submission_token: submission.key.token.clone(),
         graph_digest: submission.key.digest.clone(),
-        sinks: Some(pb::SinkDirectories {
-            paths: sink_directories(&submission.graph),
-        }),
+        sinks: Some(sink_directories(&submission.graph)),
         ..pb::JobState::default()
     }
 }
@@ -286,22 +283,29 @@ mod tests {
     }
 
     #[test]
-    fn the_same_graph_under_the_id_of_an_ended_job_gets_its_result_and_another_one_is_refused() {
-        let (first, later, other) = (submission("t", 1), submission("u", 1), submission("u", 2));
+    fn a_repeated_submission_of_an_ended_job_gets_its_result_and_another_one_is_refused_as_before()
+    {
+        let (first, later, other) = (submission("t", 1), submission("u", 1), submission("t", 2));
         let ended = |dirty| Known::Ended {
             key: &first.key,
             dirty,
         };
-        for asked in [&first, &later] {
-            assert_eq!(
-                admit(asked, ended(false), &at(500)),
-                Ok(Admission::Repeated)
-            );
-            let waits = admit(asked, ended(true), &at(500));
-            assert_eq!(waits, Ok(Admission::RepeatedWhenClean));
+        assert_eq!(
+            admit(&first, ended(false), &at(500)),
+            Ok(Admission::Repeated)
+        );
+        let waits = admit(&first, ended(true), &at(500));
+        assert_eq!(waits, Ok(Admission::RepeatedWhenClean));
+        // The id and the token tell, whether the job has ended or not.
+        for asked in [&later, &other] {
+            for known in [ended(true), ended(false), Known::Accepted(&first.key)] {
+                let refusal = admit(asked, known, &at(50));
+                assert!(
+                    matches!(refusal, Err(GatewayError::Conflict(_))),
+                    "{refusal:?}"
+                );
+            }
         }
-        let refusal = admit(&other, ended(true), &at(50));
-        assert!(matches!(refusal, Err(GatewayError::Conflict(_))));
     }
 
     #[test]

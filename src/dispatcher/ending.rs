@@ -104,6 +104,7 @@ impl DispatcherActor {
                 parts: Vec::new(),
                 uploads: Vec::new(),
                 sink_directories: remove.sink_directories.clone(),
+                run: remove.run.clone(),
             }),
             ..(**result).clone()
         };

@@ -274,12 +274,14 @@ fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Subm
         return Err(GatewayError::Invalid(text.to_owned()));
     }
     let deadline = Deadline::of(&request);
-    let graph = request
+    let mut graph = request
         .graph
         .ok_or_else(|| GatewayError::Invalid("the submission has no job graph".to_owned()))?;
     let job = job_of(&graph.job_id)?;
     let flaw = flaw(&graph, max_uploaded);
     let digest = artifact::digest(&graph);
+    // With the same id, token and graph there may be another run, once the result of this one is forgotten.
+    graph.run = format!("{:016x}", rand::random::<u64>());
     let key = SubmissionKey {
         token: request.submission_token,
         digest,

@@ -24,6 +24,7 @@ use tracing::warn;
 use super::descriptions::DescriptionCache;
 use super::out_of_reach::READ_AT_ONCE;
 use super::parts::KnownParts;
+use super::storage::Storage;
 use super::sweep::Holdings;
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
@@ -67,16 +68,15 @@ impl From<CommitError> for JobStoreError {
 impl From<JobStoreError> for GatewayError {
     fn from(error: JobStoreError) -> GatewayError {
         match &error {
-            JobStoreError::NotWritten | JobStoreError::OutOfSpace(_) => {
-                GatewayError::NotYet(error.to_string())
-            }
+            JobStoreError::NotWritten => GatewayError::NotYet(error.to_string()),
+            JobStoreError::OutOfSpace(_) => GatewayError::StoreRefused(error.to_string()),
             JobStoreError::Unknown => GatewayError::Unknown(error.to_string()),
             JobStoreError::Refused(Error::TooLarge { .. }) | JobStoreError::NotUploaded(_) => {
                 GatewayError::Invalid(error.to_string())
             }
             // The blob store gave no answer, or denies it at present: nothing was written.
             JobStoreError::Refused(cause) if may_pass(cause) => {
-                GatewayError::NotYet(error.to_string())
+                GatewayError::StoreRefused(error.to_string())
             }
             JobStoreError::Refused(_) => GatewayError::Internal(error.to_string()),
         }
@@ -99,6 +99,7 @@ pub struct JobStore {
     needed_format: AtomicU16,
     /// How many records that were out of reach may be read at present.
     pub(super) late_reads: Semaphore,
+    pub(super) storage: Storage,
 }
 
 /// How much memory descriptions of ended jobs may take, unless it is said otherwise.
@@ -106,7 +107,7 @@ const DEFAULT_CACHE: usize = 50 << 20;
 
 impl JobStore {
     /// What a term needs to recover its jobs.
-    pub const KINDS: [Kind; 7] = [
+    pub const KINDS: [Kind; 8] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
@@ -114,6 +115,7 @@ impl JobStore {
         Kind::Doomed,
         Kind::Applications,
         Kind::Workers,
+        Kind::Storages,
     ];
 
     /// The jobs of the term whose pipeline this is.
@@ -128,6 +130,7 @@ impl JobStore {
             holdings: Mutex::default(),
             needed_format: AtomicU16::new(0),
             late_reads: Semaphore::new(READ_AT_ONCE),
+            storage: Storage::default(),
         }
     }
 

@@ -60,6 +60,7 @@ mod retention;
 mod retention_tests;
 #[cfg(test)]
 mod scripted;
+mod storage;
 #[cfg(test)]
 mod store_trouble_tests;
 mod submissions;
@@ -80,3 +81,4 @@ pub use handle::DispatcherHandle;
 pub use job_store::{JobStore, JobStoreError};
 pub use options::DispatcherOptions;
 pub use recovery::{Caution, RecoveredJob, RecoveredJobs};
+pub use storage::StorageUser;

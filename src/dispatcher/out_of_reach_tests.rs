@@ -195,7 +195,10 @@ async fn a_job_out_of_reach_can_be_cancelled_where_its_state_says_what_it_leaves
     let a = place.lead(&cluster, "a").await;
     put(&a, JOB, false, |state| {
         let paths = vec!["/out".to_owned()];
-        state.sinks = Some(pb::SinkDirectories { paths });
+        state.sinks = Some(pb::SinkDirectories {
+            paths,
+            ..pb::SinkDirectories::default()
+        });
     })
     .await;
     kill(&a).await;

@@ -40,7 +40,7 @@ pub(super) struct Fault {
     pub(super) quarantine: pb::Quarantine,
     pub(super) state: pb::JobState,
     /// None: the graph was not read. The state may know them.
-    pub(super) sink_directories: Option<Vec<String>>,
+    pub(super) sink_directories: Option<pb::SinkDirectories>,
 }
 
 /// A job that can be led.
@@ -51,11 +51,13 @@ pub(super) struct Sound {
 }
 
 /// Where the sinks of a graph write, for whoever cleans up after it.
-pub(super) fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
+pub(super) fn sink_directories(graph: &pb::JobGraph) -> pb::SinkDirectories {
     let directories = sink::directories(graph).into_iter();
-    directories
-        .map(|it| it.to_string_lossy().into_owned())
-        .collect()
+    let paths = directories.map(|it| it.to_string_lossy().into_owned());
+    pb::SinkDirectories {
+        paths: paths.collect(),
+        run: graph.run.clone(),
+    }
 }
 
 impl DispatcherActor {

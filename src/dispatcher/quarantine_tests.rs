@@ -363,6 +363,7 @@ async fn leader_of_a_finished_job_that_is_set_aside() -> Leader {
         }),
         sinks: Some(pb::SinkDirectories {
             paths: vec!["/out".to_owned()],
+            ..pb::SinkDirectories::default()
         }),
         regions: with_ends([finished; 2]).regions,
         terminal: with_ends([finished; 2]).terminal,

@@ -18,7 +18,7 @@ pub(super) struct Quarantined {
     pub(super) name: String,
     pub(super) submitted_at_ms: u64,
     /// None: what it wrote is not known.
-    pub(super) sink_directories: Option<Vec<String>>,
+    pub(super) sink_directories: Option<pb::SinkDirectories>,
     /// There is a result, only that it can't be read.
     pub(super) has_ended: bool,
     /// All its tasks have finished, and nobody wanted it to end otherwise: what they wrote may be visible, or a part of it.
@@ -68,12 +68,12 @@ impl Quarantined {
     pub(super) fn of(
         state: &mut pb::JobState,
         quarantine: pb::Quarantine,
-        sink_directories: Option<Vec<String>>,
+        sink_directories: Option<pb::SinkDirectories>,
     ) -> Quarantined {
         let has_finished = has_finished(state);
         let was_never_placed = was_never_placed(state);
         let told = Told::of(state);
-        let of_state = state.sinks.take().map(|it| it.paths);
+        let of_state = state.sinks.take();
         Quarantined {
             key: state_key(state),
             name: state.name.clone(),
@@ -157,6 +157,7 @@ impl Quarantined {
             status,
             ..event(pb::JobEventKind::Status, epoch, now_ms)
         });
+        let sinks = self.sink_directories.clone().unwrap_or_default();
         pb::JobResult {
             job_id: details.job_id.clone(),
             name: self.name.clone(),
@@ -166,7 +167,8 @@ impl Quarantined {
             ended_at_ms: now_ms,
             dirty: true,
             remove: Some(pb::Cleanup {
-                sink_directories: self.sink_directories.clone().unwrap_or_default(),
+                sink_directories: sinks.paths,
+                run: sinks.run,
                 ..pb::Cleanup::default()
             }),
             submission_token: self.key.token.clone(),

@@ -181,7 +181,7 @@ impl ResourceRequirementsGateway for World {
 
 #[async_trait]
 impl SinkCleaner for World {
-    async fn clean(&self, directory: &str, _job: JobId) -> Result<(), String> {
+    async fn clean(&self, directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
         if lock(&self.hanging).iter().any(|it| it == directory) {
             std::future::pending::<()>().await;
         }

@@ -26,6 +26,7 @@ fn suspect_of(
         wanted: wanted.into(),
         sinks: sinks.map(|path| pb::SinkDirectories {
             paths: vec![path.to_owned()],
+            ..pb::SinkDirectories::default()
         }),
         events: vec![pb::JobEvent {
             kind: pb::JobEventKind::Restart.into(),

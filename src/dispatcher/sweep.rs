@@ -16,6 +16,7 @@
 //! | a submission names an upload that is gone | it looks for every piece before it is written, and is refused |
 //! | a graph or result can't be read | which objects are its own is not known: those of that job are kept |
 //! | another cluster keeps its objects in the same place | names say of which cluster they are |
+//! | a cluster with a copy of this store does | the marker says so, and nothing is deleted (`storage.rs`) |
 //!
 //! `blob.orphan-grace` is for those who submit, not for safety: so long an upload may wait for its submission.
 
@@ -94,11 +95,15 @@ impl Holdings {
 
 impl JobStore {
     /// Deletes objects that nothing points to and what ended processes were writing, if they are older than `grace`. How many objects
-    /// it were.
-    pub async fn sweep(&self, grace: Duration) -> Result<usize, JobStoreError> {
+    /// it were. Nothing where the storage is not this cluster's alone, for `settled` at least.
+    pub async fn sweep(&self, grace: Duration, settled: Duration) -> Result<usize, JobStoreError> {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
         };
+        if !self.may_sweep(settled).await? {
+            debug!("nothing is swept: the storage is not known to be this cluster's alone");
+            return Ok(0);
+        }
         let swept = self.sweep_objects(grace).await;
         let unfinished = blobs.remove_unfinished(grace).await;
         if let Ok(files) =

@@ -76,9 +76,16 @@ async fn only_what_nothing_points_to_is_removed_and_only_of_this_cluster() {
     let of_this_term = of_this_term.expect("put").name;
     let of_strangers = blobs.put(&other, Epoch::new(0), bytes).await;
     let of_strangers = of_strangers.expect("put").name;
-    let swept = a.store.sweep(Duration::from_secs(3600)).await;
+    let swept = a
+        .store
+        .sweep(Duration::from_secs(3600), Duration::ZERO)
+        .await;
     assert_eq!(swept.expect("swept"), 0, "all are young");
-    let swept = a.store.sweep(Duration::ZERO).await.expect("swept");
+    let swept = a
+        .store
+        .sweep(Duration::ZERO, Duration::ZERO)
+        .await
+        .expect("swept");
     assert_eq!(swept, 2);
     let left = there(&blobs).await;
     for kept in [of_running, of_this_term, of_strangers] {
@@ -103,7 +110,7 @@ async fn an_object_that_can_not_be_removed_holds_no_other_one_up() {
         a.store.lock_holdings().doom(name.clone());
     }
     let found_later = uploaded(&a, OTHER).await;
-    let refused = a.store.sweep(Duration::ZERO).await;
+    let refused = a.store.sweep(Duration::ZERO, Duration::ZERO).await;
     assert!(
         matches!(refused, Err(JobStoreError::Refused(_))),
         "{refused:?}"
@@ -125,7 +132,7 @@ async fn a_deposed_leader_sweeps_nothing() {
     let upload = uploaded(&a, OTHER).await;
     cluster.expire(&a.process);
     let _b = leader(&cluster, "b", &blobs).await;
-    let refused = a.store.sweep(Duration::ZERO).await;
+    let refused = a.store.sweep(Duration::ZERO, Duration::ZERO).await;
     assert!(
         matches!(
             refused,
@@ -154,7 +161,7 @@ async fn what_a_predecessor_doomed_is_known_and_goes() {
     let b = leader(&cluster, "b", &blobs).await;
     assert!(b.store.lock_holdings().is_doomed(&upload));
     b.store
-        .sweep(Duration::from_secs(3600))
+        .sweep(Duration::from_secs(3600), Duration::ZERO)
         .await
         .expect("swept");
     assert!(there(&blobs).await.is_empty());
@@ -176,12 +183,21 @@ async fn what_was_uploaded_stays_as_long_as_its_job_and_goes_with_it() {
     cluster.partition(&a.process);
     cluster.expire(&a.process);
     let b = leader(&cluster, "b", &blobs).await;
-    assert_eq!(b.store.sweep(Duration::ZERO).await.expect("swept"), 0);
+    assert_eq!(
+        b.store
+            .sweep(Duration::ZERO, Duration::ZERO)
+            .await
+            .expect("swept"),
+        0
+    );
     assert_eq!(there(&blobs).await.len(), 2, "both are of a job that runs");
     b.end_last(End::Result(Box::new(result_of(JOB))));
     b.wait_for(JOB, pb::JobStatus::Finished).await;
     for _ in 0..1000 {
-        b.store.sweep(Duration::ZERO).await.expect("swept");
+        b.store
+            .sweep(Duration::ZERO, Duration::ZERO)
+            .await
+            .expect("swept");
         if there(&blobs).await.is_empty() {
             return;
         }
@@ -202,14 +218,20 @@ async fn a_submission_that_names_an_upload_which_is_gone_or_about_to_go_is_refus
     assert!(doomed.to_string().contains("too long ago"), "{doomed}");
     assert!(matches!(doomed, GatewayError::Invalid(_)));
     a.store
-        .sweep(Duration::from_secs(3600))
+        .sweep(Duration::from_secs(3600), Duration::ZERO)
         .await
         .expect("swept");
     let gone = submit_with(&a, &pointer).await.expect_err("refused");
     assert!(gone.to_string().contains("not there any more"), "{gone}");
     // Nothing is held for it: what it uploads and does not use is swept.
     uploaded(&a, JOB).await;
-    assert_eq!(a.store.sweep(Duration::ZERO).await.expect("swept"), 1);
+    assert_eq!(
+        a.store
+            .sweep(Duration::ZERO, Duration::ZERO)
+            .await
+            .expect("swept"),
+        1
+    );
     let again = upload(&a, JOB).await;
     submit_with(&a, &again).await.expect("acknowledged");
 }

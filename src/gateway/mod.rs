@@ -65,6 +65,9 @@ pub enum GatewayError {
     /// The other side does not lead, or its leader is still recovering: ask again later.
     #[error("not yet: {0}")]
     NotYet(String),
+    /// The leader's store takes nothing at present: it has no space, or its blob store refuses. That may pass, but mostly by people.
+    #[error("not yet: {0}")]
+    StoreRefused(String),
     /// What was named does not exist.
     #[error("{0}")]
     NotFound(String),
@@ -101,6 +104,7 @@ impl GatewayError {
             | GatewayError::NoAnswer { .. }
             | GatewayError::Outdated { .. }
             | GatewayError::NotYet(_)
+            | GatewayError::StoreRefused(_)
             | GatewayError::Unknown(_) => true,
             GatewayError::NotFound(_)
             | GatewayError::Conflict(_)

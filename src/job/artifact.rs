@@ -251,7 +251,8 @@ pub fn embed(artifact: &mut v1::Artifact) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What makes a graph the same as another one: the SHA-256 of its encoded form. Where a file was uploaded to is not part of it.
+/// What makes a graph the same as another one: the SHA-256 of its encoded form. Neither where a file was uploaded to nor which
+/// run it is is part of it.
 pub fn digest(graph: &v1::JobGraph) -> Vec<u8> {
     let is_elsewhere =
         |artifact: &v1::Artifact| artifact.uploaded.is_some() || !artifact.local_path.is_empty();
@@ -261,6 +262,9 @@ pub fn digest(graph: &v1::JobGraph) -> Vec<u8> {
             artifact.uploaded = None;
             artifact.local_path.clear();
         }
+    }
+    if !graph.run.is_empty() {
+        graph.to_mut().run.clear();
     }
     Sha256::digest(graph.encode_to_vec()).to_vec()
 }

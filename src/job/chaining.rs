@@ -76,6 +76,8 @@ pub(super) fn to_job_graph(
         }),
         artifacts: Vec::new(),
         slot_sharing_groups: job.slot_sharing_groups.iter().map(group).collect(),
+        // Made up by who takes the submission.
+        run: String::new(),
     }
 }
 

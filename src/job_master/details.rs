@@ -126,6 +126,7 @@ fn result(
         dirty: true,
         remove: Some(pb::Cleanup {
             sink_directories: sink_directories(graph),
+            run: graph.run.clone(),
             ..pb::Cleanup::default()
         }),
         submission_token: state.submission_token.clone(),

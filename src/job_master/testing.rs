@@ -34,6 +34,7 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
         options: None,
         artifacts: Vec::new(),
         slot_sharing_groups: Vec::new(),
+        run: String::new(),
     }
 }
 

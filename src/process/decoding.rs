@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use tanist_ha::blob::BlobStore;
 use tanist_ha::election::LeaderSession;
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::keys::Kind;
@@ -27,7 +28,7 @@ pub(super) fn job_store(
     let blobs = services.ha.blobs.as_ref();
     let records = RecordStore::new(
         services.ha.store.clone(),
-        blobs.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation()))),
+        blobs.map(|blobs| Arc::new(of_term(blobs, session))),
         settings::inline_threshold(&services.options),
     )
     .with_max_split(settings::max_graph_size(&services.options));
@@ -35,6 +36,15 @@ pub(super) fn job_store(
     let store = JobStore::new(records, pipeline.clone(), session.epoch());
     let cache = settings::description_cache(&services.options);
     (Arc::new(store.with_description_cache(cache)), decoded)
+}
+
+/// The blob store as this term uses it. What does not survive the loss of a host is on this one, and is not mounted.
+fn of_term(blobs: &BlobStore, session: &LeaderSession) -> BlobStore {
+    let of_cluster = blobs.of_cluster(session.incarnation());
+    match blobs.survives_host() {
+        true => of_cluster.guarded(),
+        false => of_cluster,
+    }
 }
 
 /// Every job, from the records that were proven. What is kept elsewhere is read meanwhile: tries until the coordination store has

@@ -15,6 +15,7 @@ use tanist_ha::election::{
     ElectionDriver, ElectionOptions, LeaderElection, ProcessId, random_start,
 };
 use tanist_ha::jobs::store::RecordStore;
+use tanist_ha::own_directory::{self, NotOwn};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::CoordinationStore;
 use tanist_ha::{Error, Result, embedded, etcd, zookeeper};
@@ -213,14 +214,16 @@ async fn open_blobs(storage: &StorageOptions) -> Result<BlobStore> {
     BlobStore::open(&options).await
 }
 
-/// Makes the directory of an embedded store where it is missing. An error if nobody can, as it is named now; what may pass is left to
-/// those who open the store.
+/// Makes the directory of an embedded store where it is missing, and sees to it that it and that of the blobs are this user's alone. An
+/// error if nobody can use them, as they are named now; what may pass is left to those who open the store.
 pub async fn make_directory(options: &HaOptions) -> std::result::Result<(), DirectoryError> {
+    check_directories(options).await?;
     let BackendOptions::Embedded(embedded) = &options.backend else {
         return Ok(());
     };
     let path = embedded.directory.join(options.cluster_id.as_str());
-    match tokio::fs::create_dir_all(&path).await {
+    let making = path.clone();
+    match blocking(move || own_directory::make(&making)).await {
         Err(error)
             if matches!(
                 error.kind(),
@@ -236,6 +239,39 @@ pub async fn make_directory(options: &HaOptions) -> std::result::Result<(), Dire
         }
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// Sees to it that the directories of an embedded store and of the blobs are this user's alone, where they are there.
+pub async fn check_directories(options: &HaOptions) -> std::result::Result<(), DirectoryError> {
+    let mut directories = Vec::new();
+    if let BackendOptions::Embedded(embedded) = &options.backend {
+        let cluster = embedded.directory.join(options.cluster_id.as_str());
+        let key = "high-availability.embedded.dir";
+        directories.extend([(key, embedded.directory.clone()), (key, cluster)]);
+    }
+    if let Some(StorageLocation::Directory(path)) =
+        options.storage.as_ref().map(|storage| &storage.location)
+    {
+        directories.push(("high-availability.storageDir", path.clone()));
+    }
+    for (key, path) in directories {
+        let checking = path.clone();
+        match blocking(move || own_directory::check(&checking)).await {
+            // What of a store can't be read may be so later. This can only be mended by people.
+            Err(error) if error.get_ref().is_some_and(|inner| inner.is::<NotOwn>()) => {
+                return Err(DirectoryError::new(key, path, error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(std::io::Error::other).flatten()
 }
 
 /// Opens everything for a JobManager. Tries until it succeeds.

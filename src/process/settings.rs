@@ -13,7 +13,7 @@ use super::peers::PeersSetup;
 use super::taskmanager::HostResources;
 use crate::config::{
     Attempts, CleanupOptions, ClusterOptions, Configuration, FailoverStrategyType,
-    FailureThreshold, LoadBalanceMode, RestartStrategyOptions, WorkerDriver,
+    FailureThreshold, LoadBalanceMode, RestartStrategyOptions, Umask, WorkerDriver, find,
 };
 use crate::dispatcher::{Cleaner, DispatcherOptions, SinkCleaner};
 use crate::gateway::registration::RegistrationOptions;
@@ -25,7 +25,7 @@ use crate::resource_manager::drivers::local_process::{
 };
 use crate::resource_manager::workers::{ResourceManagerDriver, WorkersOptions};
 use crate::rpc::RpcOptions;
-use crate::{resource_manager, task_executor};
+use crate::{resource_manager, task_executor, umask};
 
 /// How often expired results are looked for: four times while one is kept, within these bounds.
 const FASTEST_EXPIRATION: Duration = Duration::from_secs(1);
@@ -141,7 +141,7 @@ pub(super) fn driver(configuration: &Configuration) -> Option<Arc<dyn ResourceMa
             let name = program.file_name().unwrap_or("tanist".as_ref());
             let options = LocalProcessOptions {
                 name: name.to_string_lossy().into_owned(),
-                environment: configuration.environment(),
+                environment: environment_of_workers(configuration),
                 usual: worker_spec(configuration.options()),
                 memory: configuration.taskmanager().memory.clone(),
                 external_resources: configuration.taskmanager().external_resources.clone(),
@@ -156,6 +156,19 @@ pub(super) fn driver(configuration: &Configuration) -> Option<Arc<dyn ResourceMa
             Some(Arc::new(LocalProcessDriver::new(options)))
         }
     }
+}
+
+/// A worker inherits the mask of what this process makes for itself, and has to be told that of what jobs write.
+fn environment_of_workers(configuration: &Configuration) -> Vec<(String, String)> {
+    let mut environment = configuration.environment();
+    let umask = umask::of_output().map(Umask::of);
+    let set = configuration.process().output_umask;
+    if let Some(umask) = umask.filter(|_| set.is_none()) {
+        let spec = find("process.output-umask");
+        let variable = spec.map(|spec| (spec.environment_variable(), umask.to_string()));
+        environment.extend(variable);
+    }
+    environment
 }
 
 /// Nobody waits so long, and no clock runs over.

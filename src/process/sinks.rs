@@ -69,14 +69,14 @@ impl SinkCommitter for FileSinks {
 
 #[async_trait]
 impl SinkCleaner for FileSinks {
-    async fn clean(&self, directory: &str, job: JobId) -> Result<(), String> {
-        let directory = PathBuf::from(directory);
+    async fn clean(&self, directory: &str, job: JobId, run: &str) -> Result<(), String> {
+        let (directory, run) = (PathBuf::from(directory), run.to_owned());
         let work = {
             let directory = directory.clone();
             // Where a file system hangs it does so at the look, where nothing is removed: whoever waits no longer is not surprised by it
             // later.
             move |awaited: Awaited<'_>| match sink::has_pending(&directory) {
-                Ok(true) if awaited.is_awaited() => sink::cleanup(&directory, job),
+                Ok(true) if awaited.is_awaited() => sink::cleanup(&directory, job, &run),
                 Ok(_) => Ok(()),
                 Err(error) => Err(error),
             }

@@ -25,6 +25,7 @@ use super::listen::{self, BindError};
 use super::tasks_runtime::TasksRuntime;
 use super::uploads::LeadersUploads;
 use super::worker::{Wanted, until_unwanted};
+use super::working_dir::DirectoryError;
 use super::{ha, settings};
 use crate::config::{ClusterOptions, Configuration, HaOptions, MemoryContradiction};
 use crate::dataflow::{Exchange, ExchangeOptions, TaskHost, TaskRuntime};
@@ -50,6 +51,9 @@ pub enum StartError {
     /// The control groups that are configured can't be made, or its own one not entered.
     #[error("the TaskManager can't start: {0}")]
     ControlGroups(String),
+    /// A directory of the store is not this user's alone.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// What is configured is more than there is.
     #[error(transparent)]
     Memory(#[from] MemoryContradiction),
@@ -60,6 +64,7 @@ impl StartError {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             StartError::Bind(error) => error.exit_code(),
+            StartError::Directory(_) => ExitCode::Directory,
             StartError::Host(_) => ExitCode::Fatal,
             StartError::ControlGroups(_) | StartError::Memory(_) => ExitCode::Configuration,
         }
@@ -99,6 +104,7 @@ impl TaskManager {
         directory: &Path,
     ) -> Result<TaskManager, StartError> {
         let options = configuration.options().clone();
+        ha::check_directories(&options.ha).await?;
         let manager = &options.taskmanager;
         if let Some(group) = &manager.control_group {
             control_groups::enter(group).map_err(StartError::ControlGroups)?;

@@ -46,7 +46,7 @@ use super::sweeping;
 use super::view::{CurrentTerm, TermComponents};
 use super::workers;
 use crate::config::ClusterOptions;
-use crate::dispatcher::{Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
+use crate::dispatcher::{Dispatcher, DispatcherContext, JobStore, RecoveredJobs, StorageUser};
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::fencing::{OnHigherEpoch, sender_of};
@@ -141,6 +141,7 @@ async fn begin(
     let standing = application_standing(services, &proven.records)?;
     let recovery = Recovery::from(&proven);
     let (mut store, decoded) = job_store(services, session, &pipeline);
+    store.expect_storage(&proven.records).await;
     let plan = if has_jobs(&proven.records) {
         plan
     } else {
@@ -156,8 +157,9 @@ async fn begin(
         None => (recovered?, recorded_workers(&proven.records)),
         Some(records) => {
             // What somebody deleted by hand is not written again: all is taken from what the store holds.
-            let (anew, decoded) = job_store(services, session, &pipeline);
-            store = anew;
+            let (from_store, decoded) = job_store(services, session, &pipeline);
+            store = from_store;
+            store.expect_storage(&records).await;
             let recovered = recover(&store, &records, &caution, session, decoded, reports).await?;
             (recovered, recorded_workers(&records))
         }
@@ -282,6 +284,9 @@ async fn lead_on(
                 async move { record.forget_older(&*store).await }
             });
             let grace = services.options.ha.blob_orphan_grace;
+            let user = StorageUser::of(session, services.options.ha.cluster_id.as_str());
+            let watching = sweeping::watch_storage(store.clone(), session.clone(), user, grace);
+            let watching = tokio::spawn(watching);
             let sweep = tokio::spawn({
                 let dispatcher = term.components.dispatcher.clone();
                 let sweeping = sweeping::sweep(store.clone(), session.clone(), grace);
@@ -327,6 +332,7 @@ async fn lead_on(
                 }
             };
             sweep.abort();
+            watching.abort();
             ended
         }
         Err(error) => Err(error),
@@ -429,16 +435,13 @@ fn start_components(
         reports: services.peers.as_ref().map(|peers| peers.reports.clone()),
     }));
     let pipeline = store.pipeline().clone();
+    let (blobs, storage_trouble) = (store.blobs().cloned(), store.storage_trouble());
     let context = DispatcherContext {
         session: session.clone(),
         store,
         launcher: launcher.clone(),
         resources: resources.clone(),
-        cleaner: settings::cleaner(
-            &options.cleanup,
-            services.sinks.cleaner.clone(),
-            services.ha.blobs.clone(),
-        ),
+        cleaner: settings::cleaner(&options.cleanup, services.sinks.cleaner.clone(), blobs),
         blobs: BlobFetcher::new(services.connector.clone(), options.rpc.ask_timeout),
     };
     let mut dispatcher_options = settings::dispatcher(options);
@@ -449,6 +452,7 @@ fn start_components(
     let dispatcher = Dispatcher::start(dispatcher_options, context, recovered);
     launcher.all_recovered();
     let components = TermComponents {
+        storage_trouble,
         dispatcher,
         resource_manager: resources,
         pipeline,

@@ -39,6 +39,8 @@ pub struct TermComponents {
     pub resource_manager: Arc<dyn ResourceManagerGateway>,
     /// What the term writes through.
     pub pipeline: CommitPipeline,
+    /// What is wrong with the storage of large objects.
+    pub storage_trouble: watch::Receiver<Option<String>>,
 }
 
 /// The term of this process at this moment, if it leads.
@@ -214,7 +216,8 @@ impl JobManagerView {
         let store = store.ok_or_else(|| GatewayError::Conflict(NO_UPLOADS.to_owned()))?;
         let incarnation = self.leader().incarnation;
         let unknown = || GatewayError::NotYet("the store has not been heard yet".to_owned());
-        Ok(store.of_cluster(&incarnation.ok_or_else(unknown)?))
+        let of_cluster = store.of_cluster(&incarnation.ok_or_else(unknown)?);
+        Ok(of_cluster.guarded_by_presence())
     }
 
     /// The Dispatcher of the leader: this process's own, or a client of another one's. Waits for a leader up to
@@ -347,6 +350,12 @@ impl JobManagerView {
             .as_ref()
             .map(|election| election.claims().borrow().clone());
         claims.unwrap_or_default()
+    }
+
+    /// What is wrong with the storage of large objects, while this process leads.
+    pub fn storage_trouble(&self) -> Option<String> {
+        let current = self.inner.current.get().ok()?;
+        current.storage_trouble.borrow().clone()
     }
 
     /// How far this process's cache of the jobs' records is, at each moment. Cold while it leads.

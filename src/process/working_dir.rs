@@ -6,10 +6,12 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use tanist_ha::own_directory;
 use tracing::{info, warn};
 
 use crate::config::ProcessOptions;
@@ -34,13 +36,11 @@ pub struct DirectoryError {
     source: io::Error,
 }
 
-/// The default is the same for all users of a host, and the first one's.
+/// Most of what one may not use is another user's.
 fn advice(key: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            format!(
-                "; it may be another user's: name a directory of your own with -D {key}=DIR, or in the configuration"
-            )
+            format!("; a directory of your own is named with -D {key}=DIR, or in the configuration")
         }
         _ => String::new(),
     }
@@ -76,11 +76,15 @@ impl WorkingDir {
             path: parent.clone(),
             source,
         };
-        fs::create_dir_all(parent).map_err(failed)?;
+        own_directory::make(parent).map_err(failed)?;
         remove_leftovers(parent);
         let name = format!("{kind}-{:016x}", rand::random::<u64>());
         let unlocked = parent.join(format!("{UNLOCKED_PREFIX}{name}"));
-        fs::create_dir(&unlocked).map_err(failed)?;
+        let mut builder = fs::DirBuilder::new();
+        builder
+            .mode(own_directory::DIRECTORY_MODE)
+            .create(&unlocked)
+            .map_err(failed)?;
         let locked = lock(&unlocked, true).map_err(failed)?.ok_or_else(|| {
             failed(io::Error::other(
                 "another process took the directory that was just made",
@@ -178,6 +182,7 @@ mod tests {
     fn options(root: &Path) -> ProcessOptions {
         ProcessOptions {
             control_groups: crate::config::ControlGroupsOption::Off,
+            output_umask: None,
             working_dir: root.join("work"),
             tmp_dirs: vec![root.join("tmp")],
             shutdown_timeout: std::time::Duration::from_secs(1),

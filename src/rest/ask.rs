@@ -22,6 +22,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// What the last leader to be asked is given for its answer, however late it was found.
 const SHORTEST_ANSWER: Duration = Duration::from_secs(5);
 
+/// How long a request is repeated that the leader's store refuses. That passes by itself where the store is only busy; where it has no
+/// space whoever asks is told so before they give up.
+const STORE_PATIENCE: Duration = Duration::from_millis(1500);
+
 fn confirmed_epoch(view: &LeaderView) -> Option<Epoch> {
     view.leader.as_ref().map(|leader| leader.epoch)
 }
@@ -71,6 +75,7 @@ impl Context {
         let patience = self.options.await_leader_timeout;
         let give_up = Instant::now() + patience;
         let mut pause = FIRST_PAUSE;
+        let mut refused_since = None;
         loop {
             let left = give_up.saturating_duration_since(Instant::now());
             let mut leaders = self.view.leaders();
@@ -96,6 +101,14 @@ impl Context {
             };
             if !error.is_retryable() || Instant::now() + pause >= give_up {
                 return Err(error.into());
+            }
+            if let GatewayError::StoreRefused(_) = &error {
+                let since = *refused_since.get_or_insert_with(Instant::now);
+                if since.elapsed() + pause >= STORE_PATIENCE {
+                    return Err(error.into());
+                }
+            } else {
+                refused_since = None;
             }
             tracing::debug!(%error, "the leader gave no answer, looking for it again");
             tokio::time::sleep(pause).await;

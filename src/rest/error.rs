@@ -60,6 +60,7 @@ impl From<GatewayError> for RestError {
             GatewayError::NotFound(_) => StatusCode::NOT_FOUND,
             GatewayError::Conflict(_) | GatewayError::Incomparable(_) => StatusCode::CONFLICT,
             GatewayError::NotYet(_)
+            | GatewayError::StoreRefused(_)
             | GatewayError::Unreachable { .. }
             | GatewayError::NoAnswer { .. }
             | GatewayError::Outdated { .. }

@@ -39,6 +39,10 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     fn lacking_permissions(&self) -> Option<Vec<String>>;
     /// The epochs that messages told this process of, and that its store does not have.
     fn claims(&self) -> Vec<Claim>;
+    /// What is wrong with the storage of large objects, if this process leads and knows.
+    fn storage_trouble(&self) -> Option<String> {
+        None
+    }
     /// How this JobManager stands.
     fn role(&self) -> Role;
     /// What it knows of the leader.
@@ -87,6 +91,10 @@ impl ClusterView for JobManagerView {
 
     fn claims(&self) -> Vec<Claim> {
         self.claims()
+    }
+
+    fn storage_trouble(&self) -> Option<String> {
+        self.storage_trouble()
     }
 
     fn role(&self) -> Role {

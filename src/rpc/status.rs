@@ -7,6 +7,8 @@ use tonic::{Code, Status};
 use crate::gateway::GatewayError;
 
 const EPOCH: &str = "tanist-epoch";
+/// It is the other side's store that refused.
+const BY_STORE: &str = "tanist-refused-by-store";
 
 /// What the other side is told.
 pub(super) fn to_status(error: GatewayError) -> Status {
@@ -15,6 +17,7 @@ pub(super) fn to_status(error: GatewayError) -> Status {
         | GatewayError::NoAnswer { reason, .. }
         | GatewayError::Outdated { reason, .. } => reason.clone(),
         GatewayError::NotYet(text)
+        | GatewayError::StoreRefused(text)
         | GatewayError::NotFound(text)
         | GatewayError::Conflict(text)
         | GatewayError::Incomparable(text)
@@ -24,6 +27,11 @@ pub(super) fn to_status(error: GatewayError) -> Status {
     };
     match error {
         GatewayError::Unreachable { .. } | GatewayError::NotYet(_) => Status::unavailable(message),
+        GatewayError::StoreRefused(_) => {
+            let mut headers = MetadataMap::new();
+            headers.insert(BY_STORE, MetadataValue::from_static("true"));
+            Status::with_metadata(Code::Unavailable, message, headers)
+        }
         GatewayError::NoAnswer { .. } => Status::deadline_exceeded(message),
         GatewayError::Outdated { epoch, .. } => {
             let mut headers = MetadataMap::new();
@@ -49,6 +57,9 @@ pub(super) fn from_status(target: &str, status: Status) -> GatewayError {
         Code::Unavailable if transport => {
             let reason = root_cause(&status);
             GatewayError::Unreachable { target, reason }
+        }
+        Code::Unavailable if status.metadata().contains_key(BY_STORE) => {
+            GatewayError::StoreRefused(reason)
         }
         Code::Unavailable => GatewayError::NotYet(reason),
         Code::DeadlineExceeded | Code::Cancelled => GatewayError::NoAnswer { target, reason },
@@ -100,6 +111,7 @@ mod tests {
         for error in [
             outdated,
             GatewayError::NotYet("recovering".to_owned()),
+            GatewayError::StoreRefused("no space".to_owned()),
             GatewayError::NotFound("no job".to_owned()),
             GatewayError::Conflict("taken".to_owned()),
             GatewayError::Incomparable("unreadable".to_owned()),

@@ -39,7 +39,8 @@ impl Core {
                     self.slots.activate(allocation);
                 }
                 for allocation in parse_all(&answer.rejected_allocation_ids) {
-                    if unanswered.remove(&allocation) {
+                    // One in which a task goes on is offered again, until that is cancelled or the slot taken.
+                    if !self.goes_on_in(job, allocation) && unanswered.remove(&allocation) {
                         tracing::info!(%job, %allocation, "the job master rejected a slot");
                         self.release_slot(now, job, allocation);
                     }
@@ -188,6 +189,7 @@ impl Core {
             GatewayError::Unreachable { .. }
             | GatewayError::NoAnswer { .. }
             | GatewayError::NotYet(_)
+            | GatewayError::StoreRefused(_)
             | GatewayError::Conflict(_)
             | GatewayError::Incomparable(_)
             | GatewayError::Invalid(_)

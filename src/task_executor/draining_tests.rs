@@ -28,6 +28,7 @@ async fn it_takes_no_slot_any_more_and_leaves_when_the_last_one_is_free() {
     pass(Duration::from_secs(30)).await;
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
     task.status.send_replace(TaskStatus::Canceled);
+    next.updated(pb::ExecutionState::Canceled).await;
     next.free(A1).await;
     next.freed(0).await;
     let early = tokio::time::timeout(Duration::from_secs(30), world.executor.fatal()).await;

@@ -248,6 +248,14 @@ impl Executions {
             .any(|(_, execution)| execution.allocation == allocation)
     }
 
+    /// Whether something runs in the allocation that was not told to end.
+    pub fn goes_on_in(&self, allocation: AllocationId) -> bool {
+        let mut live = self.live();
+        live.any(|(_, execution)| {
+            execution.allocation == allocation && execution.canceling.is_none()
+        })
+    }
+
     /// Whether nothing runs, every end is acknowledged, and no output is kept.
     pub fn is_empty(&self) -> bool {
         self.executions.is_empty() && self.outputs.is_empty()

@@ -85,6 +85,7 @@ async fn a_request_for_more_than_is_left_is_refused_until_a_slot_is_freed() {
         allocation_ids: vec![A1.to_owned()],
         cause: "given back".to_owned(),
     };
+    leader.cancel(1).await;
     executor.free_slots(free).await.expect("is registered");
     leader.freed(0).await;
     let late = ask(A2, 101).await;

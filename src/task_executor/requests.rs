@@ -56,7 +56,9 @@ impl Core {
         })
     }
 
-    /// The ResourceManager asks back what nobody uses, or a JobMaster gives slots of its job back.
+    /// The ResourceManager asks back what nobody uses, or a JobMaster gives slots of its job back. Nothing in the store says so: who asks
+    /// may be a leader that stood still, or have forgotten what it has deployed. So a slot in which a task goes on is not freed: its end
+    /// is decided in the store, by a generation, and told by a cancellation that names it.
     pub fn free_slots(
         &mut self,
         now: Instant,
@@ -76,7 +78,7 @@ impl Core {
                 continue;
             };
             let may_free = match from {
-                Target::JobMaster(of) => of == job,
+                Target::JobMaster(of) => of == job && !self.goes_on_in(job, allocation),
                 Target::ResourceManager => self.jobs.get(&job).is_none_or(|known| {
                     !known.connection.is_registered() && !known.executions.is_in_use(allocation)
                 }),
@@ -88,6 +90,16 @@ impl Core {
             }
         }
         Ok(pb::Ack {})
+    }
+
+    /// Whether a task of the job goes on in a slot. Said in the log: who asks for the slot takes it for idle.
+    pub(super) fn goes_on_in(&self, job: JobId, allocation: AllocationId) -> bool {
+        let known = self.jobs.get(&job);
+        let goes_on = known.is_some_and(|known| known.executions.goes_on_in(allocation));
+        if goes_on {
+            tracing::warn!(%job, %allocation, "a slot is kept: a task runs in it that was not cancelled");
+        }
+        goes_on
     }
 
     /// A registration at a JobMaster that is under way may name a slot which the ResourceManager has asked back since: another

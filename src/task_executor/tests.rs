@@ -238,16 +238,8 @@ async fn a_task_in_a_slot_that_the_job_does_not_hold_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_freed_slot_is_free_only_after_its_task_ended() {
     let (_world, leader, task) = running(true).await;
-    let request = pb::FreeSlotsRequest {
-        sender: leader.job_master_sender(),
-        allocation_ids: vec![A1.to_owned()],
-        cause: "idle".to_owned(),
-    };
-    leader
-        .task_executor()
-        .free_slots(request)
-        .await
-        .expect("is registered");
+    leader.cancel(1).await;
+    leader.free(A1).await;
     assert_eq!(*task.status.borrow(), TaskStatus::Canceling);
     assert!(
         leader.slot_report().await.expect("is registered")[0]
@@ -278,12 +270,29 @@ async fn what_was_fetched_for_a_job_stays_over_attempts_and_goes_with_its_last_s
     assert_eq!(again.refused, []);
     let task = world.next_started().await;
     assert_eq!(released(), [], "another attempt has it");
+    leader.cancel(2).await;
     leader.free(A1).await;
     assert_eq!(released(), [], "it still runs");
     task.status.send_replace(TaskStatus::Canceled);
     leader.freed(0).await;
     // The job goes on elsewhere.
     assert_eq!(released(), [JOB]);
+}
+
+/// No decision of the store is behind it: who sent it may have been stopped since, and have deployed into the slot before.
+#[tokio::test(start_paused = true)]
+async fn a_late_request_for_an_idle_slot_does_not_end_the_task_that_was_deployed_into_it() {
+    let (_world, leader, task) = running(false).await;
+    leader.free(A1).await;
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(*task.status.borrow(), TaskStatus::Running);
+    let held = leader.slot_report().await.expect("is registered");
+    assert!(held[0].allocation.is_some(), "{held:?}");
+    // What decides its end is a generation.
+    leader.cancel(1).await;
+    leader.free(A1).await;
+    task.status.send_replace(TaskStatus::Canceled);
+    leader.freed(0).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,8 +5,10 @@
 pub(crate) mod backlog;
 pub mod control_group;
 mod exit;
+mod fields;
 mod memory_limit;
 mod panics;
+mod printable;
 mod startup;
 mod writer;
 
@@ -21,6 +23,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 pub use exit::ExitCode;
 pub use memory_limit::memory_limit_bytes;
 pub use panics::{catch_panic, panic_message};
+pub use printable::{Printable, PrintableLines};
 pub use startup::{Startup, StartupSetting, startup_log, version};
 
 use self::writer::{LogWriter, Report};
@@ -77,7 +80,10 @@ pub fn init(level: &str, format: Format, filter: Option<&str>) -> Result<(), Err
     let layer = tracing_subscriber::fmt::layer().with_writer(move || lines.clone());
     let colours = io::IsTerminal::is_terminal(&io::stderr());
     match format {
-        Format::Text => registry.with(layer.with_ansi(colours)).try_init(),
+        Format::Text => {
+            let layer = layer.with_ansi(colours).fmt_fields(fields::Fields);
+            registry.with(layer).try_init()
+        }
         Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
     }
     .map_err(Error::AlreadySet)?;

@@ -12,6 +12,7 @@ const LAYERS: [&[&str]; 11] = [
         "notice",
         "small_map",
         "small_set",
+        "umask",
     ],
     &["net"],
     &["dataflow"],

@@ -201,7 +201,8 @@ async fn a_job_with_a_cluster_of_its_own_takes_its_workers_along() -> anyhow::Re
     ensure!(ran.status.success(), "{ran:?}");
     let visible = wordcount::visible_files(&directory.path().join("output"))?;
     ensure!(!visible.is_empty(), "nothing was written");
-    let logs = std::fs::read_dir(directory.path().join("tanist/workers"))?;
+    let user = rustix::process::geteuid().as_raw();
+    let logs = std::fs::read_dir(directory.path().join(format!("tanist-{user}/workers")))?;
     ensure!(logs.count() == 1, "not one worker ran");
     let mark = format!("TANIST_HIGH_AVAILABILITY_EMBEDDED_DIR={}", path("store"));
     wait_for("its worker to be gone", BOUND, async || {

@@ -31,6 +31,8 @@ impl MissingBucket {
             survives_host: true,
             tag: ClusterTag::default(),
             directory: None,
+            location: "the bucket".to_owned(),
+            guard: None,
         }
     }
 

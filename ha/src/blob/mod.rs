@@ -5,6 +5,7 @@
 //! and SHA-256, or an error.
 
 mod elsewhere;
+mod marker;
 #[cfg(feature = "testing")]
 pub mod missing;
 mod name;
@@ -21,6 +22,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
+use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -28,8 +30,12 @@ use sha2::{Digest as _, Sha256};
 use crate::election::{ClusterIncarnation, Epoch};
 use crate::error::{Error, Result};
 use crate::keys::Name;
+use crate::own_directory;
+
+use marker::Guard;
 
 pub use elsewhere::{ObjectStream, read_elsewhere};
+pub use marker::Marker;
 pub use name::{BlobName, ClusterTag, Origin};
 pub use upload::{Upload, UploadPointer};
 
@@ -157,10 +163,15 @@ pub struct BlobStore {
     tag: ClusterTag,
     /// The directory, where it is one.
     directory: Option<PathBuf>,
+    /// As it was configured.
+    location: String,
+    /// What has to hold before anything is written or deleted.
+    guard: Option<Guard>,
 }
 
 impl BlobStore {
-    /// Opens it; a directory is created with its parents.
+    /// Opens it. A directory of this host is created with its parents; one that every host sees is not, as it may have to be mounted:
+    /// see [`BlobStore::make_directory`].
     pub async fn open(options: &BlobOptions) -> Result<BlobStore> {
         let url = options.url.as_str();
         if let Some(rest) = url.strip_prefix("s3://") {
@@ -169,6 +180,8 @@ impl BlobStore {
                 survives_host: true,
                 tag: ClusterTag::default(),
                 directory: None,
+                location: url.to_owned(),
+                guard: None,
             });
         }
         let path = url.strip_prefix("file://").unwrap_or(url);
@@ -177,21 +190,43 @@ impl BlobStore {
                 format!("{url} is no place for blobs: {URL_HELP}").into(),
             ));
         }
-        let unusable = |error: &dyn fmt::Display| {
-            Error::Misconfigured(format!("{path} can't be used for blobs: {error}").into())
-        };
-        tokio::fs::create_dir_all(path)
-            .await
-            .map_err(|error| unusable(&error))?;
-        let local = LocalFileSystem::new_with_prefix(path).map_err(|error| unusable(&error))?;
-        // A pointer is committed after its object: the object must be as durable.
-        let objects = Arc::new(local.with_fsync(true));
-        Ok(BlobStore {
-            objects,
+        let mut store = BlobStore {
+            objects: Arc::new(LocalFileSystem::new()),
             survives_host: options.shared,
             tag: ClusterTag::default(),
             directory: Some(PathBuf::from(path)),
-        })
+            location: path.to_owned(),
+            guard: None,
+        };
+        if options.shared {
+            store.check_directory().await?;
+        } else {
+            store.make_directory().await?;
+        }
+        let prefix = Path::from_absolute_path(path).map_err(|error| store.unusable(&error))?;
+        // A pointer is committed after its object: the object must be as durable.
+        let local = LocalFileSystem::new().with_fsync(true);
+        store.objects = Arc::new(PrefixStore::new(local, prefix));
+        Ok(store)
+    }
+
+    /// A directory that is there has to be this user's alone.
+    async fn check_directory(&self) -> Result<()> {
+        let Some(directory) = self.directory.clone() else {
+            return Ok(());
+        };
+        let checking = tokio::task::spawn_blocking(move || own_directory::check(&directory)).await;
+        match checking.map_err(std::io::Error::other).flatten() {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(self.unusable(&error))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn unusable(&self, error: &dyn fmt::Display) -> Error {
+        let path = &self.location;
+        Error::Misconfigured(format!("{path} can't be used for blobs: {error}").into())
     }
 
     /// The same, which writes under names that tell this cluster's objects from those of others in the same place.
@@ -219,10 +254,24 @@ impl BlobStore {
         let name = BlobName::of_term(owner, epoch, &self.tag)?;
         let size = bytes.len() as u64;
         let sha256 = checksum(bytes.clone()).await?;
-        let path = Path::from(name.as_str());
-        let put = self.objects.put(&path, bytes.into()).await;
-        put.map_err(failure)?;
+        self.put_guarded(&name, bytes).await?;
         Ok(BlobPointer { name, size, sha256 })
+    }
+
+    /// Writes an object where the marker allows that. It is looked at again afterwards: who relies on the object would lose it if it went
+    /// into the place where the storage is not mounted any more.
+    async fn put_guarded(&self, name: &Name, bytes: Bytes) -> Result<()> {
+        self.check_marker().await?;
+        let path = Path::from(name.as_str());
+        self.objects
+            .put(&path, bytes.into())
+            .await
+            .map_err(failure)?;
+        if let Err(error) = self.check_marker().await {
+            let _it_may_be_gone = self.objects.delete(&path).await;
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Reads an object; `Corrupt` if it is missing or not what the pointer says.
@@ -270,6 +319,11 @@ impl BlobStore {
             return failure(error);
         }
         // A directory was there when it was opened, and the first that is listed in it may be anybody's.
+        if self.guard.is_some()
+            && let Err(error) = self.check_marker().await
+        {
+            return error;
+        }
         if self.directory.is_none()
             && let Some(Err(error)) = self.objects.list(None).next().await
         {
@@ -307,6 +361,7 @@ impl BlobStore {
 
     /// Deletes an object; nothing happens if it is not there.
     pub async fn delete(&self, name: &Name) -> Result<()> {
+        self.check_before_deletion().await?;
         match self.objects.delete(&Path::from(name.as_str())).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(failure(error)),
@@ -371,7 +426,7 @@ fn open_s3(url: &str, rest: &str, requests: Requests) -> Result<Arc<dyn ObjectSt
     let s3 = s3.build().map_err(|error| {
         Error::Misconfigured(format!("{url} can't be used for blobs: {error}").into())
     })?;
-    Ok(Arc::new(object_store::prefix::PrefixStore::new(s3, prefix)))
+    Ok(Arc::new(PrefixStore::new(s3, prefix)))
 }
 
 #[cfg(not(feature = "s3"))]

@@ -26,6 +26,13 @@ impl ClusterTag {
     }
 }
 
+impl ClusterTag {
+    /// Its digits.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Default for ClusterTag {
     /// Of no cluster in particular.
     fn default() -> ClusterTag {

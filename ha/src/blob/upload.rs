@@ -9,12 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use object_store::ObjectStoreExt as _;
-use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{BlobName, BlobStore, Checksum, STORE, failure, name_as_text};
+use super::{BlobName, BlobStore, Checksum, STORE, name_as_text};
 use crate::error::{Error, Result};
 use crate::keys::Name;
 
@@ -155,13 +153,12 @@ impl Upload {
         let name = piece_name(&self.name, self.pieces)?;
         // From here on there may be an object of that name.
         self.pieces += 1;
-        let path = Path::from(name.as_str());
-        let put = self.store.objects.put(&path, piece.into()).await;
+        let put = self.store.put_guarded(&name, piece).await;
         self.hasher = hashing.await.map_err(|error| Error::Unavailable {
             store: STORE,
             reason: error.to_string(),
         })?;
-        put.map(drop).map_err(failure)
+        put
     }
 }
 

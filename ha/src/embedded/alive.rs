@@ -8,7 +8,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::directory::Directory;
 use crate::election::{Member, Nonce, ProcessId};
 use crate::error::{Error, Result};
+use crate::own_directory;
 
 /// How often a process that starts tries to lock its own file: others may look at it for a moment.
 const START_TRIES: usize = 200;
@@ -190,6 +191,7 @@ impl Members {
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(own_directory::FILE_MODE)
             .open(path)?;
         let wanted = if tolerate_sharers {
             FlockOperation::NonBlockingLockShared
@@ -207,7 +209,11 @@ impl Members {
         }
         let owner = Owner::this(process)?;
         let draft = path.with_file_name(format!(".{}", owner.nonce));
-        let mut file = File::options().create_new(true).write(true).open(&draft)?;
+        let mut file = File::options()
+            .create_new(true)
+            .write(true)
+            .mode(own_directory::FILE_MODE)
+            .open(&draft)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(&serde_json::to_vec(&owner)?)?;
         fs::rename(&draft, path)?;
@@ -259,7 +265,13 @@ impl Members {
             member: member.clone(),
         };
         let write = || -> io::Result<()> {
-            fs::write(&draft, serde_json::to_vec(&announced)?)?;
+            let mut file = File::options()
+                .create(true)
+                .truncate(true)
+                .write(true)
+                .mode(own_directory::FILE_MODE)
+                .open(&draft)?;
+            file.write_all(&serde_json::to_vec(&announced)?)?;
             fs::rename(&draft, &path)
         };
         write().map_err(|error| failed(&path, &error))

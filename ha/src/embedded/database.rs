@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::STORE;
 use super::reserve::Reserve;
 use super::tables::Tables;
 use crate::election::StoreIdentity;
 use crate::error::{Error, Result};
+use crate::own_directory;
 
 /// The version of the schema, in `pragma user_version`.
 const SCHEMA_VERSION: u16 = 1;
@@ -277,6 +279,10 @@ impl Database {
 }
 
 fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> {
+    // SQLite would let others read it, and gives its log the mode that the file has. Made without opening it: to close a file ends all
+    // locks that this process has on it. Whatever is wrong SQLite tells better.
+    let mode = Mode::from_raw_mode(own_directory::FILE_MODE);
+    let _it_may_be_there = mknodat(CWD, path, FileType::RegularFile, mode, 0);
     let connection = Connection::open(path)?;
     connection.busy_timeout(busy_timeout)?;
     connection.pragma_update(None, "journal_mode", "wal")?;

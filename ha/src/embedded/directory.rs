@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::own_directory;
 
 /// The magic number of FUSE, behind which anything may be.
 const FUSE: u32 = 0x6573_5546;
@@ -33,7 +34,7 @@ impl Directory {
         };
         let directory = Directory::at(root);
         for path in [root, &directory.members(), &directory.announced()] {
-            fs::create_dir_all(path).map_err(|error| failed(path, error))?;
+            own_directory::make(path).map_err(|error| failed(path, error))?;
         }
         if let Some(kind) = network_file_system_of(root).map_err(|error| failed(root, error))? {
             let path = root.display();
@@ -124,6 +125,8 @@ fn is_remote_fuse(kind: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -140,6 +143,15 @@ mod tests {
         assert!(fuse_type(mounts, "0:52").is_some_and(is_remote_fuse));
         assert!(!fuse_type(mounts, "0:53").is_some_and(is_remote_fuse));
         assert_eq!(fuse_type(mounts, "0:54"), None);
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_is_not_used() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let open = std::fs::Permissions::from_mode(0o777);
+        fs::set_permissions(root.path(), open).expect("set");
+        let error = Directory::create(root.path()).expect_err("open to all");
+        assert!(error.to_string().contains("chmod go-w"), "{error}");
     }
 
     #[test]

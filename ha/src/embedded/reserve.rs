@@ -10,11 +10,13 @@
 //! somebody is removing, and would not be empty.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+
+use crate::own_directory;
 
 /// What is kept where there is room: as much as SQLite's log grows to before it is written from its beginning again.
 const WHOLE: u64 = 4 * 1024 * 1024;
@@ -42,7 +44,11 @@ impl Reserve {
     /// Makes it, if there is room for it.
     pub(super) fn make(&self) {
         let mut options = OpenOptions::new();
-        if options.create(true).append(true).open(&self.path).is_ok() {
+        options
+            .create(true)
+            .append(true)
+            .mode(own_directory::FILE_MODE);
+        if options.open(&self.path).is_ok() {
             self.keep();
         }
     }

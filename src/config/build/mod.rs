@@ -30,6 +30,7 @@ const LARGEST_MAX_CONTENT: MemorySize = MemorySize::of_kb(1024 * 1024);
 #[derive(Debug, Clone, Default)]
 pub(super) struct HostFacts {
     host_name: String,
+    user: u32,
     state_home: Option<PathBuf>,
     tmp_dir: Option<PathBuf>,
 }
@@ -49,6 +50,7 @@ impl HostFacts {
                 .nodename()
                 .to_string_lossy()
                 .into_owned(),
+            user: rustix::process::geteuid().as_raw(),
             state_home: path("XDG_STATE_HOME").or_else(in_home),
             tmp_dir: path("TMPDIR"),
         }
@@ -482,6 +484,7 @@ impl Builder<'_> {
             shutdown_timeout: self.positive(&SHUTDOWN_TIMEOUT),
             tmp_dirs: self.tmp_dirs(),
             control_groups: self.values.get(&CONTROL_GROUPS),
+            output_umask: self.values.find(&OUTPUT_UMASK),
         }
     }
 
@@ -492,7 +495,9 @@ impl Builder<'_> {
     }
 
     fn working_dir(&self) -> PathBuf {
-        let first = || self.tmp_dirs().swap_remove(0).join("tanist");
+        // All users of a host share the directory above: one name for all of them would be the first one's.
+        let own = format!("tanist-{}", self.facts.user);
+        let first = || self.tmp_dirs().swap_remove(0).join(own);
         self.values.find(&WORKING_DIR).unwrap_or_else(first)
     }
 }

@@ -49,30 +49,6 @@ fn the_embedded_store_lives_in_the_users_state_directory() {
 }
 
 #[test]
-fn a_secret_is_in_no_error_no_setting_and_no_debug_output() {
-    let key = "high-availability.etcd.password";
-    let load = with(&[
-        ("high-availability.type", "etcd"),
-        ("high-availability.etcd.endpoints", "a:1"),
-        ("high-availability.etcd.user", "root"),
-        (key, "hunter2"),
-    ]);
-    let configuration = Configuration::load(load.clone()).expect("valid");
-    let shown = format!("{configuration:?} {:?}", configuration.settings());
-    assert!(
-        shown.contains(MASK) && !shown.contains("hunter2"),
-        "{shown}"
-    );
-    let message = refusal(load.with("heartbeat.interval", "1 h"));
-    assert!(!message.contains("hunter2"), "{message}");
-    let message = refusal(with(&[(key, "")]));
-    assert!(
-        message.starts_with(&format!("`{key}: {MASK}` is empty")),
-        "{message}"
-    );
-}
-
-#[test]
 fn arguments_are_shown_without_secrets() {
     let key = "high-availability.etcd.password";
     let arguments = [

@@ -1,5 +1,6 @@
 //! Tests of [`super`] through its public interface. Here: sources and their order, what is refused and how.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use tanist_proto::resources::CpuCores;
@@ -7,6 +8,7 @@ use tanist_proto::resources::CpuCores;
 mod described;
 mod related;
 mod resources;
+mod secrets;
 
 use super::*;
 
@@ -14,7 +16,13 @@ fn write(text: &str) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("tanist.yaml");
     std::fs::write(&path, text).expect("a file in it");
+    set_mode(&path, 0o600);
     (dir, path)
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    let mode = std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(path, mode).expect("a file of ours");
 }
 
 fn environment(pairs: &[(&str, &str)]) -> LoadOptions {
@@ -217,6 +225,14 @@ fn the_files_in_deploy_are_valid_also_with_what_they_comment_out() {
 
         // A key set twice is a choice that the file offers; everything else must hold at once.
         let text = std::fs::read_to_string(&path).expect("just loaded");
+        let files = tempfile::tempdir().expect("a directory");
+        for name in ["etcd-password", "zookeeper-password"] {
+            let file = files.path().join(name);
+            std::fs::write(&file, "secret\n").expect("written");
+            set_mode(&file, 0o600);
+        }
+        let here = files.path().to_string_lossy();
+        let text = text.replace("/etc/tanist", &here);
         let (_dir, all) = write(&uncommented(&text));
         if let Err(error) = Configuration::load(LoadOptions::default().with_file(all)) {
             panic!("{store}: {error}");

@@ -242,7 +242,7 @@ impl Writing {
             if let Some(directory) = path.parent() {
                 fs::create_dir_all(directory)?;
             }
-            let mode = if executable { 0o555 } else { 0o444 };
+            let mode = if executable { 0o500 } else { 0o400 };
             let mut options = fs::OpenOptions::new();
             options.write(true).create_new(true).mode(mode).open(path)
         };
@@ -286,7 +286,7 @@ fn write(path: &Path, artifact: &Artifact) -> io::Result<()> {
     let incomplete = path.with_extension("incomplete");
     // What an earlier try left may not be writable.
     let _it_may_not_be_there = fs::remove_file(&incomplete);
-    let mode = if artifact.executable { 0o555 } else { 0o444 };
+    let mode = if artifact.executable { 0o500 } else { 0o400 };
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create_new(true)

@@ -15,17 +15,20 @@ use rustix::process::{
 use super::protocol::{NOT_EXECUTABLE, NOT_FOUND, NOT_LAUNCHED};
 use crate::job::ExecLimits;
 use crate::telemetry::control_group;
+use crate::umask;
 
 /// The arguments that [`launch`] understands.
 pub(super) fn arguments(
     supervisor: Pid,
     limits: &ExecLimits,
     group: Option<&Path>,
+    umask: Option<u32>,
 ) -> Vec<OsString> {
     let limits = serde_json::to_string(limits).expect("numbers always serialize");
     let group = group.map_or_else(OsString::new, |group| group.as_os_str().to_owned());
     let supervisor = supervisor.as_raw_pid().to_string();
-    vec![supervisor.into(), limits.into(), group]
+    let umask = umask.map_or_else(String::new, |umask| umask.to_string());
+    vec![supervisor.into(), limits.into(), group, umask.into()]
 }
 
 /// Becomes the program. Returns only if that fails: what it says goes where the program's errors would.
@@ -38,6 +41,10 @@ pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
         return NOT_LAUNCHED;
     };
     let group = arguments.next().filter(|group| !group.is_empty());
+    let umask = arguments.next().and_then(|text| text.into_string().ok());
+    if let Some(umask) = umask.and_then(|text| text.parse().ok()) {
+        umask::set(umask);
+    }
     let Some(program) = arguments.next() else {
         eprintln!("the launcher of a program was given none");
         return NOT_LAUNCHED;

@@ -115,6 +115,8 @@ impl Program {
         let child = Command::new(&around.binary)
             .arg0(SUBCOMMAND)
             .args([SUBCOMMAND, SUPERVISE])
+            // The program can read its parent's environment, and this process's may have secrets. A supervisor needs none of it.
+            .env_clear()
             .stdin(Stdio::from(OwnedFd::from(control_there)))
             .stdout(Stdio::from(stdout_there))
             .stderr(Stdio::from(stderr_there))

@@ -45,6 +45,7 @@ impl Made {
             directory: self.directory.clone(),
             limits: ExecLimits::default(),
             group: Some(self.group.clone()),
+            umask: None,
             grace_ms: 0,
             ends_ms: None,
         };

@@ -43,6 +43,8 @@ pub(crate) struct Request {
     pub(crate) limits: ExecLimits,
     /// The control group that is made for it, and goes with it; none: its processes are limited each by itself.
     pub(crate) group: Option<PathBuf>,
+    /// The mask of the files that it makes; none: the supervisor's.
+    pub(crate) umask: Option<u32>,
     /// How long after [`TERMINATE`] it is killed.
     pub(crate) grace_ms: u64,
     /// When it is killed unless that is put off: milliseconds of `CLOCK_BOOTTIME`. None: never.
@@ -226,6 +228,7 @@ mod tests {
             directory: "/tmp".into(),
             limits: ExecLimits::default(),
             group: None,
+            umask: Some(0o022),
             grace_ms: 7,
             ends_ms: Some(9),
         };

@@ -143,6 +143,7 @@ fn start(request: &Request, stdin: OwnedFd) -> io::Result<Pid> {
             getpid(),
             &request.limits,
             request.group.as_deref(),
+            request.umask,
         ))
         .args(&request.command)
         .env_clear()

@@ -16,6 +16,7 @@ use crate::dataflow::host::host_name;
 use crate::dataflow::operator::{OperatorContext, OperatorError};
 use crate::job::{ExecSpec, artifact};
 use crate::telemetry::control_group::GroupLimits;
+use crate::umask;
 
 /// The variables that every program gets from the TaskManager's environment, where they are set there. The rest of it may be
 /// nobody's business.
@@ -62,6 +63,7 @@ pub(crate) fn prepare(
         directory,
         limits: spec.limits,
         group,
+        umask: umask::of_output(),
         grace_ms: grace_ms(spec, context),
     };
     let around = Surroundings {

@@ -10,6 +10,7 @@ use tanist_proto::v1::Committable;
 use super::lines::write_lines;
 use super::{Operator, OperatorContext, OperatorError, Output, PrepareCommit};
 use crate::dataflow::sink::{self, PartNames};
+use crate::umask;
 
 const BUFFER: usize = 256 * 1024;
 const CREATE_TRIES: u32 = 5;
@@ -76,8 +77,10 @@ fn create(pending: &Path) -> Result<File, OperatorError> {
     let mut tries = 0;
     loop {
         tries += 1;
-        let directory = pending.parent().map_or(Ok(()), fs::create_dir_all);
-        match directory.and_then(|()| File::create_new(pending)) {
+        let directory = pending
+            .parent()
+            .map_or(Ok(()), umask::create_output_directories);
+        match directory.and_then(|()| umask::create_output_file(pending)) {
             Err(error) if error.kind() == ErrorKind::NotFound && tries < CREATE_TRIES => {}
             created => return created.map_err(|e| OperatorError::io("create", pending, e)),
         }
@@ -197,7 +200,7 @@ mod tests {
         former
             .process(texts("word", &["former"]), &mut Output::default())
             .expect("written");
-        sink::cleanup(directory.path(), context(2, 4).job).expect("it has ended");
+        sink::cleanup(directory.path(), context(2, 4).job, "").expect("it has ended");
         // The same job, vertex, subtask and generation.
         let mut next = sink(directory.path());
         next.open().expect("open");
@@ -221,7 +224,7 @@ mod tests {
                 error.to_string().contains("can't be a directory"),
                 "{error}"
             );
-            sink::cleanup(&path, context(0, 1).job).expect("there is nothing");
+            sink::cleanup(&path, context(0, 1).job, "").expect("there is nothing");
         }
         assert_eq!(fs::read_to_string(file).expect("untouched"), "precious");
     }

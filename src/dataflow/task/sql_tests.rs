@@ -39,7 +39,7 @@ async fn the_example_keeps_the_slow_requests_and_adds_them_up() {
     let committables = finish(&tasks).await;
     sink::commit(&committables).expect("committed");
     let output = directory.path().join("out");
-    sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
+    sink::cleanup(&output, graph.job_id.parse().expect("an id"), "").expect("cleaned up");
     let mut lines = Vec::new();
     for entry in std::fs::read_dir(&output).expect("output") {
         let part = std::fs::read_to_string(entry.expect("entry").path()).expect("part");
@@ -116,6 +116,7 @@ async fn a_column_that_is_kept_has_no_value_where_it_had_none_unless_the_graph_s
     sink::cleanup(
         &directory.path().join("out"),
         graph.job_id.parse().expect("an id"),
+        "",
     )
     .expect("cleaned up");
     let parts = std::fs::read_dir(path("out")).expect("output");

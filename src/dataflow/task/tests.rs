@@ -315,7 +315,7 @@ async fn two_sinks_into_one_directory_write_parts_of_their_own() {
     let committables = finish(&deploy(&graph, &managers, |_, _| 0)).await;
     sink::commit(&committables).expect("committed");
     assert_eq!(sink::directories(&graph), std::slice::from_ref(&output));
-    sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
+    sink::cleanup(&output, graph.job_id.parse().expect("an id"), "").expect("cleaned up");
     let entries = std::fs::read_dir(&output).expect("output");
     let contents: Vec<_> = entries
         .map(|entry| std::fs::read_to_string(entry.expect("entry").path()).expect("a part"))

@@ -97,7 +97,7 @@ async fn windows_over_several_producers_miss_nothing_and_drop_nothing() {
         let tasks = deploy(&graph, &managers, placement);
         let committables = finish(&tasks).await;
         sink::commit(&committables).expect("committed");
-        sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
+        sink::cleanup(&output, graph.job_id.parse().expect("an id"), "").expect("cleaned up");
         let late: u64 = tasks
             .values()
             .map(|task| task.metrics().late_records_dropped)
@@ -128,7 +128,7 @@ async fn windows_behind_a_blocking_exchange_are_emitted_at_its_end() {
     let reading = start(1);
     let committables = finish(&reading).await;
     sink::commit(&committables).expect("committed");
-    sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
+    sink::cleanup(&output, graph.job_id.parse().expect("an id"), "").expect("cleaned up");
     let late = reading.values().map(|task| task.metrics());
     assert_eq!(late.map(|task| task.late_records_dropped).sum::<u64>(), 0);
     let windows = windows_of(&output);
@@ -253,7 +253,7 @@ async fn the_example_of_an_access_log_adds_up() {
     let tasks = deploy(&graph, &managers, APART);
     let committables = finish(&tasks).await;
     sink::commit(&committables).expect("committed");
-    sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
+    sink::cleanup(&output, graph.job_id.parse().expect("an id"), "").expect("cleaned up");
     let skipped: u64 = tasks
         .values()
         .map(|task| task.metrics().records_skipped)

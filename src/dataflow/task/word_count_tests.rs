@@ -74,7 +74,7 @@ async fn run_word_count(
     let committables = finish(&tasks).await;
     assert_eq!(committables.len(), parallelism[2] as usize);
     sink::commit(&committables).expect("committed");
-    sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
+    sink::cleanup(&output, graph.job_id.parse().expect("an id"), "").expect("cleaned up");
     for manager in managers {
         let exchange = manager.runtime.exchange();
         wait_until("all partitions are consumed", || {

@@ -271,6 +271,7 @@ fn job_graph() -> impl Strategy<Value = v1::JobGraph> {
             options: None,
             artifacts: Vec::new(),
             slot_sharing_groups: Vec::new(),
+            run: String::new(),
         })
 }
 

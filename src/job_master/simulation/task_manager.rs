@@ -171,7 +171,21 @@ impl TaskManager {
         }
     }
 
+    /// Frees those in which nothing goes on.
     pub(super) fn free(&mut self, allocations: &[AllocationId]) {
+        let goes_on = |allocation: &AllocationId| {
+            let mut running = self.running.values().flatten();
+            running.any(|it| {
+                it.allocation == allocation.to_string()
+                    && it.state != S::Canceling
+                    && !is_terminal(it.state)
+            })
+        };
+        let allocations: Vec<AllocationId> = allocations
+            .iter()
+            .filter(|it| !goes_on(it))
+            .copied()
+            .collect();
         for slot in &mut self.slots {
             if slot.is_some_and(|slot| allocations.contains(&slot)) {
                 *slot = None;

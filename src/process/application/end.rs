@@ -37,11 +37,12 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
 /// What is left of ended jobs and terms, of which no reader needs more than the tombstone.
 /// A worker that is left ends when it finds no record of itself.
-const REMOVED: [Kind; 4] = [
+const REMOVED: [Kind; 5] = [
     Kind::Descriptions,
     Kind::Workers,
     Kind::Doomed,
     Kind::History,
+    Kind::Storages,
 ];
 /// How long a blob store may take to give up what former leaders left there.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -281,6 +282,9 @@ async fn sweep(term: &ApplicationTerm) {
         Err(_elapsed) => warn!(
             "the blob store gave no answer for {SWEEP_TIMEOUT:?}: objects of the cluster may be left in it"
         ),
+    }
+    if let Err(error) = term.jobs.remove_marker().await {
+        warn!(%error, "the marker of the cluster is left in the blob store");
     }
 }
 

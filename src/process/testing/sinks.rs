@@ -40,7 +40,7 @@ impl SinkCommitter for RecordedSinks {
 
 #[async_trait]
 impl SinkCleaner for RecordedSinks {
-    async fn clean(&self, _directory: &str, job: JobId) -> Result<(), String> {
+    async fn clean(&self, _directory: &str, job: JobId, _run: &str) -> Result<(), String> {
         if self.world.sinks_deny.load(Ordering::Relaxed) {
             return Err("a test allows nobody to remove anything".to_owned());
         }
@@ -86,11 +86,11 @@ impl SinkCommitter for MortalSinks {
 
 #[async_trait]
 impl SinkCleaner for MortalSinks {
-    async fn clean(&self, directory: &str, job: JobId) -> Result<(), String> {
+    async fn clean(&self, directory: &str, job: JobId, run: &str) -> Result<(), String> {
         self.world.goes_on(process_of(&self.life)).await;
         if self.world.is_dead(&self.life) {
             return std::future::pending().await;
         }
-        self.sinks.cleaner.clean(directory, job).await
+        self.sinks.cleaner.clean(directory, job, run).await
     }
 }

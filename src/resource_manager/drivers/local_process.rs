@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rustix::process::Signal;
 use tanist_ha::election::ClusterIncarnation;
+use tanist_ha::own_directory;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::WorkerResourceSpec;
@@ -154,10 +156,14 @@ impl LocalProcessDriver {
             let text = format!("{} can't have its log: {error}", log_dir.display());
             io::Error::new(error.kind(), text)
         };
-        fs::create_dir_all(log_dir).map_err(unusable)?;
+        own_directory::make(log_dir).map_err(unusable)?;
         prune_logs(log_dir, &self.processes);
         let path = self.log_path(&request.worker);
-        let log = File::options().create(true).append(true).open(path);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .mode(own_directory::FILE_MODE)
+            .open(path);
         let log = log.map_err(unusable)?;
         let mut command = self.command(request, group);
         command

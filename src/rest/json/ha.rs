@@ -84,6 +84,9 @@ pub struct OwnStanding {
     /// What a leader must be allowed in the store and it is not, in words; `null`: it does not know.
     #[serde(default)]
     pub lacking_permissions: Option<Vec<String>>,
+    /// What is wrong with the storage of large objects, said by the leader.
+    #[serde(default)]
+    pub storage_trouble: Option<String>,
     /// The epochs that messages told it of, and that its store does not have.
     #[serde(default)]
     pub claims: Vec<ClaimBody>,
@@ -264,6 +267,7 @@ impl OwnStanding {
             cache: (role == Role::Standby).then(|| CacheBody::from(&view.cache())),
             lacking_permissions: view.lacking_permissions(),
             claims: claims(view),
+            storage_trouble: view.storage_trouble(),
         }
     }
 }
@@ -280,6 +284,10 @@ impl HaStatusBody {
             own.unwrap_or_default()
         };
         let claims = accounts.iter().flat_map(of_account).collect();
+        let troubles = accounts
+            .iter()
+            .filter_map(|account| account.as_ref().ok()?.0.storage_trouble.clone());
+        let troubles: Vec<String> = troubles.collect();
         let body = |(member, account): (&Member, Result<(OwnStanding, i64), String>)| {
             let (own, clock_offset, error) = match account {
                 Ok((own, offset)) => (Some(own), Some(offset), None),
@@ -323,6 +331,7 @@ impl HaStatusBody {
         body.warnings = warnings(&body);
         body.warnings
             .extend(status.unreadable.as_deref().map(unreadable_warning));
+        body.warnings.extend(troubles);
         if let Ok(health) = &status.health {
             body.warnings.extend(store_warnings(status.store, health));
         }

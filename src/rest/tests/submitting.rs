@@ -1,6 +1,7 @@
 //! Submissions: what comes as the body, and that a repeated one has the same id and token.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use prost::Message as _;
@@ -8,6 +9,7 @@ use serde_json::json;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::time::Instant;
 
 use super::scripted::{ScriptedDispatcher, Served};
 use crate::gateway::GatewayError;
@@ -252,4 +254,32 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
         assert!(answer.body["errors"][0].is_string(), "{answer:?}");
     }
     assert!(leader.submissions.lock().expect("no panic").is_empty());
+}
+
+/// Who waits for half a minute to hear that a disk is full has given up before.
+#[tokio::test]
+async fn what_the_store_refuses_is_answered_within_two_seconds() {
+    let full = || GatewayError::StoreRefused("out of space".to_owned());
+    let refusals = std::iter::repeat_with(full).take(1_000);
+    let (served, _) = Served::leading(ScriptedDispatcher::failing(refusals)).await;
+    let began_at = Instant::now();
+    let body = graph().encode_to_vec();
+    let answer = served
+        .ask(Method::POST, "/v1/jobs", &[PROTOBUF], body)
+        .await;
+    assert!(began_at.elapsed() < Duration::from_secs(2), "{answer:?}");
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(format!("{answer:?}").contains("out of space"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_for_a_moment_is_asked_again() {
+    let busy = || GatewayError::StoreRefused("busy".to_owned());
+    let refusals = std::iter::repeat_with(busy).take(3);
+    let (served, _) = Served::leading(ScriptedDispatcher::failing(refusals)).await;
+    let body = graph().encode_to_vec();
+    let answer = served
+        .ask(Method::POST, "/v1/jobs", &[PROTOBUF], body)
+        .await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
 }

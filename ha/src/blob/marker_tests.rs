@@ -1,0 +1,131 @@
+//! Markers in a directory that comes and goes, as a mount does.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::blob::BlobOptions;
+use crate::election::{ClusterIncarnation, Epoch};
+
+fn marker(storage: &str, confirmation: &str) -> Marker {
+    Marker {
+        storage: storage.to_owned(),
+        cluster: "default".to_owned(),
+        incarnation: "one".to_owned(),
+        epoch: 1,
+        process: "jm-1".to_owned(),
+        confirmation: confirmation.to_owned(),
+    }
+}
+
+async fn open(root: &tempfile::TempDir) -> BlobStore {
+    let url = root.path().join("mount").to_string_lossy().into_owned();
+    let options = BlobOptions { url, shared: true };
+    let store = BlobStore::open(&options).await.expect("opened");
+    store.of_cluster(&ClusterIncarnation::new("one"))
+}
+
+/// One that was begun as `s`.
+async fn begun(root: &tempfile::TempDir) -> BlobStore {
+    let store = open(root).await.guarded();
+    store.make_directory().await.expect("made");
+    store.put_marker(&marker("s", "c1")).await.expect("put");
+    store.rely_on("s", &["c1".to_owned()]);
+    store
+}
+
+fn job() -> Name {
+    Name::new("0a1b").expect("a name")
+}
+
+async fn put(store: &BlobStore) -> Result<super::super::BlobPointer> {
+    let bytes = Bytes::from_static(b"state");
+    store.put(&job(), Epoch::new(1), bytes).await
+}
+
+#[tokio::test]
+async fn a_mount_that_is_lost_takes_nothing_is_not_made_again_and_loses_nothing() {
+    let root = tempfile::tempdir().expect("a directory");
+    let store = begun(&root).await;
+    let pointer = put(&store).await.expect("taken");
+    let (mount, away) = (root.path().join("mount"), root.path().join("away"));
+    std::fs::rename(&mount, &away).expect("unmounted");
+
+    let refused = put(&store).await.expect_err("not mounted");
+    assert!(
+        refused.to_string().contains("is missing there"),
+        "{refused}"
+    );
+    assert_eq!(refused.outcome(), crate::Outcome::Transient);
+    let upload = open(&root).await.guarded_by_presence().upload(&job());
+    let refused = upload.expect("a name").finish().await;
+    refused.expect_err("not mounted");
+    let unread = store.get(&pointer).await.expect_err("not mounted");
+    assert_eq!(unread.outcome(), crate::Outcome::Transient, "{unread}");
+    store.delete(&pointer.name).await.expect_err("not mounted");
+    assert!(!mount.exists(), "it was made again");
+    // The place where it was mounted is mostly there.
+    std::fs::create_dir(&mount).expect("made");
+    put(&store).await.expect_err("not mounted");
+    let left = std::fs::read_dir(&mount).expect("there").count();
+    assert_eq!(left, 0, "something was written");
+
+    std::fs::remove_dir(&mount).expect("empty");
+    std::fs::rename(&away, &mount).expect("mounted");
+    store.get(&pointer).await.expect("read");
+    put(&store).await.expect("taken");
+    store.delete(&pointer.name).await.expect("deleted");
+}
+
+#[tokio::test]
+async fn where_another_clusters_leader_has_confirmed_it_nothing_is_deleted() {
+    let root = tempfile::tempdir().expect("a directory");
+    let store = begun(&root).await;
+    let pointer = put(&store).await.expect("taken");
+    store.put_marker(&marker("s", "c2")).await.expect("put");
+    let refused = store.delete(&pointer.name).await.expect_err("a stranger's");
+    assert!(refused.to_string().contains("jm-1"), "{refused}");
+    put(&store).await.expect("names are never given twice");
+    store.rely_on("s", &["c1".to_owned(), "c2".to_owned()]);
+    store.set_contested(true);
+    store
+        .delete(&pointer.name)
+        .await
+        .expect_err("still contested");
+    store.set_contested(false);
+    store.delete(&pointer.name).await.expect("deleted");
+    store.put_marker(&marker("t", "c2")).await.expect("put");
+    put(&store).await.expect_err("another storage");
+}
+
+#[tokio::test]
+async fn a_storage_that_is_lost_while_it_is_opened_is_found_when_it_is_back() {
+    let root = tempfile::tempdir().expect("a directory");
+    let pointer = {
+        let store = begun(&root).await;
+        put(&store).await.expect("taken")
+    };
+    let (mount, away) = (root.path().join("mount"), root.path().join("away"));
+    std::fs::rename(&mount, &away).expect("unmounted");
+    let store = open(&root).await.guarded();
+    store.rely_on("s", &["c1".to_owned()]);
+    assert!(!mount.exists(), "it was made again");
+    assert!(store.marker().await.expect("looked").is_none());
+    store.list().await.expect("nothing is there");
+    std::fs::rename(&away, &mount).expect("mounted");
+    store.get(&pointer).await.expect("read");
+    assert_eq!(store.list().await.expect("listed").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_before_the_term_knows_the_storage() {
+    let root = tempfile::tempdir().expect("a directory");
+    begun(&root).await;
+    let store = open(&root).await.guarded();
+    let refused = put(&store).await.expect_err("not known");
+    assert!(refused.to_string().contains("not begun"), "{refused}");
+    let late = store.clone();
+    let putting = tokio::spawn(async move { put(&late).await });
+    tokio::task::yield_now().await;
+    store.rely_on("s", &["c1".to_owned()]);
+    putting.await.expect("no panic").expect("taken");
+}
