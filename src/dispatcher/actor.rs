@@ -81,6 +81,7 @@ impl Dispatcher {
             retention: Retention::resume(&mut recovered),
             clock: clock.clone(),
             breakages: Breakages::default(),
+            submissions: 0,
         };
         actor.recover(recovered);
         let stopped = CancellationToken::new();
@@ -208,6 +209,8 @@ pub(super) struct DispatcherActor {
     pub(super) retention: Retention,
     pub(super) clock: TermClock,
     pub(super) breakages: Breakages,
+    /// So many this term has taken.
+    pub(super) submissions: u64,
 }
 
 /// Whether the store has confirmed the term since a request came, so that it may be told that there is no such job.

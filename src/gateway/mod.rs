@@ -243,6 +243,9 @@ pub struct Verdict {
     pub is_superseded: bool,
     /// The job needs what it will never get.
     pub unfulfillable: Option<Box<Unfulfillable>>,
+    /// What the job needs at least would fit into the TaskManagers that there are, or that may be started, if others left it: it waits
+    /// for its turn.
+    pub has_room: bool,
 }
 
 /// A slot that no TaskManager could give, if nothing of it were taken.
@@ -269,6 +272,28 @@ pub struct ResourceRequirements {
     /// The slots that it has held since before this term on each of these TaskManagers. One that has not registered at
     /// the ResourceManager yet has them all the same.
     pub held: Arc<SmallMap<ResourceId, Vec<ResourceProfile>>>,
+    /// Its place among the jobs that lack slots.
+    pub submission: SubmissionNumber,
+    /// Whether it ends by itself: what it holds comes free some day.
+    pub is_bounded: bool,
+}
+
+/// The order in which jobs were submitted: by the term that took each, and by its number there. Persisted with the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct SubmissionNumber {
+    /// The term.
+    pub epoch: u64,
+    /// How many it had taken with this one.
+    pub number: u64,
+}
+
+impl From<&tanist_proto::v1::SubmissionNumber> for SubmissionNumber {
+    fn from(persisted: &tanist_proto::v1::SubmissionNumber) -> SubmissionNumber {
+        SubmissionNumber {
+            epoch: persisted.epoch,
+            number: persisted.number,
+        }
+    }
 }
 
 /// A number of slots of one profile.

@@ -233,6 +233,10 @@ impl JobMasterCore {
                 "{}: what waits for them runs when regions of the job that run now have ended",
                 self.lacking()
             ),
+            None if self.patience.has_room => format!(
+                "{}: it runs when jobs that were submitted before it, or hold what it needs, leave them",
+                self.lacking()
+            ),
             None => format!("{}{START_BY_HAND}", self.lacking()),
         };
         // Those that already have a slot are not the ones that miss one.
@@ -292,8 +296,9 @@ impl JobMasterCore {
             first.map(|(since_ms, _)| *since_ms)
         };
         let preparing = self.is_any_looking().then(|| since_ms(true)).flatten();
-        let others = since_ms(false).filter(|_| !self.is_patient());
-        let others = others.map(|since_ms| since_ms.max(self.patience.from_ms));
+        let fails_from_ms = self.fails_from_ms();
+        let others = since_ms(false).zip(fails_from_ms);
+        let others = others.map(|(since_ms, from_ms)| since_ms.max(from_ms));
         let from_ms = preparing.into_iter().chain(others).min()?;
         Some(from_ms.saturating_add(self.options.slot_request_timeout_ms))
     }

@@ -190,7 +190,18 @@ impl Actor {
             older.verdict.change(|verdict| verdict.is_superseded = true);
         }
         self.judged(job, self.core.unfulfillable(job).cloned());
+        self.tell_room(job, self.core.has_room(job));
         Ok(())
+    }
+
+    /// Tells a JobMaster whether the cluster has room for its job.
+    fn tell_room(&self, job: JobId, has_room: bool) {
+        if let Some(job_master) = self.job_masters.get(&job) {
+            let told = &job_master.verdict;
+            if told.look(|told| told.has_room != has_room) {
+                told.change(|told| told.has_room = has_room);
+            }
+        }
     }
 
     /// Tells a JobMaster what its job will never get.
@@ -273,6 +284,7 @@ impl Actor {
                 } => self.judge(to, reason, question),
                 Effect::Worker(effect) => self.act(effect),
                 Effect::Judged { job, verdict } => self.judged(job, verdict),
+                Effect::Room { job, has_room } => self.tell_room(job, has_room),
                 Effect::HigherEpoch(epoch) => (self.services.on_higher_epoch)(epoch),
             }
         }

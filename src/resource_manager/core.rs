@@ -87,7 +87,9 @@ impl Core {
     /// Knows nobody. `seed` tells this ResourceManager from all others.
     pub fn new(now: Instant, options: Options, term: Term, seed: u64) -> Core {
         let job_masters = JobMasters::new(options.heartbeat_timeout, options.job_timeout);
-        let slots = SlotManager::new(seed).balanced_by(options.balance);
+        let slots = SlotManager::new(seed)
+            .balanced_by(options.balance)
+            .reserving_after(options.reservation_delay);
         Core {
             fulfilling: Fulfilling::new(now, options.start_up_time),
             next_beat: now + options.heartbeat_interval,
@@ -267,7 +269,9 @@ impl Core {
         }
         if self.check_at.is_some_and(|at| at <= now) {
             self.check_at = None;
-            for request in self.slots.match_slots() {
+            let driver = self.workers_of_driver.as_ref();
+            self.slots.set_startable(driver.map(Workers::startable));
+            for request in self.slots.match_slots(now) {
                 tracing::debug!(
                     job = %request.holder.job, task_manager = %request.worker, slot = request.slot,
                     allocation = %request.holder.allocation, "requesting slot"
@@ -275,6 +279,7 @@ impl Core {
                 self.request_slot(request);
             }
             self.note_shortages();
+            self.judge_room();
             self.judge_requirements(now);
             self.review_workers(now);
             // Of these nothing was heard but that TaskExecutors hold slots for them.

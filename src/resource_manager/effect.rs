@@ -85,6 +85,13 @@ pub enum Effect {
         /// What.
         verdict: Option<Unfulfillable>,
     },
+    /// Tell a job's JobMaster whether the cluster has room for it.
+    Room {
+        /// Whose.
+        job: JobId,
+        /// Whether what it needs at least would fit in if others left.
+        has_room: bool,
+    },
     /// This term is over.
     HigherEpoch(Epoch),
 }

@@ -44,6 +44,9 @@ mod profile_model;
 mod profile_model_tests;
 #[cfg(test)]
 mod profile_tests;
+mod queue;
+#[cfg(test)]
+mod queue_tests;
 mod registering;
 #[cfg(test)]
 mod registration_tests;
@@ -107,6 +110,8 @@ pub struct Options {
     pub start_up_time: Duration,
     /// `taskmanager.load-balance.mode`.
     pub balance: Balance,
+    /// `slotmanager.reservation.delay`: for the first job that lacks slots they are kept after it has waited for so long.
+    pub reservation_delay: Duration,
 }
 
 impl Default for Options {
@@ -121,6 +126,7 @@ impl Default for Options {
             job_timeout: Duration::from_secs(300),
             start_up_time: Duration::from_secs(300),
             balance: Balance::None,
+            reservation_delay: Duration::from_secs(10),
         }
     }
 }

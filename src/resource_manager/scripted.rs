@@ -15,7 +15,7 @@ use super::{Options, ResourceManager, ResourceManagerHandle, ResourceManagerServ
 use crate::gateway::refusals::{Refusals, RefusalsCount};
 use crate::gateway::{
     GatewayError, GatewayResult, JobMasterId, JobMasterRegistration, LocalConnector,
-    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _,
+    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _, SubmissionNumber,
     TaskExecutorGateway, Verdict,
 };
 use crate::notice::Notice;
@@ -274,6 +274,8 @@ pub(super) fn declared(
         job_master_address: "jm:1".to_owned(),
         resources: resources.collect(),
         held: Arc::default(),
+        submission: SubmissionNumber::default(),
+        is_bounded: true,
     }
 }
 

@@ -122,6 +122,7 @@ impl Core {
         let lacking = Lacking {
             needed: self.slots.lacking_by_job(),
             useful: self.slots.useful_by_job(),
+            kept: self.slots.kept(),
         };
         let view = |(id, worker): (&ResourceId, &super::core::Worker)| {
             let (slots, free) = self.slots.slot_counts(id);

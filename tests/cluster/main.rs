@@ -94,4 +94,5 @@ mod taskmanager_leaves;
 mod tasks_run_on;
 mod too_new;
 mod uploads;
+mod waiting;
 mod workers;

@@ -12,7 +12,7 @@ use tanist::gateway::refusals::RefusalsCount;
 use tanist::gateway::{
     GatewayError, GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, JobRecords,
     JobStandings, LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
-    ResourceRequirementsGateway as _,
+    ResourceRequirementsGateway as _, SubmissionNumber,
 };
 use tanist::notice::Notice;
 use tanist::resource_manager::{
@@ -261,6 +261,8 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
             maximum: slots,
         }],
         held: Arc::default(),
+        submission: SubmissionNumber::default(),
+        is_bounded: true,
     };
     handle
         .declare_required_resources(requirements)

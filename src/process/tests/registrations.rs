@@ -21,7 +21,7 @@ use crate::gateway::refusals::RefusalsCount;
 use crate::gateway::{
     Components, Connector as _, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     JobMasterId, JobMasterRegistration, LocalConnector, ResourceManagerGateway,
-    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _,
+    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _, SubmissionNumber,
 };
 use crate::notice::Notice;
 use crate::process::job_records::StoredJobRecords;
@@ -251,6 +251,8 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
             maximum: 2,
         }],
         held: Arc::default(),
+        submission: SubmissionNumber::default(),
+        is_bounded: true,
     };
     let speak = async |job| {
         let registration = JobMasterRegistration {
