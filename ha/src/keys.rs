@@ -21,6 +21,7 @@
 //! history/<epoch>   persistent   one record a term
 //! applications/<cluster-id>      persistent   how the application stands whose cluster this is; of a session there is none
 //! workers/<worker>  persistent   that a driver has started this worker, or is to
+//! drains/<digest>   persistent   that a TaskManager, or all of a host, is to be given nothing any more
 //! ```
 
 use std::fmt;
@@ -95,11 +96,13 @@ pub enum Kind {
     Applications,
     /// Workers that a driver has started or is to start.
     Workers,
+    /// TaskManagers and hosts that are drained.
+    Drains,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
@@ -110,6 +113,7 @@ impl Kind {
         Kind::History,
         Kind::Applications,
         Kind::Workers,
+        Kind::Drains,
     ];
 
     /// The directory below the namespace, without slashes.
@@ -125,6 +129,7 @@ impl Kind {
             Kind::History => "history",
             Kind::Applications => "applications",
             Kind::Workers => "workers",
+            Kind::Drains => "drains",
         }
     }
 }

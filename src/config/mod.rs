@@ -42,6 +42,7 @@ pub use table::{DefaultValue, OPTIONS, OptionSpec, find};
 pub use value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
     LoadBalanceMode, LogFormat, LogLevel, MemorySize, RestartStrategyType, Secret, WorkerDriver,
+    parse_duration,
 };
 
 use value::nearest;

@@ -315,10 +315,10 @@ impl DispatcherActor {
                     })
                 });
             }
-            Command::DrainTaskManager { resource_id, reply } => {
+            Command::DrainTaskManager { request, reply } => {
                 let resources = self.context.resources.clone();
                 self.spawn_reply(reply, async move {
-                    resources.drain_task_manager(resource_id).await?;
+                    resources.drain_task_manager(*request).await?;
                     Ok(pb::Ack {})
                 });
             }

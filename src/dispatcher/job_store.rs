@@ -106,7 +106,7 @@ const DEFAULT_CACHE: usize = 50 << 20;
 
 impl JobStore {
     /// What a term needs to recover its jobs.
-    pub const KINDS: [Kind; 7] = [
+    pub const KINDS: [Kind; 8] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
@@ -114,6 +114,7 @@ impl JobStore {
         Kind::Doomed,
         Kind::Applications,
         Kind::Workers,
+        Kind::Drains,
     ];
 
     /// The jobs of the term whose pipeline this is.

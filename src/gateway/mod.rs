@@ -192,9 +192,10 @@ pub trait ResourceRequirementsGateway: Send + Sync + fmt::Debug + 'static {
         job: tanist_proto::id::JobId,
         departure: Departure,
     ) -> GatewayResult<()>;
-    /// Gives no slots of a TaskManager to jobs any more, and has it leave when none is in use. It has heard so.
-    async fn drain_task_manager(&self, resource_id: ResourceId) -> GatewayResult<()> {
-        let text = format!("no TaskManager {resource_id} is registered");
+    /// Drains a TaskManager or all of a host, or takes that back. That is durable.
+    async fn drain_task_manager(&self, request: pb::DrainTaskManagerRequest) -> GatewayResult<()> {
+        let id = request.resource_id;
+        let text = format!("no TaskManager {id} is registered");
         Err(GatewayError::NotFound(text))
     }
     /// Registered TaskManagers and their slots.
@@ -246,6 +247,22 @@ pub struct Verdict {
     /// What the job needs at least would fit into the TaskManagers that there are, or that may be started, if others left it: it waits
     /// for its turn.
     pub has_room: bool,
+    /// The TaskManagers that the job has slots of and is to leave.
+    pub leaving: Arc<Leaving>,
+}
+
+/// The TaskManagers that a job is to leave, and how.
+pub type Leaving = std::collections::BTreeMap<ResourceId, Leave>;
+
+/// How a job is to leave a TaskManager that is drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Leave {
+    /// It begins nothing there; what runs there ends by itself.
+    ByItself,
+    /// What runs there is moved once there are slots for it elsewhere.
+    Moved,
+    /// What runs there is stopped, and starts elsewhere when there are slots.
+    AtOnce,
 }
 
 /// A slot that no TaskManager could give, if nothing of it were taken.

@@ -241,6 +241,9 @@ impl JobMasterActor {
         if told.has_room != before.has_room {
             self.note(Event::HasRoom(told.has_room));
         }
+        if told.leaving != before.leaving {
+            self.note(Event::Leaving(told.leaving.clone()));
+        }
         if told.unfulfillable != before.unfulfillable {
             self.note(Event::Unfulfillable(told.unfulfillable.clone()));
         }

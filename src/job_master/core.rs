@@ -26,6 +26,7 @@ use super::execution::Cancellation;
 use super::execution_graph::{BuildError, ExecutionGraph};
 use super::failover::FailoverStrategy;
 use super::kept_graph::KeptGraph;
+use super::moving::Moves;
 use super::patience::Patience;
 use super::reconciling::Reconciliation;
 use super::region_rule;
@@ -172,6 +173,7 @@ pub struct JobMasterCore {
     pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
     pub(super) unfulfillable: Option<Box<Unfulfillable>>,
+    pub(super) moves: Moves,
     // Whether all of it ends by itself.
     pub(super) is_bounded: bool,
     // None where no operator has a half here.
@@ -250,6 +252,7 @@ impl JobMasterCore {
             has_stale_ends: false,
             declared: None,
             unfulfillable: None,
+            moves: Moves::default(),
             is_bounded,
             coordination,
             result: None,
@@ -372,6 +375,7 @@ impl JobMasterCore {
             }
             Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
             Event::HasRoom(has_room) => self.patience.has_room = has_room,
+            Event::Leaving(leaving) => self.moves.leaving = leaving,
             Event::CancelRequested => self.cancel_is_requested = true,
             Event::StopRequested => self.stop_is_requested = true,
             Event::Persisted(number) => {

@@ -10,7 +10,7 @@ use tanist_proto::v1 as pb;
 use super::adopted_slots::Held;
 use super::coordinator::{Coordinated, Unprepared};
 use crate::dataflow::Look;
-use crate::gateway::{SubmissionNumber, Unfulfillable};
+use crate::gateway::{Leaving, SubmissionNumber, Unfulfillable};
 
 /// The number of a TaskManager's registration: grows with each, also across its restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -158,6 +158,8 @@ pub enum Event {
     Unfulfillable(Option<Box<Unfulfillable>>),
     /// Whether what the job needs at least would fit into the cluster if others left it.
     HasRoom(bool),
+    /// Which TaskManagers the job is to leave: all of them.
+    Leaving(Arc<Leaving>),
     /// Somebody wants the job canceled.
     CancelRequested,
     /// Somebody wants the job stopped: its sources end, and it finishes.

@@ -16,7 +16,7 @@ const NAMED: usize = 8;
 /// What the store takes longer for than this is told.
 const LONG_WRITE_MS: u64 = 1_000;
 
-fn hindrance(kind: pb::HindranceKind, text: String) -> pb::Hindrance {
+pub(super) fn hindrance(kind: pb::HindranceKind, text: String) -> pb::Hindrance {
     pb::Hindrance {
         kind: kind.into(),
         text,
@@ -57,6 +57,7 @@ impl JobMasterCore {
             self.without_slots(),
             self.committing(),
             self.winding_up(),
+            self.moving(),
             self.without_peers(),
         ];
         found.into_iter().flatten().collect()

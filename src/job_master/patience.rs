@@ -134,8 +134,8 @@ impl JobMasterCore {
             return self.profiles_needed.clone();
         }
         match self.next_served() {
-            Some(next) => self.execution.profiles_taken_with(next),
-            None => self.execution.profiles_taken(),
+            Some(next) => self.with_replacements(self.execution.profiles_taken_with(next)),
+            None => self.with_replacements(self.execution.profiles_taken()),
         }
     }
 
@@ -240,7 +240,7 @@ impl JobMasterCore {
         if !is_kept_in_vain && self.patience.in_vain.is_empty() || self.is_unused_enough() {
             return self.profiles_needed.clone();
         }
-        self.execution.profiles_taken()
+        self.with_replacements(self.execution.profiles_taken())
     }
 
     /// Whether what nothing is in is enough for a region that waits, or will: it has it once it has been looked at what it reads, in the

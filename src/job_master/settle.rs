@@ -51,7 +51,8 @@ impl JobMasterCore {
             self.tell_stop();
             self.release_outputs();
             self.acknowledge();
-            self.profiles_needed = self.execution.profiles_needed();
+            self.profiles_needed = self.with_replacements(self.execution.profiles_needed());
+            self.free_left_slots();
             self.free_idle_slots(now_ms);
             self.declare();
         }
@@ -63,6 +64,7 @@ impl JobMasterCore {
         self.restart_missed(now_ms);
         self.adopt_regions(now_ms);
         self.restart_lost(now_ms);
+        self.move_regions(now_ms);
     }
 
     /// Gives up what took too long: tasks that don't stop, TaskManagers that don't come back, slots that don't come.

@@ -51,6 +51,7 @@ use crate::dispatcher::{Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::refusals::Refusals;
+use crate::resource_manager::drains::{DrainRecord, DrainTarget, DrainsServices, recorded_drains};
 use crate::resource_manager::workers::{ResourceManagerDriver, WorkerRecord, recorded_workers};
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
@@ -114,8 +115,15 @@ struct Begun {
     phases: Phases,
     standing: Standing,
     record: Arc<TermRecord>,
+    recorded: Recorded,
+}
+
+/// What the store has of TaskManagers.
+struct Recorded {
     /// Those that drivers of former terms have started.
     workers: Vec<(ResourceId, WorkerRecord)>,
+    /// What is drained.
+    drains: Vec<(DrainTarget, DrainRecord)>,
 }
 
 /// Proves and decodes the records, and says in the term's own that it recovers. May be dropped at any point.
@@ -159,9 +167,12 @@ async fn begin(
     let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
     let recovered = recover(&store, &proven.records, &caution, session, decoded, reports).await?;
     phases.recovered_ms = millis(started);
-    let workers = recorded_workers(&proven.records);
+    let recorded = Recorded {
+        workers: recorded_workers(&proven.records),
+        drains: recorded_drains(&proven.records),
+    };
     Ok(Begun {
-        workers,
+        recorded,
         pipeline,
         store,
         recovered,
@@ -196,7 +207,7 @@ async fn lead_on(
         mut phases,
         standing,
         record,
-        workers,
+        recorded,
     } = begun;
     if newer::give_way_first(services, session, &store).await {
         return Ok(());
@@ -219,7 +230,7 @@ async fn lead_on(
         recovered,
         dial_services.clone(),
         refusals,
-        workers,
+        recorded,
     );
     services.current.begin(term.components.clone());
     // Ends with the term.
@@ -373,10 +384,10 @@ fn start_components(
     recovered: RecoveredJobs,
     dial: DialServices,
     refusals: Arc<dyn Refusals>,
-    recorded: Vec<(ResourceId, WorkerRecord)>,
+    recorded: Recorded,
 ) -> StartedTerm {
     let options = &services.options;
-    let workers = workers::services(services, store.pipeline(), recorded);
+    let workers = workers::services(services, store.pipeline(), recorded.workers);
     let on_higher_epoch = on_higher_epoch(services);
     let resource_manager = ResourceManager::start(
         settings::resource_manager(options),
@@ -390,6 +401,10 @@ fn start_components(
             },
             on_higher_epoch: on_higher_epoch.clone(),
             workers,
+            drains: DrainsServices {
+                pipeline: Some(store.pipeline().clone()),
+                recorded: recorded.drains,
+            },
         },
     );
     let resources = Arc::new(resource_manager.handle());

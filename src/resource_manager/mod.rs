@@ -23,6 +23,7 @@ mod actor;
 mod choosing;
 mod core;
 mod draining;
+pub mod drains;
 pub mod drivers;
 mod effect;
 #[cfg(test)]
@@ -70,6 +71,7 @@ pub mod workers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::Epoch;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -78,6 +80,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::choosing::Balance;
 pub use self::core::{Contact, Term};
+use self::drains::DrainsServices;
 pub use self::handle::ResourceManagerHandle;
 pub use self::slot_manager::Shortage;
 use self::workers::WorkersServices;
@@ -146,6 +149,8 @@ pub struct ResourceManagerServices {
     pub on_higher_epoch: OnHigherEpoch,
     /// Starts TaskExecutors; none: that is somebody else's business.
     pub workers: Option<WorkersServices>,
+    /// What is drained.
+    pub drains: DrainsServices,
 }
 
 impl ResourceManagerServices {
@@ -197,7 +202,10 @@ impl ResourceManager {
         let (shortages, followed) = watch::channel(Default::default());
         let cancel = CancellationToken::new();
         let seed = rand::random();
-        let core = core::Core::new(Instant::now(), options.clone(), services.term.clone(), seed)
+        let now = Instant::now();
+        let drained = services.drains.recorded.clone();
+        let core = core::Core::new(now, options.clone(), services.term.clone(), seed)
+            .with_drains(now, wall_clock_ms(), drained)
             .with_workers(services.workers(seed));
         let actor = actor::Actor::new(options, services, core, messages, shortages, cancel.clone());
         let task = tokio::spawn(actor.run());

@@ -11,6 +11,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 
+use super::drains::DrainsServices;
 use super::{Options, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term};
 use crate::gateway::refusals::{Refusals, RefusalsCount};
 use crate::gateway::{
@@ -199,6 +200,7 @@ pub(super) fn start_with(refusals: Arc<dyn Refusals>) -> Cluster {
         },
         on_higher_epoch: Arc::new(move |epoch| sender.try_send(epoch).expect("there is room")),
         workers: None,
+        drains: DrainsServices::default(),
     };
     Cluster {
         connector,

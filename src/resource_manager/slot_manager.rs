@@ -391,6 +391,17 @@ impl SlotManager {
         self.slots.is_holder(job)
     }
 
+    /// The jobs that hold slots of a TaskExecutor, or may get some.
+    pub fn holders_at(&self, worker: &ResourceId) -> BTreeSet<JobId> {
+        let slots = self
+            .slots
+            .worker(worker)
+            .into_iter()
+            .flat_map(|it| it.slots());
+        let holders = slots.filter_map(|(_, slot)| slot.state.holder());
+        holders.map(|holder| holder.job).collect()
+    }
+
     /// The allocations of a job, each with its TaskExecutor.
     pub fn allocations_of(&self, job: JobId) -> impl Iterator<Item = (&ResourceId, AllocationId)> {
         self.slots.held_by(job).flat_map(move |(id, worker, _)| {

@@ -16,7 +16,7 @@ use super::ask::Context;
 use super::error::RestError;
 use super::peers::Peers;
 use super::view::ClusterView;
-use super::{cluster, ha, jobs, metrics, submit, upload};
+use super::{cluster, drains, ha, jobs, metrics, submit, upload};
 
 /// How many uploads are taken at once; others are asked to come again.
 pub(super) const UPLOADS_AT_ONCE: usize = 4;
@@ -118,7 +118,10 @@ fn paths() -> Router<Context> {
         .route("/config", get(cluster::ui_config))
         .route("/taskmanagers", get(cluster::task_managers))
         .route("/taskmanagers/{id}", get(cluster::task_manager))
-        .route("/taskmanagers/{id}/drain", post(cluster::drain))
+        .route("/taskmanagers/{id}/drain", post(drains::drain))
+        .route("/taskmanagers/{id}/undrain", post(drains::undrain))
+        .route("/hosts/{host}/drain", post(drains::drain_host))
+        .route("/hosts/{host}/undrain", post(drains::undrain_host))
         .route("/ha/status", get(ha::status))
         .route("/ha/self", get(ha::own_standing))
         .route("/ha/history", get(ha::history))

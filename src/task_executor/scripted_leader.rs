@@ -301,6 +301,7 @@ impl Leader {
         let request = pb::HeartbeatFromResourceManagerRequest {
             sender: self.resource_manager_sender(),
             draining: true,
+            releasing: false,
         };
         let answer = self
             .task_executor()
@@ -326,6 +327,7 @@ impl Leader {
         let request = pb::HeartbeatFromResourceManagerRequest {
             sender,
             draining: false,
+            releasing: false,
         };
         self.task_executor()
             .heartbeat_from_resource_manager(request)

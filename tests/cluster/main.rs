@@ -59,6 +59,7 @@ mod bad_days;
 mod client;
 mod demo;
 mod described;
+mod drained;
 mod every_step;
 mod jobmanager_cut_off;
 mod jobmanager_killed;

@@ -15,6 +15,7 @@ use tanist::gateway::{
     ResourceRequirementsGateway as _, SubmissionNumber,
 };
 use tanist::notice::Notice;
+use tanist::resource_manager::drains::DrainsServices;
 use tanist::resource_manager::{
     self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
 };
@@ -180,6 +181,7 @@ impl Cluster {
             },
             on_higher_epoch: Arc::new(|_| {}),
             workers: None,
+            drains: DrainsServices::default(),
         };
         let manager = ResourceManager::start(resource_manager::Options::default(), services);
         let job_master = Arc::new(TakingJobMaster {

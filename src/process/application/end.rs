@@ -37,9 +37,10 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
 /// What is left of ended jobs and terms, of which no reader needs more than the tombstone.
 /// A worker that is left ends when it finds no record of itself.
-const REMOVED: [Kind; 4] = [
+const REMOVED: [Kind; 5] = [
     Kind::Descriptions,
     Kind::Workers,
+    Kind::Drains,
     Kind::Doomed,
     Kind::History,
 ];
@@ -234,6 +235,8 @@ async fn dismiss_task_managers(term: &ApplicationTerm) {
         for resource_id in registered {
             let request = pb::DrainTaskManagerRequest {
                 resource_id: resource_id.clone(),
+                by: "the application's end".to_owned(),
+                ..pb::DrainTaskManagerRequest::default()
             };
             if let Err(error) = term.dispatcher.drain_task_manager(request).await {
                 debug!(resource_id, %error, "a TaskManager was not told to leave yet");

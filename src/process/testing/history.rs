@@ -100,7 +100,8 @@ impl Record {
             | Kind::Doomed
             | Kind::History
             | Kind::Applications
-            | Kind::Workers => Record::Other,
+            | Kind::Workers
+            | Kind::Drains => Record::Other,
         }
     }
 }
@@ -136,7 +137,8 @@ impl Stored {
                     | Kind::Doomed
                     | Kind::History
                     | Kind::Applications
-                    | Kind::Workers,
+                    | Kind::Workers
+                    | Kind::Drains,
                     _,
                 )
                 | Record::Other => {}

@@ -28,6 +28,7 @@ use crate::process::job_records::StoredJobRecords;
 use crate::process::taskmanager::describe;
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::process::testing::running::{JOB, running};
+use crate::resource_manager::drains::DrainsServices;
 use crate::resource_manager::{
     Options, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
 };
@@ -199,6 +200,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
         },
         on_higher_epoch: Arc::new(|epoch| panic!("nobody is in epoch {epoch}")),
         workers: None,
+        drains: DrainsServices::default(),
     };
     let manager = ResourceManager::start(options, services);
     let resources = manager.handle();

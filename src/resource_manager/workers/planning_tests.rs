@@ -340,6 +340,9 @@ fn what_is_kept_for_a_job_is_no_room_for_those_behind_it_and_is_not_let_go() {
     };
     let plan = plan(&situation, &bounds);
     assert_eq!(plan.capped, [job(2)]);
-    assert_eq!(plan.start, 1, "the one that is left there is not for the third");
+    assert_eq!(
+        plan.start, 1,
+        "the one that is left there is not for the third"
+    );
     assert!(plan.reserved.contains(&id(1)));
 }
