@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements};
+use tanist::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements, SubmissionNumber};
 use tanist::resource_manager::slot_manager::{
     RequestOutcome, SlotManager, SlotRequest, SlotsReport, SlotsVersion,
 };
@@ -76,12 +76,12 @@ fn once(task_managers: u32) -> anyhow::Result<[Duration; 3]> {
 
 fn matched(slots: &mut SlotManager) -> (Vec<SlotRequest>, Duration) {
     let start = Instant::now();
-    let requests = slots.match_slots();
+    let requests = slots.match_slots(start);
     (requests, start.elapsed())
 }
 
 fn cluster(task_managers: u32) -> anyhow::Result<SlotManager> {
-    let mut slots = SlotManager::new(1);
+    let mut slots = SlotManager::new(1).reserving_after(Duration::ZERO);
     let free: Vec<_> = (0..SLOTS).map(|slot| (slot, None)).collect();
     for number in 0..task_managers {
         let id: ResourceId = format!("simulated-{number:05}").parse()?;
@@ -110,5 +110,7 @@ fn needs(job: u32, count: u32) -> ResourceRequirements {
             maximum: count,
         }],
         held: Arc::default(),
+        submission: SubmissionNumber::default(),
+        is_bounded: true,
     }
 }

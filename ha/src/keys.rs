@@ -22,6 +22,7 @@
 //! applications/<cluster-id>      persistent   how the application stands whose cluster this is; of a session there is none
 //! workers/<worker>  persistent   that a driver has started this worker, or is to
 //! storages/<storage> persistent  a storage of blobs that this cluster has begun, and who has confirmed it
+//! drains/<digest>   persistent   that a TaskManager, or all of a host, is to be given nothing any more
 //! ```
 
 use std::fmt;
@@ -98,11 +99,13 @@ pub enum Kind {
     Workers,
     /// Storages of blobs.
     Storages,
+    /// TaskManagers and hosts that are drained.
+    Drains,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
@@ -114,6 +117,7 @@ impl Kind {
         Kind::Applications,
         Kind::Workers,
         Kind::Storages,
+        Kind::Drains,
     ];
 
     /// The directory below the namespace, without slashes.
@@ -130,6 +134,7 @@ impl Kind {
             Kind::Applications => "applications",
             Kind::Workers => "workers",
             Kind::Storages => "storages",
+            Kind::Drains => "drains",
         }
     }
 }

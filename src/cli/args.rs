@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::str::FromStr as _;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tanist_proto::id::{JobId, ResourceId};
 
-use crate::config::ExecutionTarget;
+use crate::config::{ExecutionTarget, parse_duration};
 
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
@@ -193,13 +194,42 @@ pub(super) enum HaCommand {
 /// What is asked about TaskManagers that run.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(super) enum TaskManagerCommand {
-    /// Lists them: ids, addresses, free slots, and which are drained
+    /// Lists them: ids, addresses, free slots, and how far those are that are drained
     List,
-    /// Gives a TaskManager no slots to jobs any more; it leaves when the last one is free
+    /// Gives TaskManagers no slots to jobs any more, also over restarts; each leaves when nothing is left there
     Drain {
-        /// The TaskManager's id
-        id: ResourceId,
+        #[command(flatten)]
+        what: DrainedArgs,
+        /// Move what runs there, as soon as there are slots for it elsewhere; else it ends by itself
+        #[arg(long)]
+        evict: bool,
+        /// Move after so long what runs there still, as in `30 min`
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+        deadline: Option<Duration>,
+        /// At the deadline move also what there are no slots for elsewhere: it stops, and waits for some
+        #[arg(long, requires = "deadline")]
+        force: bool,
+        /// Why, for those who look at the list
+        #[arg(long, default_value = "")]
+        reason: String,
     },
+    /// Takes that back: their slots are given to jobs again
+    Undrain {
+        #[command(flatten)]
+        what: DrainedArgs,
+    },
+}
+
+/// Which TaskManagers.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct DrainedArgs {
+    /// Their ids
+    #[arg(value_name = "TASKMANAGER")]
+    pub(super) ids: Vec<ResourceId>,
+    /// All of this host, as in their addresses, also those that start there later
+    #[arg(long, value_name = "HOST")]
+    pub(super) host: Option<String>,
 }
 
 /// How much the demonstration does, and what it leaves.

@@ -1,12 +1,10 @@
-//! `tanist taskmanager list | drain`.
+//! `tanist taskmanager list | drain | undrain`.
 
-use tanist_proto::id::ResourceId;
-
-use super::args::{GlobalArgs, TaskManagerCommand};
+use super::args::{DrainedArgs, GlobalArgs, TaskManagerCommand};
 use super::connect::connect;
 use super::jobs::{finish, show};
 use super::output::{Table, say, time_if_known};
-use crate::client::{JobClient, TaskManagerSummary};
+use crate::client::{DrainOptions, DrainSummary, Drained, JobClient, TaskManagerSummary};
 use crate::config::Configuration;
 use crate::telemetry::ExitCode;
 
@@ -17,7 +15,23 @@ pub(super) async fn task_manager(
 ) -> ExitCode {
     match command {
         TaskManagerCommand::List => list(configuration, global).await,
-        TaskManagerCommand::Drain { id } => drain(configuration, global, id).await,
+        TaskManagerCommand::Drain {
+            what,
+            evict,
+            deadline,
+            force,
+            reason,
+        } => {
+            let how = DrainOptions {
+                evict: *evict,
+                deadline: *deadline,
+                force: *force,
+                by: whoami(),
+                reason: reason.clone(),
+            };
+            drain(configuration, global, what, &how).await
+        }
+        TaskManagerCommand::Undrain { what } => undrain(configuration, global, what).await,
     }
 }
 
@@ -26,28 +40,99 @@ async fn list(configuration: &Configuration, global: &GlobalArgs) -> ExitCode {
     show(configuration, global, "/v1/taskmanagers", table).await
 }
 
-async fn drain(configuration: &Configuration, global: &GlobalArgs, id: &ResourceId) -> ExitCode {
+async fn drain(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    what: &DrainedArgs,
+    how: &DrainOptions,
+) -> ExitCode {
     let draining = async {
         let connection = connect(configuration, &global.address).await?;
-        connection.jobs.drain_task_manager(id).await?;
-        say(format_args!(
-            "TaskManager {id} takes no more slots, and leaves when the last one is free"
-        ));
+        let left = match (how.evict, how.deadline) {
+            (true, _) => "what runs there is moved as slots come free elsewhere",
+            (false, Some(_)) => "what runs there is moved after the deadline",
+            (false, None) => "what runs there ends by itself",
+        };
+        for drained in what.all() {
+            connection.jobs.drain(&drained, how).await?;
+            say(format_args!("{drained} takes no more slots; {left}"));
+        }
         Ok(())
     };
     finish(draining.await)
 }
 
+async fn undrain(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    what: &DrainedArgs,
+) -> ExitCode {
+    let undraining = async {
+        let connection = connect(configuration, &global.address).await?;
+        for drained in what.all() {
+            connection.jobs.undrain(&drained).await?;
+            say(format_args!("{drained} gives slots to jobs again"));
+        }
+        Ok(())
+    };
+    finish(undraining.await)
+}
+
+impl DrainedArgs {
+    fn all(&self) -> Vec<Drained> {
+        let ids = self.ids.iter().cloned().map(Drained::TaskManager);
+        ids.chain(self.host.clone().map(Drained::Host)).collect()
+    }
+}
+
+/// Who asks, as far as the environment says so: for people.
+fn whoami() -> String {
+    std::env::var("USER").unwrap_or_default()
+}
+
+/// How far a drain is, in a line.
+fn standing(drain: &DrainSummary) -> String {
+    let mut text = match (drain.drained, drain.evicting) {
+        (true, _) => "drained".to_owned(),
+        (false, true) => "evicting".to_owned(),
+        (false, false) => "draining".to_owned(),
+    };
+    if drain.since > 0 {
+        text.push_str(&format!(" since {}", time_if_known(drain.since)));
+    }
+    if !drain.evicting && drain.deadline > 0 {
+        text.push_str(&format!(", evicting at {}", time_if_known(drain.deadline)));
+    }
+    match (drain.jobs.len(), drain.kept_outputs) {
+        (0, 0) => {}
+        (0, kept) => text.push_str(&format!(", {kept} outputs left")),
+        (jobs, _) => text.push_str(&format!(", {jobs} jobs left")),
+    }
+    for (word, value) in [("host", &drain.host), ("by", &drain.by)] {
+        if !value.is_empty() {
+            text.push_str(&format!(", {word} {value}"));
+        }
+    }
+    if !drain.reason.is_empty() {
+        text.push_str(&format!(": {}", drain.reason));
+    }
+    text
+}
+
 fn listing(task_managers: &[TaskManagerSummary]) -> String {
     let mut table = Table::new(["TASKMANAGER", "ADDRESS", "FREE SLOTS", "LAST HEARTBEAT", ""]);
     for task_manager in task_managers {
-        let draining = if task_manager.blocked { "draining" } else { "" };
+        let draining = match (&task_manager.drain, task_manager.blocked) {
+            (Some(drain), _) => standing(drain),
+            (None, true) => "draining".to_owned(),
+            (None, false) => String::new(),
+        };
         table.row([
             task_manager.id.clone(),
             task_manager.path.clone(),
             format!("{}/{}", task_manager.free_slots, task_manager.slots_number),
             time_if_known(task_manager.last_heartbeat),
-            draining.to_owned(),
+            draining,
         ]);
     }
     table.to_string()
@@ -66,12 +151,17 @@ mod tests {
             {"id": "tm-1", "path": "a:6122", "slotsNumber": 4, "freeSlots": 1, "blocked": false,
              "timeSinceLastHeartbeat": 1_700_000_000_000_i64},
             {"id": "tm-2", "path": "b:6122", "slotsNumber": 4, "freeSlots": 0, "blocked": true,
-             "timeSinceLastHeartbeat": 1_700_000_001_000_i64}
+             "timeSinceLastHeartbeat": 1_700_000_001_000_i64},
+            {"id": "tm-3", "path": "b:6123", "slotsNumber": 4, "freeSlots": 2, "blocked": true,
+             "timeSinceLastHeartbeat": 1_700_000_001_000_i64,
+             "drain": {"since": 1_700_000_000_000_i64, "by": "anna", "reason": "a new kernel", "host": "b",
+                       "evicting": true, "deadline": -1, "jobs": ["j"], "kept-outputs": 0, "drained": false}}
         ]))?;
         let expected = "\
 TASKMANAGER  ADDRESS  FREE SLOTS  LAST HEARTBEAT
 tm-1         a:6122   1/4         2023-11-14 22:13:20 UTC
 tm-2         b:6122   0/4         2023-11-14 22:13:21 UTC  draining
+tm-3         b:6123   2/4         2023-11-14 22:13:21 UTC  evicting since 2023-11-14 22:13:20 UTC, 1 jobs left, host b, by anna: a new kernel
 ";
         assert_eq!(listing(&task_managers), expected);
         Ok(())

@@ -8,10 +8,11 @@ use hyper::Method;
 use prost::Message as _;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
+use super::drains::{DrainOptions, Drained};
 use super::error::ClientError;
 use super::model::{
     JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary,
@@ -232,11 +233,23 @@ impl JobClient {
         Ok(body.jobs)
     }
 
-    /// Has a TaskManager give no slots to jobs any more, and leave when its last one is free.
-    pub async fn drain_task_manager(&self, id: &ResourceId) -> Result<(), ClientError> {
+    /// Has a TaskManager, or all of a host, give no slots to jobs any more.
+    pub async fn drain(&self, what: &Drained, how: &DrainOptions) -> Result<(), ClientError> {
+        let body = serde_json::to_vec(how).expect("flags and texts are always JSON");
+        self.post(format!("{}/drain", what.path()), body).await
+    }
+
+    /// Has it give slots to jobs again.
+    pub async fn undrain(&self, what: &Drained) -> Result<(), ClientError> {
+        self.post(format!("{}/undrain", what.path()), Vec::new())
+            .await
+    }
+
+    async fn post(&self, path: String, body: Vec<u8>) -> Result<(), ClientError> {
         let request = Request {
             method: Method::POST,
-            ..Request::get(format!("/v1/taskmanagers/{id}/drain"))
+            body: body.into(),
+            ..Request::get(path)
         };
         self.rest.send(&request).await.map(drop)
     }

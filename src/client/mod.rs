@@ -26,6 +26,7 @@
 
 mod cluster_client;
 mod deadline;
+mod drains;
 mod error;
 mod finder;
 mod ha;
@@ -39,6 +40,7 @@ mod upload;
 mod tests;
 
 pub use cluster_client::{ClusterClient, Job};
+pub use drains::{DrainOptions, Drained};
 pub use error::ClientError;
 pub use finder::{FollowedLeader, LeaderFinder, StaticAddresses};
 pub use ha::{
@@ -48,8 +50,8 @@ pub use ha::{
 pub use job_client::{JobClient, Submitted};
 pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 pub use model::{
-    Evidence, Hindrance, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, QuarantinedJob,
-    SubtaskInfo, TaskManagerSummary, VertexInfo, VertexSubtasks,
+    DrainSummary, Evidence, Hindrance, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary,
+    QuarantinedJob, SubtaskInfo, TaskManagerSummary, VertexInfo, VertexSubtasks,
 };
 /// What the calls here give and take.
 pub use tanist_proto::{id::JobId, v1::JobStatus};

@@ -350,4 +350,31 @@ pub struct TaskManagerSummary {
     /// Whether it is being drained: it is given no slots to jobs any more.
     #[serde(default)]
     pub blocked: bool,
+    /// How far that is.
+    #[serde(default)]
+    pub drain: Option<DrainSummary>,
+}
+
+/// That a TaskManager is drained. Times are in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct DrainSummary {
+    /// When that was asked for.
+    pub since: i64,
+    /// By whom.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// The host that is drained, if that is why.
+    pub host: String,
+    /// Whether what runs there is being moved.
+    pub evicting: bool,
+    /// When it is moved in any case; not above 0: never.
+    pub deadline: i64,
+    /// The jobs that have slots there.
+    pub jobs: Vec<String>,
+    /// How many outputs are kept there for tasks that still read them.
+    pub kept_outputs: u32,
+    /// Whether nothing is left there.
+    pub drained: bool,
 }

@@ -46,7 +46,7 @@ pub use umask::Umask;
 pub use value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
     LoadBalanceMode, LocalUsers, LogFormat, LogLevel, MemorySize, RestartStrategyType, Secret,
-    WorkerDriver,
+    WorkerDriver, parse_duration,
 };
 
 use value::nearest;

@@ -312,6 +312,8 @@ pub struct ResourceOptions {
     pub start_up_time: Duration,
     /// From which TaskManagers a job is given slots.
     pub load_balance: LoadBalanceMode,
+    /// After which slots are kept for the first job that lacks some.
+    pub reservation_delay: Duration,
     /// After how long a request for slots fails.
     pub slot_request_timeout: Duration,
     /// After how long an idle slot is given back.

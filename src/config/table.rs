@@ -310,7 +310,9 @@ options! {
         LOAD_BALANCE_MODE: LoadBalanceMode = "taskmanager.load-balance.mode", Value("none"),
             "From which TaskManagers a job is given slots: `none`, from as few as possible, so that few failures reach it; `slots`, from those of which the smallest part is in use, so that all are used alike.";
         SLOT_REQUEST_TIMEOUT: Duration = "slot.request.timeout", Value("5 min"),
-            "After how long a request for slots that can't be served fails.";
+            "How long a job waits for slots that the cluster has no room for, with the TaskManagers that there are and those that a driver may start, before that counts as a failure. What there is room for waits for its turn, without limit; it only gives back, after this time, slots that are too few for it.";
+        RESERVATION_DELAY: Duration = "slotmanager.reservation.delay", Value("10 s"),
+            "After how long slots are kept for the first of the jobs that lack some, in the order in which they were submitted, so that smaller ones that come later do not take them for ever.";
         SLOT_IDLE_TIMEOUT: Duration = "slot.idle.timeout", Value("50 s"),
             "After how long a job gives back a slot that it doesn't use.";
     }

@@ -115,6 +115,11 @@ impl OptionValue for Duration {
     }
 }
 
+/// A duration as options have it, as in `10 s`.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    Duration::parse(text)
+}
+
 /// `10 s` for ten seconds: the largest unit that needs no fraction.
 pub(super) fn show_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();

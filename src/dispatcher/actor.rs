@@ -84,6 +84,7 @@ impl Dispatcher {
             retention: Retention::resume(&mut recovered),
             clock: clock.clone(),
             breakages: Breakages::default(),
+            submissions: 0,
         };
         actor.recover(recovered);
         let stopped = CancellationToken::new();
@@ -217,6 +218,8 @@ pub(super) struct DispatcherActor {
     pub(super) retention: Retention,
     pub(super) clock: TermClock,
     pub(super) breakages: Breakages,
+    /// So many this term has taken.
+    pub(super) submissions: u64,
 }
 
 /// Whether the store has confirmed the term since a request came, so that it may be told that there is no such job.
@@ -321,10 +324,10 @@ impl DispatcherActor {
                     })
                 });
             }
-            Command::DrainTaskManager { resource_id, reply } => {
+            Command::DrainTaskManager { request, reply } => {
                 let resources = self.context.resources.clone();
                 self.spawn_reply(reply, async move {
-                    resources.drain_task_manager(resource_id).await?;
+                    resources.drain_task_manager(*request).await?;
                     Ok(pb::Ack {})
                 });
             }

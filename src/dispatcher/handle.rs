@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use prost::Message as _;
 use tanist_ha::ask::{Unanswered, ask};
-use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -67,7 +67,7 @@ pub(super) enum Command {
     /// What is asked is answered only after the store has confirmed the term.
     Consistent(Box<Command>),
     DrainTaskManager {
-        resource_id: ResourceId,
+        request: Box<pb::DrainTaskManagerRequest>,
         reply: Reply<pb::Ack>,
     },
     ResolveQuarantine {
@@ -367,11 +367,8 @@ impl DispatcherGateway for DispatcherHandle {
         &self,
         request: pb::DrainTaskManagerRequest,
     ) -> GatewayResult<pb::Ack> {
-        let resource_id = request
-            .resource_id
-            .parse()
-            .map_err(|error| GatewayError::Invalid(format!("{error}")))?;
-        self.ask(|reply| Command::DrainTaskManager { resource_id, reply })
+        let request = Box::new(request);
+        self.ask(|reply| Command::DrainTaskManager { request, reply })
             .await
     }
 

@@ -107,7 +107,7 @@ const DEFAULT_CACHE: usize = 50 << 20;
 
 impl JobStore {
     /// What a term needs to recover its jobs.
-    pub const KINDS: [Kind; 8] = [
+    pub const KINDS: [Kind; 9] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
@@ -116,6 +116,7 @@ impl JobStore {
         Kind::Applications,
         Kind::Workers,
         Kind::Storages,
+        Kind::Drains,
     ];
 
     /// The jobs of the term whose pipeline this is.

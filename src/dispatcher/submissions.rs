@@ -93,7 +93,13 @@ impl DispatcherActor {
 
     fn persist(&mut self, submission: Submission) {
         let store = self.context.store.clone();
-        let state = core::first_state(&submission, wall_clock_ms());
+        self.submissions += 1;
+        let mut state = core::first_state(&submission, wall_clock_ms());
+        // No clock: those of two leaders may differ by more than lies between two submissions.
+        state.submission = Some(pb::SubmissionNumber {
+            epoch: self.context.session.epoch().get(),
+            number: self.submissions,
+        });
         self.tasks.spawn(async move {
             failpoint("submit.persisting").await;
             let result = store.put_submission(&submission.graph, &state).await;

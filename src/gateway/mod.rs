@@ -196,9 +196,10 @@ pub trait ResourceRequirementsGateway: Send + Sync + fmt::Debug + 'static {
         job: tanist_proto::id::JobId,
         departure: Departure,
     ) -> GatewayResult<()>;
-    /// Gives no slots of a TaskManager to jobs any more, and has it leave when none is in use. It has heard so.
-    async fn drain_task_manager(&self, resource_id: ResourceId) -> GatewayResult<()> {
-        let text = format!("no TaskManager {resource_id} is registered");
+    /// Drains a TaskManager or all of a host, or takes that back. That is durable.
+    async fn drain_task_manager(&self, request: pb::DrainTaskManagerRequest) -> GatewayResult<()> {
+        let id = request.resource_id;
+        let text = format!("no TaskManager {id} is registered");
         Err(GatewayError::NotFound(text))
     }
     /// Registered TaskManagers and their slots.
@@ -247,6 +248,25 @@ pub struct Verdict {
     pub is_superseded: bool,
     /// The job needs what it will never get.
     pub unfulfillable: Option<Box<Unfulfillable>>,
+    /// What the job needs at least would fit into the TaskManagers that there are, or that may be started, if others left it: it waits
+    /// for its turn.
+    pub has_room: bool,
+    /// The TaskManagers that the job has slots of and is to leave.
+    pub leaving: Arc<Leaving>,
+}
+
+/// The TaskManagers that a job is to leave, and how.
+pub type Leaving = std::collections::BTreeMap<ResourceId, Leave>;
+
+/// How a job is to leave a TaskManager that is drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Leave {
+    /// It begins nothing there; what runs there ends by itself.
+    ByItself,
+    /// What runs there is moved once there are slots for it elsewhere.
+    Moved,
+    /// What runs there is stopped, and starts elsewhere when there are slots.
+    AtOnce,
 }
 
 /// A slot that no TaskManager could give, if nothing of it were taken.
@@ -273,6 +293,28 @@ pub struct ResourceRequirements {
     /// The slots that it has held since before this term on each of these TaskManagers. One that has not registered at
     /// the ResourceManager yet has them all the same.
     pub held: Arc<SmallMap<ResourceId, Vec<ResourceProfile>>>,
+    /// Its place among the jobs that lack slots.
+    pub submission: SubmissionNumber,
+    /// Whether it ends by itself: what it holds comes free some day.
+    pub is_bounded: bool,
+}
+
+/// The order in which jobs were submitted: by the term that took each, and by its number there. Persisted with the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct SubmissionNumber {
+    /// The term.
+    pub epoch: u64,
+    /// How many it had taken with this one.
+    pub number: u64,
+}
+
+impl From<&tanist_proto::v1::SubmissionNumber> for SubmissionNumber {
+    fn from(persisted: &tanist_proto::v1::SubmissionNumber) -> SubmissionNumber {
+        SubmissionNumber {
+            epoch: persisted.epoch,
+            number: persisted.number,
+        }
+    }
 }
 
 /// A number of slots of one profile.

@@ -12,6 +12,7 @@ use super::deployment::{execution_id, task_deployment};
 use super::event::{Connection, Effect, Milestone, Needs};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
+use crate::gateway::SubmissionNumber;
 
 impl JobMasterCore {
     pub(super) fn write(&mut self, now_ms: u64) {
@@ -317,10 +318,13 @@ impl JobMasterCore {
             (self.profiles_needed.clone(), self.needed_at_once())
         };
         let held = self.adopted_slots();
+        let submission = self.record.submission.as_ref();
         let needs = Needs {
             slots,
             at_once,
             held,
+            submission: submission.map(SubmissionNumber::from).unwrap_or_default(),
+            is_bounded: self.is_bounded || self.tells_to_stop(),
         };
         if self.declared.as_deref() != Some(&needs) {
             let needs = Arc::new(needs);

@@ -237,6 +237,19 @@ pub(super) enum Next {
 }
 
 impl JobMasterActor {
+    /// What the ResourceManager tells has changed.
+    fn note_told(&mut self, before: &Verdict, told: &Verdict) {
+        if told.has_room != before.has_room {
+            self.note(Event::HasRoom(told.has_room));
+        }
+        if told.leaving != before.leaving {
+            self.note(Event::Leaving(told.leaving.clone()));
+        }
+        if told.unfulfillable != before.unfulfillable {
+            self.note(Event::Unfulfillable(told.unfulfillable.clone()));
+        }
+    }
+
     async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
         if let Err(refusal) = self.hear(Event::Started) {
             tracing::error!(%refusal, "the first event is never refused");
@@ -249,12 +262,12 @@ impl JobMasterActor {
                 biased;
                 () = self.seen.to_stop() => Next::Forget,
                 verdict = self.calls.verdict.find(|told| (*told != heard).then(|| told.clone())) => {
-                    heard = verdict;
+                    let before = std::mem::replace(&mut heard, verdict);
                     if heard.is_superseded {
                         tracing::warn!(job = self.calls.job.job_id, "another JobMaster took over");
                         Next::Forget
                     } else {
-                        self.note(Event::Unfulfillable(heard.unfulfillable.clone()));
+                        self.note_told(&before, &heard);
                         Next::Continue
                     }
                 }

@@ -43,6 +43,7 @@ impl JobMasterActor {
                 epoch: self.calls.sender.epoch,
                 heartbeat_interval_ms: millis(self.options.heartbeat_interval),
                 heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
+                draining: false,
             }),
             Err(Refusal::Outdated { seen, .. }) => Answer::TooLow {
                 highest: seen.get(),

@@ -220,6 +220,15 @@ impl JobMasterCore {
             .tell_restart(regions, due_ms, &failure, now_ms);
     }
 
+    /// The regions that start anew at this moment are moved off TaskManagers that are drained.
+    pub(super) fn tell_move(&mut self, cause: String, now_ms: u64) {
+        let failure = pb::FailureRecord {
+            cause,
+            ..pb::FailureRecord::default()
+        };
+        self.chronicle.tell_restart(0, now_ms, &failure, now_ms);
+    }
+
     /// What happened to the job, the newest last.
     pub(super) fn events(&self) -> Vec<JobEvent> {
         let mut all = self.record.events.clone();

@@ -26,6 +26,7 @@ use super::execution::Cancellation;
 use super::execution_graph::{BuildError, ExecutionGraph};
 use super::failover::FailoverStrategy;
 use super::kept_graph::KeptGraph;
+use super::moving::Moves;
 use super::patience::Patience;
 use super::reconciling::Reconciliation;
 use super::region_rule;
@@ -172,6 +173,9 @@ pub struct JobMasterCore {
     pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
     pub(super) unfulfillable: Option<Box<Unfulfillable>>,
+    pub(super) moves: Moves,
+    // Whether all of it ends by itself.
+    pub(super) is_bounded: bool,
     // None where no operator has a half here.
     pub(super) coordination: Option<Box<Coordination>>,
     pub(super) result: Option<Box<pb::JobResult>>,
@@ -208,6 +212,7 @@ impl JobMasterCore {
         let strategy = in_graph.and_then(RestartStrategy::from_proto);
         let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
         let coordination = Coordination::of(&graph, &mut execution);
+        let is_bounded = execution.regions.iter().all(|region| region.is_bounded);
         let chronicle = Chronicle::of(&state, is_recovered, epoch.get(), now_ms);
         let mut core = JobMasterCore {
             graph: KeptGraph::of(&graph),
@@ -247,6 +252,8 @@ impl JobMasterCore {
             has_stale_ends: false,
             declared: None,
             unfulfillable: None,
+            moves: Moves::default(),
+            is_bounded,
             coordination,
             result: None,
             chronicle,
@@ -367,6 +374,8 @@ impl JobMasterCore {
                 self.ask(&connection, request)?;
             }
             Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
+            Event::HasRoom(has_room) => self.patience.has_room = has_room,
+            Event::Leaving(leaving) => self.moves.leaving = leaving,
             Event::CancelRequested => self.cancel_is_requested = true,
             Event::StopRequested => self.stop_is_requested = true,
             Event::Persisted(number) => {

@@ -23,6 +23,9 @@ impl JobMasterCore {
                 let from_ms = self.patience.from_ms;
                 deadlines.push(self.next_since(&overview.waiting_since, from_ms, timeout_ms));
             }
+            if let Some(from_ms) = self.fails_from_ms() {
+                deadlines.push(self.next_since(&overview.waiting_since, from_ms, timeout_ms));
+            }
             if self.unfulfillable.is_some() {
                 deadlines.push(self.next_since(&overview.waiting_since, 0, NEVER_SERVED_MS));
             }

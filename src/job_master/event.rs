@@ -10,7 +10,7 @@ use tanist_proto::v1 as pb;
 use super::adopted_slots::Held;
 use super::coordinator::{Coordinated, Unprepared};
 use crate::dataflow::Look;
-use crate::gateway::Unfulfillable;
+use crate::gateway::{Leaving, SubmissionNumber, Unfulfillable};
 
 /// The number of a TaskManager's registration: grows with each, also across its restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -156,6 +156,10 @@ pub enum Event {
     },
     /// The ResourceManager says what of the job's needs no TaskManager could ever give, or that there is nothing.
     Unfulfillable(Option<Box<Unfulfillable>>),
+    /// Whether what the job needs at least would fit into the cluster if others left it.
+    HasRoom(bool),
+    /// Which TaskManagers the job is to leave: all of them.
+    Leaving(Arc<Leaving>),
     /// Somebody wants the job canceled.
     CancelRequested,
     /// Somebody wants the job stopped: its sources end, and it finishes.
@@ -270,6 +274,10 @@ pub struct Needs {
     pub at_once: Vec<(ResourceProfile, u32)>,
     /// Those of them that are held since before this term, by TaskManager.
     pub held: Arc<Held>,
+    /// The job's place among those that lack slots.
+    pub submission: SubmissionNumber,
+    /// Whether all of the job ends by itself.
+    pub is_bounded: bool,
 }
 
 /// Something is to be done.

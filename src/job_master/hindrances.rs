@@ -16,7 +16,7 @@ const NAMED: usize = 8;
 /// What the store takes longer for than this is told.
 const LONG_WRITE_MS: u64 = 1_000;
 
-fn hindrance(kind: pb::HindranceKind, text: String) -> pb::Hindrance {
+pub(super) fn hindrance(kind: pb::HindranceKind, text: String) -> pb::Hindrance {
     pb::Hindrance {
         kind: kind.into(),
         text,
@@ -57,6 +57,7 @@ impl JobMasterCore {
             self.without_slots(),
             self.committing(),
             self.winding_up(),
+            self.moving(),
             self.without_peers(),
         ];
         found.into_iter().flatten().collect()
@@ -233,6 +234,10 @@ impl JobMasterCore {
                 "{}: what waits for them runs when regions of the job that run now have ended",
                 self.lacking()
             ),
+            None if self.patience.has_room => format!(
+                "{}: it runs when jobs that were submitted before it, or hold what it needs, leave them",
+                self.lacking()
+            ),
             None => format!("{}{START_BY_HAND}", self.lacking()),
         };
         // Those that already have a slot are not the ones that miss one.
@@ -292,8 +297,9 @@ impl JobMasterCore {
             first.map(|(since_ms, _)| *since_ms)
         };
         let preparing = self.is_any_looking().then(|| since_ms(true)).flatten();
-        let others = since_ms(false).filter(|_| !self.is_patient());
-        let others = others.map(|since_ms| since_ms.max(self.patience.from_ms));
+        let fails_from_ms = self.fails_from_ms();
+        let others = since_ms(false).zip(fails_from_ms);
+        let others = others.map(|(since_ms, from_ms)| since_ms.max(from_ms));
         let from_ms = preparing.into_iter().chain(others).min()?;
         Some(from_ms.saturating_add(self.options.slot_request_timeout_ms))
     }

@@ -58,6 +58,11 @@ impl IdleSlots {
         }
     }
 
+    /// Whether no execution has a slot.
+    pub(super) fn is_unused(&self, slot: &AllocationId) -> bool {
+        !self.uses.contains_key(slot)
+    }
+
     /// It is so late. Whether slots idle that are unused.
     pub(super) fn note_time(&mut self, now_ms: u64, is_surplus: bool) {
         for slot in std::mem::take(&mut self.newly_unused) {

@@ -80,6 +80,9 @@ mod kept_graph;
 mod lost_task_managers_tests;
 #[cfg(test)]
 mod many_regions_tests;
+mod moving;
+#[cfg(test)]
+mod moving_tests;
 mod options;
 mod outputs;
 #[cfg(test)]

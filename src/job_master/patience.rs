@@ -7,6 +7,9 @@
 //! waits go back when they have idled: else two jobs could hold what each of them lacks. Whoever has but one region keeps them until it
 //! has failed for want of the others.
 //!
+//! What the cluster has room for waits for its turn, without limit: nobody fails because others were first (`docs/adr/0050`). After
+//! `slot.request.timeout` it only ceases to keep slots that are too few for it.
+//!
 //! Whoever waits in vain has *turns*, every other one: in the others what those behind it lack is asked for, and what it could use is
 //! theirs. So neither those that fit nowhere starve those that do, nor small ones, one after the other, a large one.
 
@@ -27,6 +30,10 @@ const TURNS: u64 = 20;
 pub(super) struct Patience {
     /// The last moment at which a region ran that ends by itself.
     pub(super) from_ms: u64,
+    /// Whether the cluster has room for what the job needs at least, says the ResourceManager.
+    pub(super) has_room: bool,
+    /// The last moment at which it had.
+    pub(super) room_until_ms: u64,
     /// How many slots there were after the last event.
     slots: usize,
     /// The first region that lacks slots which the job does not have.
@@ -77,6 +84,7 @@ impl Patience {
     /// This process stood still for so long.
     pub(super) fn put_off(&mut self, by_ms: u64) {
         self.from_ms = self.from_ms.saturating_add(by_ms);
+        self.room_until_ms = self.room_until_ms.saturating_add(by_ms);
         self.lacking.put_off(by_ms);
         self.waiting.put_off(by_ms);
     }
@@ -89,6 +97,20 @@ impl JobMasterCore {
         if self.is_patient() {
             self.patience.from_ms = now_ms;
         }
+        if self.patience.has_room {
+            self.patience.room_until_ms = now_ms;
+        }
+    }
+
+    /// From when the time counts after which regions that wait fail; nothing: it does not count at present.
+    pub(super) fn fails_from_ms(&self) -> Option<u64> {
+        let Patience {
+            from_ms,
+            has_room,
+            room_until_ms,
+            ..
+        } = self.patience;
+        (!has_room && !self.is_patient()).then_some(from_ms.max(room_until_ms))
     }
 
     fn waits(&self, region: usize) -> bool {
@@ -112,8 +134,8 @@ impl JobMasterCore {
             return self.profiles_needed.clone();
         }
         match self.next_served() {
-            Some(next) => self.execution.profiles_taken_with(next),
-            None => self.execution.profiles_taken(),
+            Some(next) => self.with_replacements(self.execution.profiles_taken_with(next)),
+            None => self.with_replacements(self.execution.profiles_taken()),
         }
     }
 
@@ -218,7 +240,7 @@ impl JobMasterCore {
         if !is_kept_in_vain && self.patience.in_vain.is_empty() || self.is_unused_enough() {
             return self.profiles_needed.clone();
         }
-        self.execution.profiles_taken()
+        self.with_replacements(self.execution.profiles_taken())
     }
 
     /// Whether what nothing is in is enough for a region that waits, or will: it has it once it has been looked at what it reads, in the

@@ -10,6 +10,7 @@ use super::event::{Effect, Event};
 use super::recovered::{Recovered, one_region, options, report};
 use super::restart::RestartStrategy;
 use super::testing::{apart, submitted_earlier};
+use crate::gateway::Unfulfillable;
 use crate::job::OperatorSpec;
 
 /// The vertex reads a source without an end.
@@ -231,6 +232,58 @@ fn a_job_of_one_region_that_failed_for_want_of_slots_gives_back_those_it_has() {
     assert_eq!(job.deployed().len(), 4);
     job.pass(6_000);
     assert_eq!(freed(&job), 1);
+}
+
+#[test]
+fn what_the_cluster_has_room_for_waits_without_limit_and_keeps_nobody_from_theirs() {
+    let mut job = with_slots(&one_region(), &["tm0"]);
+    job.hear(Event::HasRoom(true));
+    job.pass(9_999);
+    let hindrance = job.core.hindrances().remove(0);
+    assert_eq!(hindrance.kind(), pb::HindranceKind::NoSlots);
+    assert_eq!(
+        hindrance.until_ms, 0,
+        "nothing ends the wait: {hindrance:?}"
+    );
+    job.pass(1);
+    job.pass(5_000);
+    assert_eq!(freed(&job), 1, "one is too few, and others may need it");
+    job.pass(1_000_000);
+    assert_eq!(job.stored.fatal_cause, "");
+    // From when there is no room any more it has its time.
+    job.hear(Event::HasRoom(false));
+    job.pass(9_999);
+    assert_eq!(job.stored.fatal_cause, "");
+    job.pass(1);
+    let expected = "not enough slots within 10000 ms";
+    assert!(job.stored.fatal_cause.contains(expected));
+}
+
+#[test]
+fn what_no_task_manager_can_ever_give_fails_at_once_also_where_there_is_room_for_the_rest() {
+    let mut graph = one_region();
+    graph.vertices[0].resources = Some(
+        (&Resources {
+            task_memory: 1 << 30,
+            ..Resources::ZERO
+        })
+            .into(),
+    );
+    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    job.hear(Event::HasRoom(true));
+    let profile = job.core.profiles_needed[0].0.clone();
+    let verdict = Unfulfillable {
+        profile,
+        largest: Resources::ZERO,
+    };
+    job.hear(Event::Unfulfillable(Some(Box::new(verdict))));
+    job.pass(1_000);
+    let expected = "no TaskManager can ever give";
+    assert!(
+        job.stored.fatal_cause.contains(expected),
+        "{}",
+        job.stored.fatal_cause
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 use super::event::{Connection, Effect, Event, Needs, Registration};
 use super::recovered::{Recovered, id, location, placed, report, slot, two_regions};
 use super::testing::{graph_of, submitted};
-use crate::gateway::Unfulfillable;
+use crate::gateway::{SubmissionNumber, Unfulfillable};
 use crate::job::restart;
 
 fn cores(number: u32) -> Resources {
@@ -91,7 +91,9 @@ fn slots_are_asked_for_by_profile_and_only_these_are_used() {
         [Needs {
             slots,
             at_once,
-            held
+            held,
+            submission: SubmissionNumber::default(),
+            is_bounded: true,
         }]
     );
     offer(&mut job, &[(0, 1), (1, 2), (2, 2), (3, 2), (4, 4)]);
@@ -173,6 +175,8 @@ fn adopted_slots_are_stated_by_their_profiles() {
         at_once: slots.clone(),
         slots,
         held,
+        submission: SubmissionNumber::default(),
+        is_bounded: true,
     };
     assert_eq!(declared(&job), [needs]);
 }

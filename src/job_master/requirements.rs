@@ -76,6 +76,8 @@ impl Calls {
             job_master_address: self.rpc_address.to_string(),
             resources: resources.collect(),
             held: wanted.held.clone(),
+            submission: wanted.submission,
+            is_bounded: wanted.is_bounded,
         }
     }
 }

@@ -107,7 +107,9 @@ impl JobMasterCore {
         let mut looks = OfVertices::default();
         let is_ready = |region: &usize| {
             let look = self.execution.regions[*region].look;
-            self.is_prepared(look, &mut looks) && !self.stands_back(*region, now_ms)
+            self.is_prepared(look, &mut looks)
+                && !self.stands_back(*region, now_ms)
+                && !self.leaves_slots_to_moves(*region)
         };
         waiting.into_iter().filter(is_ready).collect()
     }
@@ -257,7 +259,8 @@ impl JobMasterCore {
     /// From which regions get slots, as the pool and what runs are at present.
     pub(super) fn slot_assignment(&self) -> SlotAssignment {
         let (taken, blocked) = (self.taken_slots(), self.blocked_slots());
-        SlotAssignment::new(&self.pool, &self.execution.profiles, taken, blocked)
+        let (profiles, closed) = (&self.execution.profiles, &self.moves.leaving);
+        SlotAssignment::new(&self.pool, profiles, taken, blocked, closed)
     }
 }
 

@@ -51,7 +51,8 @@ impl JobMasterCore {
             self.tell_stop();
             self.release_outputs();
             self.acknowledge();
-            self.profiles_needed = self.execution.profiles_needed();
+            self.profiles_needed = self.with_replacements(self.execution.profiles_needed());
+            self.free_left_slots();
             self.free_idle_slots(now_ms);
             self.declare();
         }
@@ -63,6 +64,7 @@ impl JobMasterCore {
         self.restart_missed(now_ms);
         self.adopt_regions(now_ms);
         self.restart_lost(now_ms);
+        self.move_regions(now_ms);
     }
 
     /// Gives up what took too long: tasks that don't stop, TaskManagers that don't come back, slots that don't come.
@@ -115,6 +117,8 @@ impl JobMasterCore {
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.options.slot_request_timeout_ms;
         let is_over = !self.is_patient() && overdue(self.patience.from_ms, timeout_ms);
+        let fails_from_ms = self.fails_from_ms();
+        let fails = fails_from_ms.is_some_and(|from_ms| overdue(from_ms, timeout_ms));
         let is_any_looking = self.is_any_looking();
         if !is_over && !is_any_looking && self.unfulfillable.is_none() {
             return;
@@ -131,6 +135,9 @@ impl JobMasterCore {
             if overdue(since_ms, timeout_ms) && self.is_preparing(region) {
                 let cause = format!("what it reads could not be looked at within {timeout_ms} ms");
                 without_slots.push((region, cause));
+            } else if overdue(since_ms, timeout_ms) && is_over && !fails {
+                // It waits for its turn, and meanwhile keeps nobody from theirs.
+                self.patience.in_vain.insert(region);
             } else if overdue(since_ms, timeout_ms) && is_over {
                 let lacking = lacking.get_or_insert_with(|| self.lacking_with_advice());
                 let cause = format!("not enough slots within {timeout_ms} ms: {lacking}");

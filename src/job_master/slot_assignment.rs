@@ -9,6 +9,7 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 
 use super::slot_pool::{SlotKey, SlotPool};
+use crate::gateway::Leaving;
 
 /// Slots that keys have.
 pub type Assigned = BTreeMap<SlotKey, AllocationId>;
@@ -37,15 +38,19 @@ pub struct SlotAssignment {
     free: Vec<Free>,
     /// By slot sharing group.
     free_of_group: Vec<usize>,
+    /// Nothing new goes there, by TaskManager.
+    is_closed: Vec<bool>,
 }
 
 impl SlotAssignment {
-    /// Of a pool's slots those in `taken` have their keys, and nobody gets those in `blocked`. The slots of a group have its profile.
+    /// Of a pool's slots those in `taken` have their keys, and nobody gets those in `blocked`, nor others of the TaskManagers in `closed`. The
+    /// slots of a group have its profile.
     pub fn new(
         pool: &SlotPool,
         profiles: &[ResourceProfile],
         taken: Assigned,
         blocked: BTreeSet<AllocationId>,
+        closed: &Leaving,
     ) -> SlotAssignment {
         let kinds: BTreeSet<&ResourceProfile> = profiles.iter().collect();
         let kinds: Vec<&ResourceProfile> = kinds.into_iter().collect();
@@ -65,9 +70,13 @@ impl SlotAssignment {
             places: BTreeMap::new(),
             free: free.collect(),
             free_of_group,
+            is_closed: Vec::new(),
         };
         for (task_manager, number, allocation) in pool.places() {
             let is_used = used.contains(&allocation);
+            if assignment.task_managers.last() != Some(task_manager) {
+                assignment.is_closed.push(closed.contains_key(task_manager));
+            }
             assignment.add(pool, (task_manager, number, allocation), is_used);
         }
         for (at, load) in assignment.load.iter().enumerate() {
@@ -97,7 +106,7 @@ impl SlotAssignment {
         self.places.insert(allocation, (at, number));
         if is_used {
             self.load[at] += 1;
-        } else if !self.blocked.contains(&allocation) {
+        } else if !self.blocked.contains(&allocation) && !self.is_closed[at] {
             let slot = pool.get(&allocation);
             for free in &mut self.free {
                 if slot.is_some_and(|slot| slot.profile.is_matching(&free.profile)) {

@@ -240,8 +240,13 @@ impl SlotPool {
         blocked: &std::collections::BTreeSet<AllocationId>,
     ) -> Option<BTreeMap<SlotKey, AllocationId>> {
         let (taken, blocked) = (taken.clone(), blocked.clone());
-        let mut assignment =
-            super::slot_assignment::SlotAssignment::new(self, profiles, taken, blocked);
+        let mut assignment = super::slot_assignment::SlotAssignment::new(
+            self,
+            profiles,
+            taken,
+            blocked,
+            &Default::default(),
+        );
         assignment.assign(self, wanted)
     }
 
@@ -299,6 +304,11 @@ impl SlotPool {
     pub fn end_use(&mut self, allocation: AllocationId) {
         let is_held = self.slots.contains_key(&allocation);
         self.idle.end_use(allocation, is_held);
+    }
+
+    /// Whether no execution has a slot.
+    pub fn is_unused(&self, allocation: &AllocationId) -> bool {
+        self.idle.is_unused(allocation)
     }
 
     /// Notes the time; slots that nothing uses idle if there are more than what is needed. Gives those that have idled for `timeout_ms`.

@@ -101,6 +101,7 @@ pub(super) fn resource_manager(options: &ClusterOptions) -> resource_manager::Op
             LoadBalanceMode::None => Balance::None,
             LoadBalanceMode::Slots => Balance::Slots,
         },
+        reservation_delay: options.resources.reservation_delay,
         ..resource_manager::Options::default()
     }
 }

@@ -51,6 +51,7 @@ use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::fencing::{OnHigherEpoch, sender_of};
 use crate::gateway::refusals::Refusals;
+use crate::resource_manager::drains::{DrainRecord, DrainTarget, DrainsServices, recorded_drains};
 use crate::resource_manager::workers::{ResourceManagerDriver, WorkerRecord, recorded_workers};
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
@@ -114,8 +115,24 @@ struct Begun {
     phases: Phases,
     standing: Standing,
     record: Arc<TermRecord>,
+    recorded: Recorded,
+}
+
+/// What the store has of TaskManagers.
+struct Recorded {
     /// Those that drivers of former terms have started.
     workers: Vec<(ResourceId, WorkerRecord)>,
+    /// What is drained.
+    drains: Vec<(DrainTarget, DrainRecord)>,
+}
+
+impl Recorded {
+    fn of(records: &Records) -> Recorded {
+        Recorded {
+            workers: recorded_workers(records),
+            drains: recorded_drains(records),
+        }
+    }
 }
 
 /// Proves and decodes the records, and says in the term's own that it recovers. May be dropped at any point.
@@ -153,20 +170,20 @@ async fn begin(
         recover(&store, &proven.records, &caution, session, decoded, reports),
         standby::damaged(&*services.ha.store, &proven),
     );
-    let (recovered, workers) = match damaged {
-        None => (recovered?, recorded_workers(&proven.records)),
+    let (recovered, recorded) = match damaged {
+        None => (recovered?, Recorded::of(&proven.records)),
         Some(records) => {
             // What somebody deleted by hand is not written again: all is taken from what the store holds.
             let (from_store, decoded) = job_store(services, session, &pipeline);
             store = from_store;
             store.expect_storage(&records).await;
             let recovered = recover(&store, &records, &caution, session, decoded, reports).await?;
-            (recovered, recorded_workers(&records))
+            (recovered, Recorded::of(&records))
         }
     };
     phases.recovered_ms = millis(started);
     Ok(Begun {
-        workers,
+        recorded,
         pipeline,
         store,
         recovered,
@@ -201,7 +218,7 @@ async fn lead_on(
         mut phases,
         standing,
         record,
-        workers,
+        recorded,
     } = begun;
     if newer::give_way_first(services, session, &store).await {
         return Ok(());
@@ -224,7 +241,7 @@ async fn lead_on(
         recovered,
         dial_services.clone(),
         refusals,
-        workers,
+        recorded,
     );
     services.current.begin(term.components.clone());
     // Ends with the term.
@@ -396,10 +413,10 @@ fn start_components(
     recovered: RecoveredJobs,
     dial: DialServices,
     refusals: Arc<dyn Refusals>,
-    recorded: Vec<(ResourceId, WorkerRecord)>,
+    recorded: Recorded,
 ) -> StartedTerm {
     let options = &services.options;
-    let workers = workers::services(services, store.pipeline(), recorded);
+    let workers = workers::services(services, store.pipeline(), recorded.workers);
     let on_higher_epoch = on_higher_epoch(services);
     let resource_manager = ResourceManager::start(
         settings::resource_manager(options),
@@ -415,6 +432,10 @@ fn start_components(
             },
             on_higher_epoch: on_higher_epoch.clone(),
             workers,
+            drains: DrainsServices {
+                pipeline: Some(store.pipeline().clone()),
+                recorded: recorded.drains,
+            },
         },
     );
     let resources = Arc::new(resource_manager.handle());

@@ -3,11 +3,12 @@
 //! Calls to TaskExecutors run in tasks that end with the actor; what comes of them is told to the core, which drops what
 //! belongs to a registration that is over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::clock::wall_clock_ms;
+use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -16,13 +17,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Connection, Contact, Core, Effect};
+use super::drains::DrainChange;
 use super::slot_manager::{Shortage, SlotRequest, Turn};
 use super::workers::acting::WorkerEvent;
 use super::{Options, ResourceManagerServices, workers};
 use crate::gateway::fencing::sender_of;
 use crate::gateway::refusals::{self, Question};
 use crate::gateway::{
-    Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceOverview,
+    Departure, GatewayError, GatewayResult, JobMasterRegistration, Leaving, ResourceOverview,
     ResourceRequirements, TaskExecutorGateway, Unfulfillable,
 };
 
@@ -44,7 +46,7 @@ pub(super) enum Message {
     RegisterJobMaster(JobMasterRegistration, Reply<()>),
     Declare(ResourceRequirements, Reply<()>),
     DisconnectJobMaster(JobId, Departure, Reply<()>),
-    Drain(ResourceId, Reply<()>),
+    Drain(Box<pb::DrainTaskManagerRequest>, Reply<()>),
     DismissWorkers(Reply<()>),
     Overview(Reply<ResourceOverview>),
     Contacts(Reply<Vec<Contact>>),
@@ -73,6 +75,11 @@ enum Called {
         is_lost: bool,
     },
     Worker(WorkerEvent),
+    DrainWritten {
+        change: DrainChange,
+        answer: GatewayResult<()>,
+        reply: Reply<()>,
+    },
 }
 
 /// See the module.
@@ -86,6 +93,10 @@ pub(super) struct Actor {
     calls: JoinSet<Called>,
     /// How to tell JobMasters something.
     job_masters: BTreeMap<JobId, JobMasterRegistration>,
+    /// What is asked about drains and not decided yet, in order.
+    drains_asked: VecDeque<(Box<pb::DrainTaskManagerRequest>, Reply<()>)>,
+    /// Whether such a decision is being written.
+    is_deciding_drain: bool,
 }
 
 impl Actor {
@@ -106,6 +117,8 @@ impl Actor {
             cancel,
             calls: JoinSet::new(),
             job_masters: BTreeMap::new(),
+            drains_asked: VecDeque::new(),
+            is_deciding_drain: false,
         }
     }
 
@@ -159,10 +172,10 @@ impl Actor {
                 }
                 answer_to(reply, Ok(()));
             }
-            Message::Drain(id, reply) => match self.core.drain(now, &id) {
-                Ok(to) => self.heartbeat(to, self.core.turn(), true, Some(reply)),
-                Err(error) => answer_to(reply, Err(error)),
-            },
+            Message::Drain(request, reply) => {
+                self.drains_asked.push_back((request, reply));
+                self.decide_drains();
+            }
             Message::DismissWorkers(reply) => {
                 self.core.dismiss_workers(now);
                 answer_to(reply, Ok(()));
@@ -191,7 +204,55 @@ impl Actor {
             older.verdict.change(|verdict| verdict.is_superseded = true);
         }
         self.judged(job, self.core.unfulfillable(job).cloned());
+        self.tell_room(job, self.core.has_room(job));
+        self.tell_leaving(job, self.core.leaving(job));
         Ok(())
+    }
+
+    /// Decides about drains one after the other: each rests on what the last one left in the store.
+    fn decide_drains(&mut self) {
+        while !self.is_deciding_drain
+            && let Some((request, reply)) = self.drains_asked.pop_front()
+        {
+            match self.core.decide_drain(wall_clock_ms(), &request) {
+                Ok(None) => answer_to(reply, Ok(())),
+                Ok(Some(change)) => {
+                    self.is_deciding_drain = true;
+                    let pipeline = self.services.drains.pipeline.clone();
+                    self.calls.spawn(async move {
+                        failpoint("drain.deciding").await;
+                        let answer = change.commit(pipeline.as_ref()).await;
+                        failpoint("drain.decided").await;
+                        Called::DrainWritten {
+                            change,
+                            answer,
+                            reply,
+                        }
+                    });
+                }
+                Err(error) => answer_to(reply, Err(error)),
+            }
+        }
+    }
+
+    /// Tells a JobMaster which TaskManagers its job is to leave.
+    fn tell_leaving(&self, job: JobId, leaving: Arc<Leaving>) {
+        if let Some(job_master) = self.job_masters.get(&job) {
+            let told = &job_master.verdict;
+            if told.look(|told| told.leaving != leaving) {
+                told.change(|told| told.leaving = leaving);
+            }
+        }
+    }
+
+    /// Tells a JobMaster whether the cluster has room for its job.
+    fn tell_room(&self, job: JobId, has_room: bool) {
+        if let Some(job_master) = self.job_masters.get(&job) {
+            let told = &job_master.verdict;
+            if told.look(|told| told.has_room != has_room) {
+                told.change(|told| told.has_room = has_room);
+            }
+        }
     }
 
     /// Tells a JobMaster what its job will never get.
@@ -233,6 +294,18 @@ impl Actor {
                 is_lost,
             }) => self.core.judged(now, &to, reason, is_lost),
             Ok(Called::Worker(event)) => self.core.worker_event(now, event),
+            Ok(Called::DrainWritten {
+                change,
+                answer,
+                reply,
+            }) => {
+                if answer.is_ok() {
+                    self.core.drain_decided(now, wall_clock_ms(), change);
+                }
+                answer_to(reply, answer);
+                self.is_deciding_drain = false;
+                self.decide_drains();
+            }
             Err(error) => tracing::error!(%error, "a call ended without result"),
         }
     }
@@ -244,7 +317,8 @@ impl Actor {
                     to,
                     asked_at,
                     is_draining,
-                } => self.heartbeat(to, asked_at, is_draining, None),
+                    is_releasing,
+                } => self.heartbeat(to, asked_at, is_draining, is_releasing),
                 Effect::RequestSlot { to, request } => self.request_slot(to, request),
                 Effect::FreeSlots {
                     to,
@@ -274,6 +348,8 @@ impl Actor {
                 } => self.judge(to, reason, question),
                 Effect::Worker(effect) => self.act(effect),
                 Effect::Judged { job, verdict } => self.judged(job, verdict),
+                Effect::Room { job, has_room } => self.tell_room(job, has_room),
+                Effect::Leaving { job, leaving } => self.tell_leaving(job, leaving),
                 Effect::HigherEpoch { epoch, teller } => {
                     (self.services.on_higher_epoch)(epoch, &teller);
                 }
@@ -284,27 +360,18 @@ impl Actor {
         }
     }
 
-    /// `told` hears whether it was answered.
-    fn heartbeat(
-        &mut self,
-        to: Connection,
-        asked_at: Turn,
-        draining: bool,
-        told: Option<Reply<()>>,
-    ) {
+    fn heartbeat(&mut self, to: Connection, asked_at: Turn, draining: bool, releasing: bool) {
         let gateway = self.services.connector.task_executor(&to.address);
         let sender = Some(self.sender(&to));
-        let timeout = match told {
-            Some(_) => self.options.rpc_timeout,
-            None => self.options.heartbeat_timeout,
-        };
+        let timeout = self.options.heartbeat_timeout;
         self.calls.spawn(async move {
-            let request = pb::HeartbeatFromResourceManagerRequest { sender, draining };
+            let request = pb::HeartbeatFromResourceManagerRequest {
+                sender,
+                draining,
+                releasing,
+            };
             let call = gateway.heartbeat_from_resource_manager(request);
             let answer = bounded(timeout, &to, call).await;
-            if let Some(told) = told {
-                answer_to(told, answer.as_ref().map(|_| ()).map_err(Clone::clone));
-            }
             Called::Heartbeat {
                 to,
                 asked_at,

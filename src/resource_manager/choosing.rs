@@ -1,6 +1,8 @@
 //! Which slots a job is given: free default slots, or dynamic ones cut out of what a TaskExecutor has left. Pure, a part of
 //! [`super::slot_manager`], which says by what rule.
 
+use std::collections::BTreeSet;
+
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources};
 
@@ -34,9 +36,9 @@ pub fn choose_all(
     slots: &Slots,
     job: JobId,
     profiles: &[ResourceProfile],
-    balance: Balance,
+    (balance, closed): (Balance, &BTreeSet<ResourceId>),
 ) -> Option<Vec<Choice>> {
-    let chosen = choose(slots, job, profiles, balance);
+    let chosen = choose(slots, job, profiles, (balance, closed));
     if chosen.len() == profiles.len() {
         return Some(chosen);
     }
@@ -47,13 +49,32 @@ pub fn choose_all(
     if last_of_first.profile != first[0] {
         return None;
     }
-    pack(slots, profiles)
+    pack(slots, profiles, closed)
 }
 
 /// Slots for all of the profiles, from those with the least room: what is large fits later, too. Nothing but the room counts.
-fn pack(slots: &Slots, profiles: &[ResourceProfile]) -> Option<Vec<Choice>> {
-    let workers = slots.workers().filter(|(_, worker)| !worker.is_draining);
+fn pack(
+    slots: &Slots,
+    profiles: &[ResourceProfile],
+    closed: &BTreeSet<ResourceId>,
+) -> Option<Vec<Choice>> {
+    let workers = slots.workers();
+    let workers = workers.filter(|(id, worker)| !worker.is_draining && !closed.contains(*id));
+    let mut workers: Vec<(&ResourceId, &Worker, Room)> = workers
+        .map(|(id, worker)| (id, worker, Room::left_of(worker)))
+        .collect();
+    least_first(&mut workers, |(.., room)| room);
+    let in_order = workers.into_iter().map(|(id, worker, _)| (id, worker));
+    pack_in_order(in_order.collect(), profiles)
+}
+
+/// Slots for all of the profiles, from these TaskExecutors, each as far as it goes before the next one.
+pub(super) fn pack_in_order(
+    workers: Vec<(&ResourceId, &Worker)>,
+    profiles: &[ResourceProfile],
+) -> Option<Vec<Choice>> {
     let mut places: Vec<_> = workers
+        .into_iter()
         .map(|(id, worker)| {
             let numbers = Numbers {
                 free: worker.free(),
@@ -62,7 +83,6 @@ fn pack(slots: &Slots, profiles: &[ResourceProfile]) -> Option<Vec<Choice>> {
             (id, Room::left_of(worker), numbers)
         })
         .collect();
-    least_first(&mut places, |(_, room, _)| room);
     let mut chosen = Vec::with_capacity(profiles.len());
     for same in profiles.chunk_by(|one, next| one == next) {
         let profile = &same[0];
@@ -88,20 +108,20 @@ fn pack(slots: &Slots, profiles: &[ResourceProfile]) -> Option<Vec<Choice>> {
     Some(chosen)
 }
 
-/// Slots for as many of the profiles as there are.
+/// Slots for as many of the profiles as there are, but none of TaskExecutors that are closed to the job.
 pub fn choose(
     slots: &Slots,
     job: JobId,
     profiles: &[ResourceProfile],
-    balance: Balance,
+    (balance, closed): (Balance, &BTreeSet<ResourceId>),
 ) -> Vec<Choice> {
     if profiles.is_empty() {
         return Vec::new();
     }
     let is_any_cut = profiles.iter().any(|profile| !profile.is_unknown());
-    let workers = slots.workers().filter(|(_, worker)| {
+    let workers = slots.workers().filter(|(id, worker)| {
         let is_usable = is_any_cut || worker.free().len() > 0;
-        is_usable && !worker.is_draining
+        is_usable && !worker.is_draining && !closed.contains(*id)
     });
     let candidates = workers.map(|(id, worker)| Candidate {
         id,

@@ -17,6 +17,7 @@ use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::Options;
+use super::draining::Drains;
 pub use super::effect::{Connection, Contact, Effect};
 use super::fulfilling::Fulfilling;
 use super::job_masters::JobMasters;
@@ -57,7 +58,10 @@ pub(super) struct Worker {
     pub(super) last_heartbeat: Instant,
     pub(super) next_heartbeat: Instant,
     pub(super) refused: RefusedCalls,
+    /// It gets no slot requests: it is drained, or let go.
     pub(super) is_draining: bool,
+    /// A driver's that is let go, or of a cluster that ends.
+    pub(super) is_releasing: bool,
     /// How many outputs it keeps that somebody may still read, once it has said so, and as of which version of its slots: what was
     /// made in a slot that it has freed since is not among them.
     pub(super) kept_outputs: Option<(u32, SlotsVersion)>,
@@ -84,6 +88,7 @@ pub struct Core {
     shortages_are_taken: bool,
     /// Those that it starts itself, if it does.
     pub(super) workers_of_driver: Option<Workers>,
+    pub(super) drains: Drains,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -91,7 +96,9 @@ impl Core {
     /// Knows nobody. `seed` tells this ResourceManager from all others.
     pub fn new(now: Instant, options: Options, term: Term, seed: u64) -> Core {
         let job_masters = JobMasters::new(options.heartbeat_timeout, options.job_timeout);
-        let slots = SlotManager::new(seed).balanced_by(options.balance);
+        let slots = SlotManager::new(seed)
+            .balanced_by(options.balance)
+            .reserving_after(options.reservation_delay);
         Core {
             fulfilling: Fulfilling::new(now, options.start_up_time),
             next_beat: now + options.heartbeat_interval,
@@ -107,6 +114,7 @@ impl Core {
             shortages: BTreeMap::new(),
             shortages_are_taken: true,
             workers_of_driver: None,
+            drains: Drains::default(),
             effects: Vec::new(),
         }
     }
@@ -117,6 +125,7 @@ impl Core {
     }
 
     /// The present turn of its view of the slots.
+    #[cfg(test)]
     pub fn turn(&self) -> Turn {
         self.slots.turn()
     }
@@ -244,6 +253,7 @@ impl Core {
             .chain(self.job_masters.next_deadline())
             .chain(self.fulfilling.next_deadline())
             .chain([self.next_beat])
+            .chain(self.drains.next_deadline())
             .chain(self.check_at)
             .chain(self.retry_at)
             .chain(
@@ -266,12 +276,14 @@ impl Core {
             }
             self.changed(now);
         }
-        if self.fulfilling.is_due(now) {
+        if self.fulfilling.is_due(now) || self.is_drain_due(now) {
             self.changed(now);
         }
         if self.check_at.is_some_and(|at| at <= now) {
             self.check_at = None;
-            for request in self.slots.match_slots() {
+            let driver = self.workers_of_driver.as_ref();
+            self.slots.set_startable(driver.map(Workers::startable));
+            for request in self.slots.match_slots(now) {
                 tracing::debug!(
                     job = %request.holder.job, task_manager = %request.worker, slot = request.slot,
                     allocation = %request.holder.allocation, "requesting slot"
@@ -279,6 +291,8 @@ impl Core {
                 self.request_slot(request);
             }
             self.note_shortages();
+            self.judge_room();
+            self.judge_leaving(now);
             self.judge_requirements(now);
             self.review_workers(now);
             // Of these nothing was heard but that TaskExecutors hold slots for them.
@@ -303,6 +317,7 @@ impl Core {
                 total_profile: Some(worker.spec.total().into()),
                 memory_configuration: worker.memory_configuration,
                 draining: worker.is_draining,
+                drain: self.drain_info(now, id, worker),
                 free_profile: Some((&self.slots.left(id)).into()),
             }
         };
@@ -331,6 +346,7 @@ impl Core {
                     to,
                     asked_at: self.slots.turn(),
                     is_draining: worker.is_draining,
+                    is_releasing: worker.is_releasing,
                 });
             }
         }

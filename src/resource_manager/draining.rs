@@ -1,25 +1,291 @@
-//! TaskExecutors that are to leave: they get no slot requests any more. Pure, a part of [`super::core`].
+//! TaskExecutors that are drained: they get no slot requests any more, and jobs are told to leave them. Pure, a part of [`super::core`].
 //!
-//! Every heartbeat to such a one says so, until it has gone. It tells the ResourceManager of the next term at registration;
-//! who asked for it is answered only when the TaskExecutor has heard, so that no change of leader forgets it.
+//! What is drained is in the store ([`super::drains`]), by TaskManager or host: it holds for whoever registers there, in this term and the next. A
+//! decision counts once it is durable; so nobody has acted on what the next leader does not know. TaskExecutors are told by heartbeats, JobMasters by
+//! what they are told of their jobs. `docs/adr/0051`.
 
-use tanist_proto::id::ResourceId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
-use super::core::{Connection, Core, connection};
-use crate::gateway::{GatewayError, GatewayResult};
+use super::core::{Core, Effect, Worker, connection};
+use super::drains::{DrainChange, DrainRecord, DrainTarget, KEPT};
+use crate::gateway::{GatewayError, GatewayResult, Leave, Leaving};
+
+/// Something that is drained.
+#[derive(Debug, Clone)]
+struct Drain {
+    record: DrainRecord,
+    deadline: Option<Instant>,
+}
+
+impl Drain {
+    fn leave(&self, now: Instant) -> Leave {
+        let is_over = self.deadline.is_some_and(|at| at <= now);
+        match (is_over, self.record.force, self.record.evict) {
+            (true, true, _) => Leave::AtOnce,
+            (true, false, _) | (false, _, true) => Leave::Moved,
+            (false, _, false) => Leave::ByItself,
+        }
+    }
+}
+
+/// All that is drained, and what jobs were told of it.
+#[derive(Debug, Default)]
+pub(super) struct Drains {
+    all: BTreeMap<DrainTarget, Drain>,
+    /// Deadlines up to this one were looked at.
+    looked_at: Option<Instant>,
+    told: BTreeMap<JobId, Arc<Leaving>>,
+}
+
+impl Drains {
+    fn put(&mut self, now: Instant, wall_clock_ms: u64, target: DrainTarget, record: DrainRecord) {
+        let left_ms = record.deadline_ms.saturating_sub(wall_clock_ms);
+        let deadline = (record.deadline_ms > 0).then(|| now + Duration::from_millis(left_ms));
+        self.all.insert(target, Drain { record, deadline });
+    }
+
+    /// What a TaskExecutor is drained by: itself, and its host.
+    fn of(&self, id: &ResourceId, location: &pb::TaskManagerLocation) -> Vec<&Drain> {
+        let by_id = self.all.get(&DrainTarget::TaskManager(id.clone()));
+        let host = host_of(&location.rpc_address).to_owned();
+        let by_host = self.all.get(&DrainTarget::Host(host));
+        by_id.into_iter().chain(by_host).collect()
+    }
+
+    pub(super) fn is_drained(&self, id: &ResourceId, location: &pb::TaskManagerLocation) -> bool {
+        !self.of(id, location).is_empty()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let open = |at: &Instant| self.looked_at.is_none_or(|looked| *at > looked);
+        self.all
+            .values()
+            .filter_map(|it| it.deadline)
+            .filter(open)
+            .min()
+    }
+}
+
+/// The host of an address.
+fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
 
 impl Core {
-    /// Gives a TaskExecutor no slots any more. Gives the way to it: it has to be told.
-    pub fn drain(&mut self, now: Instant, id: &ResourceId) -> GatewayResult<Connection> {
-        let missing = || GatewayError::NotFound(format!("no TaskManager {id} is registered"));
-        let worker = self.workers.get_mut(id).ok_or_else(missing)?;
-        if !std::mem::replace(&mut worker.is_draining, true) {
-            tracing::info!(task_manager = %id, "draining task manager");
+    /// The same, with what was drained when the term began.
+    #[must_use]
+    pub fn with_drains(
+        mut self,
+        now: Instant,
+        wall_clock_ms: u64,
+        recorded: Vec<(DrainTarget, DrainRecord)>,
+    ) -> Core {
+        for (target, record) in recorded {
+            self.drains.put(now, wall_clock_ms, target, record);
         }
-        let to = connection(id, worker);
-        self.slots.set_draining(id, true);
+        self
+    }
+
+    /// What is to be written for a request to count; nothing: it is so already.
+    pub fn decide_drain(
+        &self,
+        wall_clock_ms: u64,
+        request: &pb::DrainTaskManagerRequest,
+    ) -> GatewayResult<Option<DrainChange>> {
+        let target = DrainTarget::of(request)?;
+        let known = self.drains.all.get(&target);
+        let is_there = match &target {
+            DrainTarget::TaskManager(id) => self.workers.contains_key(id),
+            DrainTarget::Host(host) => {
+                let mut workers = self.workers.values();
+                workers.any(|it| host_of(&it.location.rpc_address) == host)
+            }
+        };
+        if !is_there && known.is_none() {
+            let missing = match &target {
+                DrainTarget::TaskManager(id) => format!("no TaskManager {id} is registered"),
+                DrainTarget::Host(host) => format!("no TaskManager of host {host} is registered"),
+            };
+            return Err(GatewayError::NotFound(missing));
+        }
+        if request.undrain {
+            return Ok(known.map(|_| DrainChange {
+                target,
+                record: None,
+                forgotten: Vec::new(),
+            }));
+        }
+        if request.force && request.deadline_in_ms == 0 {
+            let text = "what there are no slots for elsewhere is stopped at a deadline: name one";
+            return Err(GatewayError::Invalid(text.to_owned()));
+        }
+        let (task_manager, host) = (request.resource_id.clone(), request.host.clone());
+        let deadline_ms = match request.deadline_in_ms {
+            0 => 0,
+            left_ms => wall_clock_ms.saturating_add(left_ms),
+        };
+        let record = DrainRecord {
+            task_manager,
+            host,
+            since_ms: known.map_or(wall_clock_ms, |known| known.record.since_ms),
+            by: request.by.clone(),
+            reason: request.reason.clone(),
+            evict: request.evict,
+            deadline_ms,
+            force: request.force,
+        };
+        let is_same = known.is_some_and(|known| known.record == record);
+        let forgotten = self.forgettable();
+        Ok((!is_same).then_some(DrainChange {
+            target,
+            record: Some(record),
+            forgotten,
+        }))
+    }
+
+    /// TaskManagers have ids that never come again, mostly: of those that are gone not every record is kept for ever.
+    fn forgettable(&self) -> Vec<DrainTarget> {
+        let gone = self.drains.all.iter().filter(|(target, _)| match target {
+            DrainTarget::TaskManager(id) => !self.workers.contains_key(id),
+            DrainTarget::Host(_) => false,
+        });
+        let mut gone: Vec<(u64, &DrainTarget)> = gone
+            .map(|(target, it)| (it.record.since_ms, target))
+            .collect();
+        gone.sort_unstable();
+        let surplus = (gone.len() + 1).saturating_sub(KEPT);
+        let oldest = gone.into_iter().take(surplus);
+        oldest.map(|(_, target)| target.clone()).collect()
+    }
+
+    /// A decision is durable.
+    pub fn drain_decided(&mut self, now: Instant, wall_clock_ms: u64, change: DrainChange) {
+        for target in &change.forgotten {
+            self.drains.all.remove(target);
+        }
+        let target = change.target;
+        match change.record {
+            Some(record) => {
+                tracing::info!(%target, evict = record.evict, by = record.by, reason = record.reason, "draining");
+                self.drains.put(now, wall_clock_ms, target, record);
+            }
+            None => {
+                tracing::info!(%target, "no longer draining");
+                self.drains.all.remove(&target);
+            }
+        }
+        self.drains.looked_at = None;
+        self.review_drains();
         self.changed(now);
-        Ok(to)
+    }
+
+    /// Has TaskExecutors told at once whose standing has changed.
+    fn review_drains(&mut self) {
+        let mut changed = Vec::new();
+        for (id, worker) in &mut self.workers {
+            let is_draining = worker.is_releasing || self.drains.is_drained(id, &worker.location);
+            if std::mem::replace(&mut worker.is_draining, is_draining) != is_draining {
+                changed.push((id.clone(), is_draining));
+            }
+        }
+        for (id, is_draining) in changed {
+            self.slots.set_draining(&id, is_draining);
+            self.tell_draining(&id);
+        }
+    }
+
+    /// Has a TaskExecutor told how it stands.
+    pub(super) fn tell_draining(&mut self, id: &ResourceId) {
+        if let Some(worker) = self.workers.get(id) {
+            self.effects.push(Effect::Heartbeat {
+                to: connection(id, worker),
+                asked_at: self.slots.turn(),
+                is_draining: worker.is_draining,
+                is_releasing: worker.is_releasing,
+            });
+        }
+    }
+
+    /// Whether deadlines are over since this was last asked.
+    pub(super) fn is_drain_due(&mut self, now: Instant) -> bool {
+        let is_due = self.drains.next_deadline().is_some_and(|at| at <= now);
+        self.drains.looked_at = Some(now);
+        is_due
+    }
+
+    /// What a job was told of the TaskManagers that it is to leave.
+    pub fn leaving(&self, job: JobId) -> Arc<Leaving> {
+        self.drains.told.get(&job).cloned().unwrap_or_default()
+    }
+
+    /// Has those jobs told which TaskManagers they are to leave that have slots there, where that has changed.
+    pub(super) fn judge_leaving(&mut self, now: Instant) {
+        if self.drains.all.is_empty() && self.drains.told.is_empty() {
+            return;
+        }
+        let mut leaving: BTreeMap<JobId, Leaving> = BTreeMap::new();
+        for (id, worker) in &self.workers {
+            let of = self.drains.of(id, &worker.location);
+            if let Some(leave) = of.into_iter().map(|it| it.leave(now)).max() {
+                for job in self.slots.holders_at(id) {
+                    leaving.entry(job).or_default().insert(id.clone(), leave);
+                }
+            }
+        }
+        let before = std::mem::take(&mut self.drains.told);
+        for &job in before.keys().filter(|job| !leaving.contains_key(job)) {
+            let leaving = Arc::default();
+            self.effects.push(Effect::Leaving { job, leaving });
+        }
+        for (job, leaving) in leaving {
+            let known = before.get(&job).filter(|known| ***known == leaving);
+            let is_known = known.is_some();
+            let leaving = known.cloned().unwrap_or_else(|| Arc::new(leaving));
+            self.drains.told.insert(job, leaving.clone());
+            if !is_known {
+                self.effects.push(Effect::Leaving { job, leaving });
+            }
+        }
+    }
+
+    /// What people are told of a TaskExecutor that is drained.
+    pub(super) fn drain_info(
+        &self,
+        now: Instant,
+        id: &ResourceId,
+        worker: &Worker,
+    ) -> Option<pb::DrainInfo> {
+        let all = self.drains.of(id, &worker.location);
+        let first = all.iter().min_by_key(|it| it.record.since_ms)?;
+        let leave = all.iter().map(|it| it.leave(now)).max()?;
+        let jobs = self.slots.holders_at(id);
+        let kept = worker.kept_outputs.map(|(kept, _)| kept);
+        let deadlines = all.iter().map(|it| it.record.deadline_ms);
+        Some(pb::DrainInfo {
+            since_ms: first.record.since_ms,
+            by: first.record.by.clone(),
+            reason: first.record.reason.clone(),
+            evicting: leave > Leave::ByItself,
+            deadline_ms: deadlines
+                .filter(|at_ms| *at_ms > 0)
+                .min()
+                .unwrap_or_default(),
+            force: all.iter().any(|it| it.record.force),
+            host: all
+                .iter()
+                .map(|it| it.record.host.clone())
+                .find(|it| !it.is_empty())
+                .unwrap_or_default(),
+            drained: jobs.is_empty() && kept == Some(0),
+            jobs: jobs.iter().map(ToString::to_string).collect(),
+            kept_outputs: kept.unwrap_or_default(),
+        })
     }
 }

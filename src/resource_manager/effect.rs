@@ -1,5 +1,6 @@
 //! What a ResourceManager's core has its actor do, and whom it concerns. Decides nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::election::Epoch;
@@ -7,8 +8,8 @@ use tanist_proto::id::{AllocationId, JobId, ResourceId};
 
 use super::slot_manager::{SlotRequest, Turn};
 use super::workers;
-use crate::gateway::Unfulfillable;
 use crate::gateway::refusals::Question;
+use crate::gateway::{Leaving, Unfulfillable};
 
 /// A connection to a TaskExecutor: it ends when it registers again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +42,10 @@ pub enum Effect {
         to: Connection,
         /// Tell it with the answer.
         asked_at: Turn,
-        /// Whether it is to leave.
+        /// Whether it is to take no slots.
         is_draining: bool,
+        /// Whether it is to leave in any case.
+        is_releasing: bool,
     },
     /// Ask for a slot.
     RequestSlot {
@@ -84,6 +87,20 @@ pub enum Effect {
         job: JobId,
         /// What.
         verdict: Option<Unfulfillable>,
+    },
+    /// Tell a job's JobMaster whether the cluster has room for it.
+    Room {
+        /// Whose.
+        job: JobId,
+        /// Whether what it needs at least would fit in if others left.
+        has_room: bool,
+    },
+    /// Tell a job's JobMaster which TaskManagers it is to leave.
+    Leaving {
+        /// Whose.
+        job: JobId,
+        /// All of them.
+        leaving: Arc<Leaving>,
     },
     /// Somebody names a younger term.
     HigherEpoch {

@@ -4,7 +4,7 @@
 //! nothing. Not before those that there are have had their time to register, though, and one that left counts for as long: it may
 //! be on its way back. Where none is known at all nothing is said, as nothing is known of what will come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tanist_proto::id::{JobId, ResourceId};
@@ -26,6 +26,8 @@ pub(super) struct Fulfilling {
     departed: BTreeMap<ResourceId, (Instant, WorkerResourceSpec)>,
     /// What jobs were told.
     told: BTreeMap<JobId, Unfulfillable>,
+    /// The jobs that lack slots and that the cluster has room for: they were told.
+    have_room: BTreeSet<JobId>,
     check_at: Option<Instant>,
 }
 
@@ -37,6 +39,7 @@ impl Fulfilling {
             starts_until,
             departed: BTreeMap::new(),
             told: BTreeMap::new(),
+            have_room: BTreeSet::new(),
             check_at: Some(starts_until),
         }
     }
@@ -110,6 +113,29 @@ impl Core {
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// What the job was told of the room for it.
+    pub fn has_room(&self, job: JobId) -> bool {
+        self.fulfilling.have_room.contains(&job)
+    }
+
+    /// Finds out for which jobs that lack slots there is room in the cluster, whoever has it at present, and has those told for which
+    /// that has changed.
+    pub(super) fn judge_room(&mut self) {
+        // One that left may be on its way back.
+        let departed = self.fulfilling.departed.values();
+        let departed: Vec<_> = departed.map(|(_, spec)| spec.clone()).collect();
+        let have_room = self.slots.with_room(&departed);
+        let before = std::mem::take(&mut self.fulfilling.have_room);
+        for &job in have_room.symmetric_difference(&before) {
+            let has_room = have_room.contains(&job);
+            // Who lacks nothing any more needs not know.
+            if has_room || self.slots.is_short(job) {
+                self.effects.push(Effect::Room { job, has_room });
+            }
+        }
+        self.fulfilling.have_room = have_room;
     }
 
     /// Finds out which jobs ask for what nobody could ever give, and has those told for which that has changed.

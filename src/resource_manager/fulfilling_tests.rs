@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::id::JobId;
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -118,7 +118,10 @@ async fn one_that_is_drained_may_come_back_as_one_that_left_may() {
     let (small, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
     register(&handle, "small", 4, small.report()).await;
     register(&handle, "large", 8, small.report()).await;
-    let large: ResourceId = "large".parse().expect("an id");
+    let large = pb::DrainTaskManagerRequest {
+        resource_id: "large".to_owned(),
+        ..pb::DrainTaskManagerRequest::default()
+    };
     let drained = handle.drain_task_manager(large).await;
     drained.expect("it is registered");
     let (job_master, start_up_time) = (job_master(), Options::default().start_up_time);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use tanist_ha::ask::ask;
-use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
 
@@ -98,8 +98,9 @@ impl ResourceRequirementsGateway for ResourceManagerHandle {
             .await
     }
 
-    async fn drain_task_manager(&self, resource_id: ResourceId) -> GatewayResult<()> {
-        self.ask(|reply| Message::Drain(resource_id, reply)).await
+    async fn drain_task_manager(&self, request: pb::DrainTaskManagerRequest) -> GatewayResult<()> {
+        self.ask(|reply| Message::Drain(Box::new(request), reply))
+            .await
     }
 
     async fn resource_overview(&self) -> GatewayResult<ResourceOverview> {

@@ -9,6 +9,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::resources::{ResourceProfile, WorkerResourceSpec};
 
 use super::slot_manager::{SlotManager, count};
+use crate::gateway::SubmissionNumber;
 
 /// What a job lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub(super) enum Bound {
 #[derive(Debug, Default)]
 pub(super) struct Wanting {
     /// How many slots those lack that can't run without.
-    short: BTreeMap<JobId, u32>,
+    pub(super) short: BTreeMap<JobId, u32>,
     /// Those that could use more than they need.
     flexible: BTreeSet<JobId>,
     /// Those whose needs have changed since it was last settled.
@@ -97,8 +98,8 @@ impl SlotManager {
     }
 
     fn in_order<'a>(&self, jobs: impl Iterator<Item = &'a JobId>) -> Vec<JobId> {
-        let known = jobs.filter_map(|id| Some((self.jobs.get(id)?.order, *id)));
-        let mut order: Vec<(u64, JobId)> = known.collect();
+        let known = jobs.filter_map(|id| Some((self.jobs.get(id)?.submission, *id)));
+        let mut order: Vec<(SubmissionNumber, JobId)> = known.collect();
         order.sort_unstable();
         order.into_iter().map(|(_, id)| id).collect()
     }
@@ -112,7 +113,9 @@ impl SlotManager {
             changed.extend(self.jobs.keys());
         }
         for job in changed {
-            match self.missing(job) {
+            let missing = self.missing(job);
+            self.queue.note(job, missing > 0);
+            match missing {
                 0 => self.wanting.short.remove(&job),
                 missing => self.wanting.short.insert(job, missing),
             };

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
+use tokio::time::Instant;
 
 use super::scripted::{declared, id};
 use super::slot_manager::{RequestOutcome, SlotHolder, SlotManager, SlotsReport, SlotsVersion};
@@ -75,7 +76,7 @@ struct Model {
     /// Who has each slot.
     slots: BTreeMap<(u8, u32), Option<u8>>,
     draining: BTreeSet<u8>,
-    /// In the order in which they first stated requirements: job, minimum, maximum.
+    /// In the order of their ids, as all were submitted at once: job, minimum, maximum.
     jobs: Vec<(u8, u32, u32)>,
 }
 
@@ -216,6 +217,7 @@ impl Compared {
             Some(known) => *known = (job, minimum, maximum),
             None => self.model.jobs.push((job, minimum, maximum)),
         }
+        self.model.jobs.sort_unstable();
         let profile = (ResourceProfile::Unknown, minimum, maximum);
         self.manager
             .declare(declared(job_id(job), id(1), [profile]));
@@ -240,7 +242,7 @@ impl Compared {
 
     fn compare(&mut self) -> Result<(), TestCaseError> {
         let expected = self.model.matched();
-        let requests = self.manager.match_slots();
+        let requests = self.manager.match_slots(Instant::now());
         let given: Vec<(JobId, ResourceId, u32)> = requests
             .iter()
             .map(|it| (it.holder.job, it.worker.clone(), it.slot))

@@ -23,6 +23,7 @@ mod actor;
 mod choosing;
 mod core;
 mod draining;
+pub mod drains;
 pub mod drivers;
 mod effect;
 #[cfg(test)]
@@ -44,6 +45,9 @@ mod profile_model;
 mod profile_model_tests;
 #[cfg(test)]
 mod profile_tests;
+mod queue;
+#[cfg(test)]
+mod queue_tests;
 mod registering;
 #[cfg(test)]
 mod registration_tests;
@@ -67,6 +71,7 @@ pub mod workers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::clock::wall_clock_ms;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -74,6 +79,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::choosing::Balance;
 pub use self::core::{Contact, Term};
+use self::drains::DrainsServices;
 pub use self::handle::ResourceManagerHandle;
 pub use self::slot_manager::Shortage;
 use self::workers::WorkersServices;
@@ -107,6 +113,8 @@ pub struct Options {
     pub start_up_time: Duration,
     /// `taskmanager.load-balance.mode`.
     pub balance: Balance,
+    /// `slotmanager.reservation.delay`: for the first job that lacks slots they are kept after it has waited for so long.
+    pub reservation_delay: Duration,
 }
 
 impl Default for Options {
@@ -121,6 +129,7 @@ impl Default for Options {
             job_timeout: Duration::from_secs(300),
             start_up_time: Duration::from_secs(300),
             balance: Balance::None,
+            reservation_delay: Duration::from_secs(10),
         }
     }
 }
@@ -137,6 +146,8 @@ pub struct ResourceManagerServices {
     pub on_higher_epoch: OnHigherEpoch,
     /// Starts TaskExecutors; none: that is somebody else's business.
     pub workers: Option<WorkersServices>,
+    /// What is drained.
+    pub drains: DrainsServices,
 }
 
 impl ResourceManagerServices {
@@ -188,7 +199,10 @@ impl ResourceManager {
         let (shortages, followed) = watch::channel(Default::default());
         let cancel = CancellationToken::new();
         let seed = rand::random();
-        let core = core::Core::new(Instant::now(), options.clone(), services.term.clone(), seed)
+        let now = Instant::now();
+        let drained = services.drains.recorded.clone();
+        let core = core::Core::new(now, options.clone(), services.term.clone(), seed)
+            .with_drains(now, wall_clock_ms(), drained)
             .with_workers(services.workers(seed));
         let actor = actor::Actor::new(options, services, core, messages, shortages, cancel.clone());
         let task = tokio::spawn(actor.run());

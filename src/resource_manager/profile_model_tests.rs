@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources};
+use tokio::time::Instant;
 
 use super::choosing::Balance;
 use super::profile_model::{
@@ -176,6 +177,8 @@ impl Compared {
             Some(wish) => wish.wanted = wanted,
             None => jobs.push(Wish { job, wanted }),
         }
+        // All were submitted at once.
+        jobs.sort_by_key(|wish| wish.job);
     }
 
     fn give_back(&mut self, job: u8, which: usize) {
@@ -201,7 +204,7 @@ impl Compared {
         let again = self.manager.retry();
         prop_assert!(again.is_empty(), "every answer was definite: {again:?}");
         let expected = self.model.matched(&mut self.reached);
-        let requests = self.manager.match_slots();
+        let requests = self.manager.match_slots(Instant::now());
         let workers = |id: &ResourceId| (0..WORKERS).find(|it| worker_id(*it) == *id);
         let jobs = |id: JobId| (0..JOBS).find(|it| job_id(*it) == id);
         let given: Vec<Option<Given>> = requests

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
+use tokio::time::Instant;
 
 use super::scripted::{declared, id};
 use super::slot_manager::{
@@ -83,7 +84,7 @@ fn allocate(slots: &mut SlotManager, requests: &[SlotRequest], version: u64) {
 fn a_slot_with_a_profile_is_cut_out_of_what_is_left_and_default_slots_get_the_rest() {
     let mut slots = one_worker(4, 0);
     slots.declare(needs(job(1), &[(resources(1, 0).into(), 3)]));
-    let requests = slots.match_slots();
+    let requests = slots.match_slots(Instant::now());
     assert_eq!(numbers(&requests), [2, 3, 4]);
     assert!(
         requests
@@ -93,12 +94,12 @@ fn a_slot_with_a_profile_is_cut_out_of_what_is_left_and_default_slots_get_the_re
     assert_eq!(slots.left(&worker(0)), resources(1, 0));
     // Both default slots are free, and there is not enough for one.
     slots.declare(needs(job(2), &[(ResourceProfile::Unknown, 1)]));
-    assert!(slots.match_slots().is_empty());
+    assert!(slots.match_slots(Instant::now()).is_empty());
     assert_eq!(slots.slot_counts(&worker(0)), (5, 0));
     allocate(&mut slots, &requests, 2);
     slots.report(&worker(0), &free(3), slots.turn());
     assert_eq!(slots.left(&worker(0)), resources(4, 0), "all were freed");
-    let requests = slots.match_slots();
+    let requests = slots.match_slots(Instant::now());
     assert_eq!(requests.len(), 3, "first come, first served: {requests:?}");
     assert!(
         requests.iter().all(|it| it.slot > 4),
@@ -110,10 +111,13 @@ fn a_slot_with_a_profile_is_cut_out_of_what_is_left_and_default_slots_get_the_re
 fn slots_that_take_all_of_it_are_not_asked_for_twice_while_their_requests_are_open() {
     let mut slots = one_worker(4, 2);
     slots.declare(needs(job(1), &[(resources(2, 2).into(), 1)]));
-    let requests = slots.match_slots();
+    let requests = slots.match_slots(Instant::now());
     assert_eq!(requests.len(), 1);
     slots.declare(needs(job(2), &[(resources(1, 1).into(), 1)]));
-    assert!(slots.match_slots().is_empty(), "no gpu is left");
+    assert!(
+        slots.match_slots(Instant::now()).is_empty(),
+        "no gpu is left"
+    );
     let (request, unknown) = (&requests[0], RequestOutcome::Unknown);
     slots.answered(
         &worker(0),
@@ -122,7 +126,10 @@ fn slots_that_take_all_of_it_are_not_asked_for_twice_while_their_requests_are_op
         &unknown,
         SlotsVersion(0),
     );
-    assert!(slots.match_slots().is_empty(), "it may have been given");
+    assert!(
+        slots.match_slots(Instant::now()).is_empty(),
+        "it may have been given"
+    );
     assert_eq!(slots.retry(), requests, "asked again, unchanged");
 }
 
@@ -130,7 +137,7 @@ fn slots_that_take_all_of_it_are_not_asked_for_twice_while_their_requests_are_op
 fn a_dynamic_slot_that_is_refused_is_left_alone_for_a_moment_and_then_asked_for_anew() {
     let mut slots = one_worker(4, 0);
     slots.declare(needs(job(1), &[(resources(4, 0).into(), 1)]));
-    let first = slots.match_slots().remove(0);
+    let first = slots.match_slots(Instant::now()).remove(0);
     let refused = RequestOutcome::Refused;
     assert!(slots.answered(
         &worker(0),
@@ -139,9 +146,9 @@ fn a_dynamic_slot_that_is_refused_is_left_alone_for_a_moment_and_then_asked_for_
         &refused,
         SlotsVersion(1)
     ));
-    assert!(slots.match_slots().is_empty());
+    assert!(slots.match_slots(Instant::now()).is_empty());
     assert!(slots.retry().is_empty());
-    let second = slots.match_slots().remove(0);
+    let second = slots.match_slots(Instant::now()).remove(0);
     assert!(second.slot > first.slot && second.holder != first.holder);
 }
 
@@ -161,10 +168,13 @@ fn a_new_leader_knows_dynamic_slots_exactly_from_the_report() {
     assert_eq!(slots.left(&worker(0)), resources(1, 0));
     slots.declare(needs(job(1), &[(resources(1, 1).into(), 1)]));
     slots.declare(needs(job(2), &[(ResourceProfile::Unknown, 1)]));
-    assert!(slots.match_slots().is_empty(), "both have what they need");
+    assert!(
+        slots.match_slots(Instant::now()).is_empty(),
+        "both have what they need"
+    );
     assert!(slots.shortages().is_empty());
     slots.declare(needs(job(1), &[(resources(1, 0).into(), 1)]));
-    let requests = slots.match_slots();
+    let requests = slots.match_slots(Instant::now());
     assert_eq!(numbers(&requests), [8], "what it holds has another profile");
     assert!(slots.left(&worker(0)).is_zero());
 }
@@ -178,7 +188,7 @@ fn what_is_held_where_nobody_has_reported_yet_counts_by_its_profile() {
         held,
         ..needs(job(1), &wanted)
     });
-    let requests = slots.match_slots();
+    let requests = slots.match_slots(Instant::now());
     assert_eq!(requests.len(), 1, "{requests:?}");
     assert_eq!(requests[0].profile, resources(2, 0).into());
 }
@@ -187,7 +197,7 @@ fn what_is_held_where_nobody_has_reported_yet_counts_by_its_profile() {
 fn a_report_from_before_a_dynamic_slot_was_freed_does_not_bring_it_back() {
     let mut slots = one_worker(4, 0);
     slots.declare(needs(job(1), &[(resources(2, 0).into(), 1)]));
-    let requests = slots.match_slots();
+    let requests = slots.match_slots(Instant::now());
     allocate(&mut slots, &requests, 2);
     let held = (requests[0].holder, resources(2, 0));
     let late = report(&[(0, None), (1, None), (2, Some(held))], 2);
@@ -206,7 +216,7 @@ fn the_largest_profiles_are_placed_first_and_what_nobody_could_ever_give_is_name
     let wanted = [(resources(1, 0).into(), 2), (resources(4, 0).into(), 1)];
     slots.declare(needs(job(1), &wanted));
     assert_eq!(
-        slots.match_slots().len(),
+        slots.match_slots(Instant::now()).len(),
         3,
         "the small ones leave room for the large one"
     );
@@ -216,7 +226,7 @@ fn the_largest_profiles_are_placed_first_and_what_nobody_could_ever_give_is_name
         &[(resources(5, 0).into(), 1), (resources(1, 0).into(), 1)],
     ));
     slots.declare(needs(job(4), &[(ResourceProfile::Unknown, 99)]));
-    assert!(slots.match_slots().is_empty());
+    assert!(slots.match_slots(Instant::now()).is_empty());
     let unfulfillable = slots.unfulfillable(&[spec(2, 0), spec(4, 0)]);
     let expected = BTreeMap::from([(job(3), resources(5, 0).into())]);
     assert_eq!(

@@ -113,11 +113,11 @@ impl Core {
         self.slots.put_worker(&worker, spec.clone(), report);
         self.fulfilling.comes(&worker);
         // What it was told before it registered anew may not have reached it yet.
-        let was_draining = self
-            .workers
-            .get(&worker)
-            .is_some_and(|old| old.is_draining && old.location.incarnation == location.incarnation);
-        let is_draining = request.draining || was_draining || is_releasing;
+        let was_releasing = self.workers.get(&worker).is_some_and(|old| {
+            old.is_releasing && old.location.incarnation == location.incarnation
+        });
+        let is_releasing = is_releasing || was_releasing;
+        let is_draining = is_releasing || self.drains.is_drained(&worker, &location);
         self.slots.set_draining(&worker, is_draining);
         self.workers.insert(
             worker,
@@ -130,12 +130,13 @@ impl Core {
                 memory_configuration: request.memory_configuration,
                 last_heartbeat: now,
                 // Who is to leave is told so at once.
-                next_heartbeat: match is_releasing {
+                next_heartbeat: match is_releasing || request.draining != is_draining {
                     true => now,
                     false => now + self.options.heartbeat_interval,
                 },
                 refused: RefusedCalls::default(),
                 is_draining,
+                is_releasing,
                 kept_outputs: None,
             },
         );
@@ -147,6 +148,7 @@ impl Core {
             epoch: self.term.epoch.get(),
             heartbeat_interval_ms: millis(self.options.heartbeat_interval),
             heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
+            draining: is_draining,
         }))
     }
 

@@ -11,11 +11,12 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 
+use super::drains::DrainsServices;
 use super::{Options, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term};
 use crate::gateway::refusals::{Refusals, RefusalsCount};
 use crate::gateway::{
     GatewayError, GatewayResult, JobMasterId, JobMasterRegistration, LocalConnector,
-    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _,
+    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _, SubmissionNumber,
     TaskExecutorGateway, Verdict,
 };
 use crate::notice::Notice;
@@ -201,6 +202,7 @@ pub(super) fn start_with(refusals: Arc<dyn Refusals>) -> Cluster {
         },
         on_higher_epoch: Arc::new(move |epoch, _| sender.try_send(epoch).expect("there is room")),
         workers: None,
+        drains: DrainsServices::default(),
     };
     Cluster {
         connector,
@@ -277,6 +279,8 @@ pub(super) fn declared(
         job_master_address: "jm:1".to_owned(),
         resources: resources.collect(),
         held: Arc::default(),
+        submission: SubmissionNumber::default(),
+        is_bounded: true,
     }
 }
 

@@ -4,8 +4,8 @@
 //!
 //! - A slot is given to one allocation only, and while the request for it is unanswered to nobody else.
 //! - A job gets what its minimum lacks as a whole or not at all, so that two jobs can't block each other with halves; what
-//!   is left over is given up to the maximum. Jobs are served in the order in which they first stated requirements; one that
-//!   can't be served lets the next one pass.
+//!   is left over is given up to the maximum. Jobs are served in the order in which they were submitted; one that can't be served
+//!   lets the next one pass, until it has waited for so long that slots are kept for it: [`super::queue`].
 //! - A job's slots are taken from TaskExecutors that hold slots of it already, then from those with the most free slots.
 //!   The fewer TaskExecutors a job depends on, the fewer failures reach it and the fewer connections it needs; a
 //!   TaskExecutor with many free slots is the one most likely to take all of it, and taking from there keeps the load even.
@@ -16,9 +16,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
+use tokio::time::Instant;
 
 pub use super::slots::{ReportedSlot, SlotHolder, SlotState, SlotsReport, SlotsVersion, Turn};
 
@@ -26,8 +28,9 @@ pub use super::lacking::Shortage;
 
 use super::choosing::{Balance, Choice, choose, choose_all};
 use super::lacking::{Bound, Wanting};
+use super::queue::Queue;
 use super::slots::{Slot, Slots};
-use crate::gateway::{ResourceRequirement, ResourceRequirements};
+use crate::gateway::{ResourceRequirement, ResourceRequirements, SubmissionNumber};
 use crate::small_map::SmallMap;
 
 /// A slot to ask a TaskExecutor for. Sent again unchanged until the answer is definite.
@@ -60,7 +63,9 @@ pub enum RequestOutcome {
 
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) order: u64,
+    pub(super) submission: SubmissionNumber,
+    /// Whether what it holds comes free some day.
+    pub(super) is_bounded: bool,
     address: String,
     /// The most demanding first.
     pub(super) resources: Vec<ResourceRequirement>,
@@ -73,6 +78,15 @@ impl Job {
     pub(super) fn takes_more(&self) -> bool {
         let mut resources = self.resources.iter();
         resources.any(|resource| resource.minimum < resource.maximum)
+    }
+
+    /// The profile of each slot without which it can't run.
+    pub(super) fn minimum(&self) -> Vec<ResourceProfile> {
+        let each = self.resources.iter().flat_map(|it| {
+            let number = usize::try_from(it.minimum.min(it.maximum)).unwrap_or(usize::MAX);
+            std::iter::repeat_n(it.profile.clone(), number)
+        });
+        each.collect()
     }
 
     pub(super) fn states_profiles(&self) -> bool {
@@ -91,10 +105,10 @@ pub struct SlotManager {
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) wanting: Wanting,
     turn: Turn,
-    next_order: u64,
     allocation_seed: u64,
     next_allocation: u64,
     balance: Balance,
+    pub(super) queue: Queue,
 }
 
 impl SlotManager {
@@ -106,11 +120,17 @@ impl SlotManager {
             jobs: BTreeMap::new(),
             wanting: Wanting::default(),
             turn: Turn::default(),
-            next_order: 0,
             allocation_seed,
             next_allocation: 0,
             balance: Balance::None,
+            queue: Queue::default(),
         }
+    }
+
+    /// For the first job that lacks slots they are kept after it has waited for so long.
+    pub fn reserving_after(mut self, delay: Duration) -> SlotManager {
+        self.queue = Queue::new(delay);
+        self
     }
 
     /// Slots are taken from there.
@@ -212,14 +232,15 @@ impl SlotManager {
             let size = profile.map(|it| (it.cpu, it.total_memory(), it.all_extended().len()));
             std::cmp::Reverse(size)
         });
-        let next_order = self.next_order;
         let job = self.jobs.entry(requirements.job).or_insert_with(|| Job {
-            order: next_order,
+            submission: SubmissionNumber::default(),
+            is_bounded: false,
             address: String::new(),
             resources: Vec::new(),
             held: Arc::default(),
         });
-        self.next_order += 1;
+        job.submission = requirements.submission;
+        job.is_bounded = requirements.is_bounded;
         job.address = requirements.job_master_address;
         job.resources = resources;
         job.held = requirements.held;
@@ -305,29 +326,58 @@ impl SlotManager {
     }
 
     /// Gives slots to the jobs that lack some; each is pending until answered.
-    pub fn match_slots(&mut self) -> Vec<SlotRequest> {
+    pub fn match_slots(&mut self, now: Instant) -> Vec<SlotRequest> {
         let (short, flexible) = (self.short(), self.flexible());
+        self.note_waiting(now);
+        self.reserve_for_first(now, &short);
         let mut wanting = short.iter().chain(&flexible);
         if !self.slots.is_any_free() && !wanting.any(|job| self.jobs[job].states_profiles()) {
             return Vec::new();
         }
         let mut requests = Vec::new();
-        for (bound, jobs) in [(Bound::Minimum, short), (Bound::Maximum, flexible)] {
-            for job in jobs {
-                let lacking = self.lacking(job, bound);
-                let chosen = match bound {
-                    Bound::Minimum => choose_all(&self.slots, job, &lacking, self.balance),
-                    Bound::Maximum => {
-                        let is_useful = self.lacking(job, Bound::Minimum).is_empty();
-                        is_useful.then(|| choose(&self.slots, job, &lacking, self.balance))
-                    }
-                };
-                for choice in chosen.into_iter().flatten() {
+        let mut is_behind = false;
+        let mut free = self.free_but_of(self.queue.closed(is_behind));
+        for (place, &job) in short.iter().enumerate() {
+            // Any default slot will do, so who lacks more of them than there are needs not look.
+            let missing = self.wanting.short.get(&job).copied().unwrap_or_default();
+            let is_first = self.queue.reserved_for() == Some(job);
+            let chosen = match missing > free && !self.jobs[&job].states_profiles() {
+                true => None,
+                false => self.choose_minimum(job, is_first, is_behind),
+            };
+            let is_served = chosen.is_some();
+            for choice in chosen.into_iter().flatten() {
+                free = free.saturating_sub(u32::from(choice.profile.is_unknown()));
+                requests.push(self.reserve(job, choice));
+            }
+            if is_first {
+                is_behind = !is_served;
+                if is_served {
+                    self.reserve_for_first(now, &short[place + 1..]);
+                }
+                free = self.free_but_of(self.queue.closed(is_behind));
+            }
+        }
+        for job in flexible {
+            if self.lacking(job, Bound::Minimum).is_empty() {
+                let lacking = self.lacking(job, Bound::Maximum);
+                let closed = self.queue.closed(true);
+                for choice in choose(&self.slots, job, &lacking, (self.balance, closed)) {
                     requests.push(self.reserve(job, choice));
                 }
             }
         }
         requests
+    }
+
+    fn choose_minimum(&self, job: JobId, is_first: bool, is_behind: bool) -> Option<Vec<Choice>> {
+        let lacking = self.lacking(job, Bound::Minimum);
+        let closed = self.queue.closed(is_behind);
+        let chosen = choose_all(&self.slots, job, &lacking, (self.balance, closed));
+        match is_first {
+            true => chosen.or_else(|| self.pack_kept(&lacking)),
+            false => chosen,
+        }
     }
 
     /// Withdraws what a job needs. Whether it needed anything.
@@ -339,6 +389,17 @@ impl SlotManager {
     /// Whether a job holds any slot.
     pub fn is_holder(&self, job: JobId) -> bool {
         self.slots.is_holder(job)
+    }
+
+    /// The jobs that hold slots of a TaskExecutor, or may get some.
+    pub fn holders_at(&self, worker: &ResourceId) -> BTreeSet<JobId> {
+        let slots = self
+            .slots
+            .worker(worker)
+            .into_iter()
+            .flat_map(|it| it.slots());
+        let holders = slots.filter_map(|(_, slot)| slot.state.holder());
+        holders.map(|holder| holder.job).collect()
     }
 
     /// The allocations of a job, each with its TaskExecutor.

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources};
+use tokio::time::Instant;
 
 use super::slot_manager::{
     ReportedSlot, RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotState, SlotsReport,
@@ -221,7 +222,7 @@ impl World {
                     })
                     .map(|(_, request)| (request.worker.clone(), request.slot))
                     .collect();
-                let requests = self.slots.match_slots();
+                let requests = self.slots.match_slots(Instant::now());
                 for request in &requests {
                     let slot = (request.worker.clone(), request.slot);
                     prop_assert!(

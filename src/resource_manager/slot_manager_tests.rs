@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
+use tokio::time::Instant;
 
 use super::choosing::Balance;
 use super::scripted::{declared, id};
@@ -72,7 +73,7 @@ fn chosen(requests: &[SlotRequest]) -> Vec<(String, u32)> {
 fn slots_are_taken_where_most_are_free_and_then_from_the_same_task_executor() {
     let mut slots = with_workers(&[1, 3, 2]);
     slots.declare(needs(job(1), 3, 3));
-    let taken = chosen(&slots.match_slots());
+    let taken = chosen(&slots.match_slots(Instant::now()));
     assert_eq!(
         taken,
         [
@@ -82,21 +83,27 @@ fn slots_are_taken_where_most_are_free_and_then_from_the_same_task_executor() {
         ]
     );
     slots.declare(needs(job(2), 1, 1));
-    assert_eq!(chosen(&slots.match_slots()), [("tm-2".to_owned(), 0)]);
+    assert_eq!(
+        chosen(&slots.match_slots(Instant::now())),
+        [("tm-2".to_owned(), 0)]
+    );
 }
 
 #[test]
 fn balanced_by_slots_all_task_executors_are_used_alike() {
     let mut slots = with_workers(&[2, 4, 2]).balanced_by(Balance::Slots);
     slots.declare(needs(job(1), 4, 4));
-    let mut taken = chosen(&slots.match_slots());
+    let mut taken = chosen(&slots.match_slots(Instant::now()));
     taken.sort();
     let expected = [("tm-0", 0), ("tm-1", 0), ("tm-1", 1), ("tm-2", 0)];
     let expected = expected.map(|(worker, slot)| (worker.to_owned(), slot));
     assert_eq!(taken, expected);
     // Whoever uses it.
     slots.declare(needs(job(2), 1, 1));
-    assert_eq!(chosen(&slots.match_slots()), [("tm-1".to_owned(), 2)]);
+    assert_eq!(
+        chosen(&slots.match_slots(Instant::now())),
+        [("tm-1".to_owned(), 2)]
+    );
 }
 
 #[test]
@@ -104,7 +111,7 @@ fn a_minimum_is_given_as_a_whole_or_not_at_all_and_lets_others_pass() {
     let mut slots = with_workers(&[2]);
     slots.declare(needs(job(1), 3, 3));
     slots.declare(needs(job(2), 1, 2));
-    let requests = slots.match_slots();
+    let requests = slots.match_slots(Instant::now());
     assert!(requests[0].holder.job == job(2), "{requests:?}");
     let shortages = slots.shortages();
     assert_eq!(shortages.keys().collect::<Vec<_>>(), [&job(1)]);
@@ -116,7 +123,11 @@ fn who_could_use_more_takes_nothing_that_others_need() {
     let mut slots = with_workers(&[2]);
     slots.declare(needs(job(1), 1, 3));
     slots.declare(needs(job(2), 1, 3));
-    let given: Vec<JobId> = slots.match_slots().iter().map(|it| it.holder.job).collect();
+    let given: Vec<JobId> = slots
+        .match_slots(Instant::now())
+        .iter()
+        .map(|it| it.holder.job)
+        .collect();
     assert_eq!(given, [job(1), job(2)]);
     let useful: Vec<(JobId, usize)> = slots
         .useful_by_job()
@@ -137,8 +148,11 @@ fn what_a_task_executor_reports_counts_for_the_job() {
     let report = SlotsReport::of_default_slots(&[(0, Some(holder)), (1, None)], NONE);
     slots.put_worker(&worker(0), spec(2), report);
     slots.declare(needs(job(1), 2, 2));
-    assert_eq!(chosen(&slots.match_slots()), [("tm-0".to_owned(), 1)]);
-    assert!(slots.match_slots().is_empty());
+    assert_eq!(
+        chosen(&slots.match_slots(Instant::now())),
+        [("tm-0".to_owned(), 1)]
+    );
+    assert!(slots.match_slots(Instant::now()).is_empty());
 }
 
 #[test]
@@ -151,7 +165,7 @@ fn slots_that_a_job_has_held_since_before_the_term_are_not_given_to_it_twice() {
         ..needs(job(1), 3, 3)
     });
     assert_eq!(
-        slots.match_slots().len(),
+        slots.match_slots(Instant::now()).len(),
         1,
         "two are where nobody has reported yet"
     );
@@ -166,17 +180,17 @@ fn slots_that_a_job_has_held_since_before_the_term_are_not_given_to_it_twice() {
         spec(2),
         SlotsReport::of_default_slots(&report, NONE),
     );
-    assert!(slots.match_slots().is_empty());
+    assert!(slots.match_slots(Instant::now()).is_empty());
     // What has reported once counts as it is reported.
     slots.remove_worker(&worker(1));
-    assert_eq!(slots.match_slots().len(), 2);
+    assert_eq!(slots.match_slots(Instant::now()).len(), 2);
 }
 
 #[test]
 fn a_slot_that_is_occupied_is_taken_elsewhere() {
     let mut slots = with_workers(&[1, 1]);
     slots.declare(needs(job(1), 1, 1));
-    let request = slots.match_slots().remove(0);
+    let request = slots.match_slots(Instant::now()).remove(0);
     let other = SlotHolder {
         job: job(2),
         allocation: AllocationId::from_bits(9),
@@ -189,7 +203,10 @@ fn a_slot_that_is_occupied_is_taken_elsewhere() {
         &occupied,
         NONE,
     );
-    assert_eq!(chosen(&slots.match_slots()), [("tm-1".to_owned(), 0)]);
+    assert_eq!(
+        chosen(&slots.match_slots(Instant::now())),
+        [("tm-1".to_owned(), 0)]
+    );
     let held: Vec<_> = slots.allocations_of(job(2)).collect();
     assert_eq!(held, [(&worker(0), other.allocation)]);
 }
@@ -199,7 +216,7 @@ fn a_report_from_before_an_allocation_does_not_undo_it() {
     let mut slots = with_workers(&[2]);
     slots.declare(needs(job(1), 1, 1));
     let asked_at = slots.turn();
-    let request = slots.match_slots().remove(0);
+    let request = slots.match_slots(Instant::now()).remove(0);
     let allocated = RequestOutcome::Allocated;
     slots.answered(
         &request.worker,
@@ -214,7 +231,7 @@ fn a_report_from_before_an_allocation_does_not_undo_it() {
         asked_at,
     );
     assert_eq!(slots.slot_counts(&worker(0)), (2, 1));
-    assert!(slots.match_slots().is_empty());
+    assert!(slots.match_slots(Instant::now()).is_empty());
     // One that was asked for afterwards does.
     slots.report(
         &worker(0),
@@ -233,7 +250,7 @@ fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
         SlotsReport::of_default_slots(&[(0, None)], SlotsVersion(1)),
     );
     slots.declare(needs(job(1), 1, 1));
-    let first = slots.match_slots().remove(0);
+    let first = slots.match_slots(Instant::now()).remove(0);
     let allocated = RequestOutcome::Allocated;
     let (slot, holder) = (first.slot, first.holder);
     slots.answered(&first.worker, slot, holder, &allocated, SlotsVersion(2));
@@ -244,7 +261,7 @@ fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
         &SlotsReport::of_default_slots(&[(0, None)], freed),
         slots.turn(),
     );
-    let second = slots.match_slots().remove(0);
+    let second = slots.match_slots(Instant::now()).remove(0);
     assert_ne!(second.holder, first.holder);
     slots.answered(
         &second.worker,
@@ -259,7 +276,7 @@ fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
         slots.turn(),
     );
     assert_eq!(slots.slot_counts(&worker(0)), (1, 0));
-    assert!(slots.match_slots().is_empty());
+    assert!(slots.match_slots(Instant::now()).is_empty());
 }
 
 #[test]
@@ -271,7 +288,7 @@ fn an_answer_from_before_a_report_that_was_heard_first_is_asked_for_again() {
         SlotsReport::of_default_slots(&[(0, None)], SlotsVersion(1)),
     );
     slots.declare(needs(job(1), 1, 1));
-    let request = slots.match_slots().remove(0);
+    let request = slots.match_slots(Instant::now()).remove(0);
     // Allocated as of 2, freed as of 3.
     slots.report(
         &worker(0),

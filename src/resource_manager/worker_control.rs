@@ -39,7 +39,8 @@ impl Core {
             }
         }
         if let WorkerEvent::ReleaseRecorded(id, false) = &event {
-            self.slots.set_draining(id, false);
+            let is_draining = self.workers.get(id).is_some_and(|it| it.is_draining);
+            self.slots.set_draining(id, is_draining);
         }
         if let WorkerEvent::Stopped(id) = &event {
             self.forget(id);
@@ -122,6 +123,7 @@ impl Core {
         let lacking = Lacking {
             needed: self.slots.lacking_by_job(),
             useful: self.slots.useful_by_job(),
+            kept: self.slots.kept(),
         };
         let view = |(id, worker): (&ResourceId, &super::core::Worker)| {
             let (slots, free) = self.slots.slot_counts(id);
@@ -169,14 +171,9 @@ impl Core {
                 }
                 workers::core::Effect::Drain(id) => {
                     if let Some(worker) = self.workers.get_mut(&id) {
-                        worker.is_draining = true;
-                        let to = connection(&id, worker);
-                        self.effects.push(Effect::Heartbeat {
-                            to,
-                            asked_at: self.slots.turn(),
-                            is_draining: true,
-                        });
+                        (worker.is_draining, worker.is_releasing) = (true, true);
                     }
+                    self.tell_draining(&id);
                 }
                 other => self.effects.push(Effect::Worker(other)),
             }

@@ -72,22 +72,6 @@ pub(super) async fn task_manager(
     Ok((position_headers(list.as_of), Json(body)))
 }
 
-/// Accepted means that the TaskManager has heard of it.
-pub(super) async fn drain(
-    State(context): State<Context>,
-    PathParts(text): PathParts<String>,
-) -> Result<(StatusCode, Json<Nothing>), RestError> {
-    let wanted: ResourceId = id(&text)?;
-    context
-        .ask(async |dispatcher| {
-            let resource_id = wanted.to_string();
-            let request = pb::DrainTaskManagerRequest { resource_id };
-            dispatcher.drain_task_manager(request).await
-        })
-        .await?;
-    Ok((StatusCode::ACCEPTED, Json(Nothing {})))
-}
-
 /// Alive: this answers.
 pub(super) async fn healthz() -> Json<Nothing> {
     Json(Nothing {})

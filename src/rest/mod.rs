@@ -10,6 +10,7 @@
 mod ask;
 mod cluster;
 mod deadline;
+mod drains;
 mod error;
 mod extract;
 mod guard;

@@ -14,7 +14,7 @@ use super::ask::Context;
 use super::error::RestError;
 use super::peers::Peers;
 use super::view::ClusterView;
-use super::{cluster, guard, ha, jobs, metrics, submit, upload};
+use super::{cluster, drains, guard, ha, jobs, metrics, submit, upload};
 use crate::config::AllowedHosts;
 use crate::net::http::{self, Protocol};
 use crate::net::{BodyShare, Listener};
@@ -119,7 +119,10 @@ fn paths() -> Router<Context> {
         .route("/config", get(cluster::ui_config))
         .route("/taskmanagers", get(cluster::task_managers))
         .route("/taskmanagers/{id}", get(cluster::task_manager))
-        .route("/taskmanagers/{id}/drain", post(cluster::drain))
+        .route("/taskmanagers/{id}/drain", post(drains::drain))
+        .route("/taskmanagers/{id}/undrain", post(drains::undrain))
+        .route("/hosts/{host}/drain", post(drains::drain_host))
+        .route("/hosts/{host}/undrain", post(drains::undrain_host))
         .route("/ha/status", get(ha::status))
         .route("/ha/self", get(ha::own_standing))
         .route("/ha/history", get(ha::history))

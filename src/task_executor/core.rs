@@ -167,6 +167,10 @@ pub struct Core {
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) is_stopping: bool,
     pub(super) is_draining: bool,
+    /// It is to leave in any case when nothing is left here.
+    pub(super) is_releasing: bool,
+    /// Slots of it could be had at some time, so that it leaves when it has drained.
+    pub(super) may_leave: bool,
     pub(super) has_left: bool,
     pub(super) effects: Vec<Effect>,
 }
@@ -201,6 +205,8 @@ impl Core {
             jobs: BTreeMap::new(),
             is_stopping: false,
             is_draining: false,
+            is_releasing: false,
+            may_leave: false,
             has_left: false,
             effects: Vec::new(),
         }

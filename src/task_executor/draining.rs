@@ -1,17 +1,23 @@
 //! How a TaskExecutor leaves without harm: it takes no slot any more, and goes when the last one is free and consumers have
 //! taken all that its tasks have produced, or nobody will. Pure, a part of [`super::core`].
 //!
-//! The ResourceManager's heartbeats say that it is to drain. From then on it knows that itself, and says so wherever it
-//! registers: a change of leader changes nothing about it.
+//! The ResourceManager's heartbeats say whether it is to drain: that is in the store, and may be taken back. It leaves when nothing is left
+//! here, unless it was to drain from its first registration on: then it was started again meanwhile, perhaps by who starts it whenever it
+//! ends, and stays, unused, until the drain is taken back.
 
 use super::core::{Core, Effect};
 use super::{Fatal, Presence};
 
 impl Core {
-    /// Takes no slots from here on.
-    pub(super) fn drain(&mut self) {
-        if !std::mem::replace(&mut self.is_draining, true) {
-            tracing::info!("draining: no slot is given away any more");
+    /// Takes no slots from here on, or takes some again. `is_releasing`: it is to leave in any case.
+    pub(super) fn drain(&mut self, is_draining: bool, is_releasing: bool) {
+        let was_draining = std::mem::replace(&mut self.is_draining, is_draining);
+        self.is_releasing = is_releasing;
+        self.may_leave |= !is_draining;
+        match (was_draining, is_draining) {
+            (false, true) => tracing::info!("draining: no slot is given away any more"),
+            (true, false) => tracing::info!("no longer draining: slots are given away again"),
+            (true, true) | (false, false) => {}
         }
     }
 
@@ -42,7 +48,10 @@ impl Core {
 
     /// Leaves if it drains, no job has a slot here, every end is acknowledged, and no output is kept.
     pub fn review_draining(&mut self, untaken: usize) {
-        let may_leave = self.is_draining && !self.is_stopping && !self.has_left;
+        let may_leave = self.is_draining
+            && (self.may_leave || self.is_releasing)
+            && !self.is_stopping
+            && !self.has_left;
         if may_leave && self.is_unused(untaken) {
             self.has_left = true;
             self.effects.push(Effect::Fatal(Fatal::Drained));

@@ -231,6 +231,8 @@ impl Core {
         }
         match result {
             Registered::Success(success) => {
+                self.may_leave |= !success.draining;
+                self.is_draining |= success.draining;
                 tracing::info!(
                     resource_manager = success.resource_id,
                     epoch = success.epoch,

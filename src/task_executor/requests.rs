@@ -181,9 +181,7 @@ impl Core {
         untaken: usize,
     ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         self.admit_resource_manager(now, request.sender.as_ref())?;
-        if request.draining {
-            self.drain();
-        }
+        self.drain(request.draining, request.releasing);
         let slot_report = Some(self.slots.report());
         Ok(pb::HeartbeatFromResourceManagerResponse {
             slot_report,

@@ -69,6 +69,7 @@ impl Script {
                 epoch: self.epoch,
                 heartbeat_interval_ms: 10_000,
                 heartbeat_timeout_ms: 50_000,
+                draining: false,
             }),
         };
         answer.into_message(&self.incarnation.lock().expect("not poisoned"))

@@ -310,6 +310,7 @@ impl Leader {
         let request = pb::HeartbeatFromResourceManagerRequest {
             sender: self.resource_manager_sender(),
             draining: true,
+            releasing: false,
         };
         let answer = self
             .task_executor()
@@ -335,6 +336,7 @@ impl Leader {
         let request = pb::HeartbeatFromResourceManagerRequest {
             sender,
             draining: false,
+            releasing: false,
         };
         self.task_executor()
             .heartbeat_from_resource_manager(request)

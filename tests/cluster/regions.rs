@@ -54,6 +54,20 @@ impl TwoRegions {
         })
     }
 
+    /// Its id.
+    pub fn job(&self) -> JobId {
+        self.job
+    }
+
+    /// Cancels it, and checks that nothing is left.
+    pub async fn cancel(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        let leader = cluster.leader().await?;
+        let cancel = ["cancel", &self.job.to_string(), "--address", &leader.rest];
+        cluster.cli().run(&cancel).await?.success()?;
+        cluster.wait_for_state(self.job, "CANCELED").await?;
+        cluster.check_nothing_left(&[]).await
+    }
+
     /// Waits until the left region has a younger generation than at first.
     pub async fn until_left_is_superseded(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         wait_for("a younger left region", BOUND, async || {

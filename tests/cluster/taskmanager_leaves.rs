@@ -60,8 +60,11 @@ async fn a_drained_taskmanager_is_shown_as_such_and_ends_in_peace(
         "it ran on a drained TaskManager: {}",
         view.0
     );
-    // Started anew, it gives its slots away again.
+    // Started again it is drained still, until that is taken back: then it gives its slots away.
     cluster.taskmanager(0).start()?;
+    cluster.wait_for_rest(what, BOUND, path, shows_it).await?;
+    let undrain = ["taskmanager", "undrain", "tm-0", "--address", &second.rest];
+    cluster.cli().run(&undrain).await?.success()?;
     cluster.wait_for_state(next.job(), "FINISHED").await?;
     next.check_result()?;
     let leads = cluster.leader().await?;

@@ -12,9 +12,10 @@ use tanist::gateway::refusals::RefusalsCount;
 use tanist::gateway::{
     GatewayError, GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, JobRecords,
     JobStandings, LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
-    ResourceRequirementsGateway as _,
+    ResourceRequirementsGateway as _, SubmissionNumber,
 };
 use tanist::notice::Notice;
+use tanist::resource_manager::drains::DrainsServices;
 use tanist::resource_manager::{
     self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
 };
@@ -183,6 +184,7 @@ impl Cluster {
             },
             on_higher_epoch: Arc::new(|_, _| {}),
             workers: None,
+            drains: DrainsServices::default(),
         };
         let manager = ResourceManager::start(resource_manager::Options::default(), services);
         let job_master = Arc::new(TakingJobMaster {
@@ -266,6 +268,8 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
             maximum: slots,
         }],
         held: Arc::default(),
+        submission: SubmissionNumber::default(),
+        is_bounded: true,
     };
     handle
         .declare_required_resources(requirements)

@@ -374,6 +374,7 @@ impl Builder<'_> {
             start_up_time: start_up_time.unwrap_or_else(|| self.values.get(&SLOT_REQUEST_TIMEOUT)),
             job_timeout,
             load_balance: self.values.get(&LOAD_BALANCE_MODE),
+            reservation_delay: self.values.get(&RESERVATION_DELAY),
             slot_request_timeout: self.positive(&SLOT_REQUEST_TIMEOUT),
             slot_idle_timeout: self.positive(&SLOT_IDLE_TIMEOUT),
             workers: self.workers(),

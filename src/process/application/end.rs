@@ -40,6 +40,7 @@ const PAGE: usize = 500;
 const REMOVED: [Kind; 5] = [
     Kind::Descriptions,
     Kind::Workers,
+    Kind::Drains,
     Kind::Doomed,
     Kind::History,
     Kind::Storages,
@@ -235,6 +236,8 @@ async fn dismiss_task_managers(term: &ApplicationTerm) {
         for resource_id in registered {
             let request = pb::DrainTaskManagerRequest {
                 resource_id: resource_id.clone(),
+                by: "the application's end".to_owned(),
+                ..pb::DrainTaskManagerRequest::default()
             };
             if let Err(error) = term.dispatcher.drain_task_manager(request).await {
                 debug!(resource_id, %error, "a TaskManager was not told to leave yet");

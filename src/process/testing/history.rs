@@ -101,7 +101,8 @@ impl Record {
             | Kind::History
             | Kind::Applications
             | Kind::Workers
-            | Kind::Storages => Record::Other,
+            | Kind::Storages
+            | Kind::Drains => Record::Other,
         }
     }
 }
@@ -138,7 +139,8 @@ impl Stored {
                     | Kind::History
                     | Kind::Applications
                     | Kind::Workers
-                    | Kind::Storages,
+                    | Kind::Storages
+                    | Kind::Drains,
                     _,
                 )
                 | Record::Other => {}

@@ -281,6 +281,7 @@ async fn a_source_that_finished_on_a_task_manager_that_has_left_is_not_awaited()
     let dispatcher = cluster.connector().dispatcher(&format!("{leader}:1"));
     let drain = pb::DrainTaskManagerRequest {
         resource_id: left.to_owned(),
+        ..pb::DrainTaskManagerRequest::default()
     };
     dispatcher
         .drain_task_manager(drain)

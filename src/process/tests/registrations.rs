@@ -21,13 +21,14 @@ use crate::gateway::refusals::RefusalsCount;
 use crate::gateway::{
     Components, Connector as _, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     JobMasterId, JobMasterRegistration, LocalConnector, ResourceManagerGateway,
-    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _,
+    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _, SubmissionNumber,
 };
 use crate::notice::Notice;
 use crate::process::job_records::StoredJobRecords;
 use crate::process::taskmanager::describe;
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::process::testing::running::{JOB, running};
+use crate::resource_manager::drains::DrainsServices;
 use crate::resource_manager::{
     Options, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
 };
@@ -200,6 +201,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
         },
         on_higher_epoch: Arc::new(|epoch, _| panic!("nobody is in epoch {epoch}")),
         workers: None,
+        drains: DrainsServices::default(),
     };
     let manager = ResourceManager::start(options, services);
     let resources = manager.handle();
@@ -254,6 +256,8 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
             maximum: 2,
         }],
         held: Arc::default(),
+        submission: SubmissionNumber::default(),
+        is_bounded: true,
     };
     let speak = async |job| {
         let registration = JobMasterRegistration {

@@ -13,7 +13,7 @@ use tanist_proto::resources::WorkerResourceSpec;
 use tokio::time::Instant;
 
 use super::brake::Brake;
-use super::planning::{self, Bounds, Lacking, Plan, Situation};
+use super::planning::{self, Bounds, Lacking, Plan, Situation, Startable};
 use super::{RecordedWorker, Room, WorkerRecord, WorkersOptions};
 
 /// Something to do. Each is decided in the store first, where it takes or gives something.
@@ -130,6 +130,8 @@ pub struct Workers {
     pub(super) trouble: Option<String>,
     pub(super) failures: u64,
     pub(super) plan: Plan,
+    /// As of the last review.
+    startable: Option<Startable>,
     review_at: Option<Instant>,
     is_dismissed: bool,
     pub(super) effects: Vec<Effect>,
@@ -181,6 +183,7 @@ impl Workers {
             trouble: None,
             failures: 0,
             plan: Plan::default(),
+            startable: None,
             review_at: None,
             is_dismissed: false,
             effects: Vec::new(),
@@ -277,6 +280,7 @@ impl Workers {
     ) {
         let bounds = self.bounds();
         let situation = self.situation(lacking, registered);
+        self.note_startable(&situation);
         self.plan = planning::plan(&situation, &bounds);
         let mut review_at = None;
         if self.is_dismissed {
@@ -309,6 +313,30 @@ impl Workers {
         }
         let next_idle = due.into_iter().map(|(_, at)| at).filter(|at| *at > now);
         self.review_at = next_idle.chain(review_at).min();
+    }
+
+    fn note_startable(&mut self, situation: &Situation) {
+        let bounds = self.bounds();
+        let pending = (0..situation.pending).map(|_| &bounds.spec);
+        let expected = pending.chain(&situation.pending_kinds).map(Room::of);
+        self.startable = Some(Startable {
+            expected: expected.collect(),
+            slots_left: bounds.max.saturating_sub(situation.total),
+            bounds,
+        });
+    }
+
+    /// What it could start, as of the last review.
+    pub fn startable(&self) -> Startable {
+        let none_yet = || {
+            let bounds = self.bounds();
+            Startable {
+                expected: Vec::new(),
+                slots_left: bounds.max,
+                bounds,
+            }
+        };
+        self.startable.clone().unwrap_or_else(none_yet)
     }
 
     fn bounds(&self) -> Bounds {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
+use tokio::time::Instant;
 
 use super::super::scripted::{declared, id};
 use super::super::slot_manager::{
@@ -89,7 +90,7 @@ impl Cluster {
             ));
         }
         loop {
-            let requests = slots.match_slots();
+            let requests = slots.match_slots(Instant::now());
             if requests.is_empty() {
                 return slots;
             }
@@ -115,7 +116,7 @@ impl Cluster {
         let situation = Situation {
             lacking: Lacking {
                 needed: slots.lacking_by_job(),
-                useful: Vec::new(),
+                ..Lacking::default()
             },
             registered,
             total,

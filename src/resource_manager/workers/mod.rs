@@ -46,7 +46,7 @@ pub use self::driver::{
     ClusterEnd, DriverError, FinalStatus, Found, RecordedWorker, ResourceManagerDriver,
     WorkerRequest,
 };
-pub use self::planning::Lacking;
+pub use self::planning::{Bounds, Lacking, Startable, places};
 pub use self::record::{WorkerRecord, key as record_key, recorded_workers};
 pub use super::packing::Room;
 

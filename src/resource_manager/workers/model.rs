@@ -166,7 +166,7 @@ impl World {
         let lacking = self.lacking().into_iter();
         Lacking {
             needed: lacking.map(|(id, needs)| (id, slots(needs))).collect(),
-            useful: Vec::new(),
+            ..Lacking::default()
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Lacking {
     pub needed: Vec<(JobId, Vec<ResourceProfile>)>,
     /// What each could use beyond that, each slot by itself.
     pub useful: Vec<(JobId, Vec<ResourceProfile>)>,
+    /// For whom slots of these TaskManagers are kept: nobody behind it gets any.
+    pub kept: Option<(JobId, BTreeSet<ResourceId>)>,
 }
 
 /// What there is and what is lacking.
@@ -114,6 +116,8 @@ struct Pool<'a> {
     /// Of others.
     kinds: Vec<WorkerResourceSpec>,
     bounds: &'a Bounds,
+    /// Of these nobody gets anything at present.
+    closed: BTreeSet<ResourceId>,
 }
 
 /// Why a job is not helped.
@@ -124,6 +128,11 @@ enum Hindered {
 }
 
 impl Pool<'_> {
+    fn is_closed(&self, index: usize) -> bool {
+        let id = self.rooms[index].0.as_ref();
+        id.is_some_and(|id| self.closed.contains(id))
+    }
+
     /// Takes all of it, or changes nothing. Gives the rooms that it took from.
     fn take(&mut self, lacking: &[ResourceProfile]) -> Result<Vec<usize>, Hindered> {
         let (rooms, started, kinds) = (self.rooms.len(), self.started, self.kinds.len());
@@ -146,8 +155,9 @@ impl Pool<'_> {
                     self.slots_left = slots_left;
                     return Err(hindered);
                 }
+                let is_closed = self.is_closed(index);
                 let room = &mut self.rooms[index].1;
-                if room.holds(profile) > 0 {
+                if !is_closed && room.holds(profile) > 0 {
                     before.push((index, room.clone()));
                     count -= room.take(profile, count);
                 }
@@ -168,7 +178,10 @@ impl Pool<'_> {
                 if index == self.rooms.len() && self.start_one_for(profile).is_err() {
                     break;
                 }
-                let some = self.rooms[index].1.take(profile, count);
+                let some = match self.is_closed(index) {
+                    true => 0,
+                    false => self.rooms[index].1.take(profile, count),
+                };
                 if some > 0 {
                     taken.push(index);
                     count -= some;
@@ -194,6 +207,45 @@ impl Pool<'_> {
     }
 }
 
+/// What a driver could start beside the TaskManagers that have registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Startable {
+    /// What there may be at most, and of which kinds.
+    pub bounds: Bounds,
+    /// What workers have that are expected.
+    pub expected: Vec<Room>,
+    /// So many more default slots there may be.
+    pub slots_left: u32,
+}
+
+/// Into which of these rooms all that is wanted would go, each filled before the next one, and then into workers that could be started; nothing:
+/// it does not fit.
+pub fn places(
+    rooms: Vec<(Option<ResourceId>, Room)>,
+    startable: Option<&Startable>,
+    wanted: &[ResourceProfile],
+) -> Option<BTreeSet<ResourceId>> {
+    let nothing = Bounds {
+        spec: WorkerResourceSpec::new(Resources::ZERO, 0),
+        largest: None,
+        min: 0,
+        max: 0,
+        redundant: 0,
+    };
+    let expected = startable.map_or(&[][..], |it| &it.expected);
+    let expected = expected.iter().map(|room| (None, room.clone()));
+    let mut pool = Pool {
+        rooms: rooms.into_iter().chain(expected).collect(),
+        slots_left: startable.map_or(0, |it| it.slots_left),
+        started: 0,
+        kinds: Vec::new(),
+        bounds: startable.map_or(&nothing, |it| &it.bounds),
+        closed: BTreeSet::new(),
+    };
+    let taken = pool.take(wanted).ok()?.into_iter();
+    Some(taken.filter_map(|it| pool.rooms[it].0.clone()).collect())
+}
+
 /// What is to be done.
 pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
     let each = bounds.spec.slots().max(1);
@@ -212,8 +264,10 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
         started: 0,
         kinds: Vec::new(),
         bounds,
+        closed: BTreeSet::new(),
     };
     let mut plan = Plan::default();
+    let kept = situation.lacking.kept.as_ref();
     for (job, lacking) in &situation.lacking.needed {
         match pool.take(lacking) {
             Ok(taken) => {
@@ -222,6 +276,11 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
             }
             Err(Hindered::Capped) => plan.capped.push(*job),
             Err(Hindered::TooLarge) => plan.too_large.push(*job),
+        }
+        if let Some((_, closed)) = kept.filter(|(of, _)| of == job) {
+            // Matching gives nothing of them to those behind it; nor are they let go.
+            plan.reserved.extend(closed.iter().cloned());
+            pool.closed.clone_from(closed);
         }
     }
     for (job, useful) in &situation.lacking.useful {

@@ -209,6 +209,7 @@ fn what_jobs_could_use_comes_after_what_they_need_as_far_as_it_goes() {
         lacking: Lacking {
             needed: vec![(job(1), slots(1)), (job(2), slots(2)), (job(3), slots(20))],
             useful: vec![(job(1), slots(4)), (job(2), slots(9)), (job(3), slots(1))],
+            kept: None,
         },
         ..Situation::default()
     };
@@ -314,4 +315,34 @@ fn a_kind_has_what_its_slot_asks_for_and_the_usual_of_what_that_leaves_open() {
         "not with the network's"
     );
     assert_eq!(bounds.kind_for(&wanted(100)).as_ref(), Some(&bounds.spec));
+}
+
+#[test]
+fn what_is_kept_for_a_job_is_no_room_for_those_behind_it_and_is_not_let_go() {
+    let both = [id(1), id(2)].map(|id| (id, with_free(1, 2)));
+    let kept = (job(2), [id(1)].into());
+    let situation = Situation {
+        lacking: Lacking {
+            needed: vec![(job(1), slots(1)), (job(2), slots(9)), (job(3), slots(3))],
+            useful: vec![(job(1), slots(1))],
+            kept: Some(kept),
+        },
+        registered: both.to_vec(),
+        total: 4,
+        ..Situation::default()
+    };
+    let bounds = Bounds {
+        spec: spec(2),
+        largest: None,
+        min: 0,
+        max: 6,
+        redundant: 0,
+    };
+    let plan = plan(&situation, &bounds);
+    assert_eq!(plan.capped, [job(2)]);
+    assert_eq!(
+        plan.start, 1,
+        "the one that is left there is not for the third"
+    );
+    assert!(plan.reserved.contains(&id(1)));
 }

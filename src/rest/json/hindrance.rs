@@ -9,7 +9,7 @@ use super::time;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HindranceBody {
-    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`, `committing`, `peer-away`.
+    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`, `committing`, `peer-away`, `eviction`.
     pub kind: String,
     /// For people.
     pub text: String,

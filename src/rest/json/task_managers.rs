@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tanist_proto::resources::Resources;
-use tanist_proto::v1::{ListTaskManagersResponse, ResourceProfile, TaskManagerInfo};
+use tanist_proto::v1::{DrainInfo, ListTaskManagersResponse, ResourceProfile, TaskManagerInfo};
 
 use super::time;
 
@@ -99,6 +99,52 @@ pub struct TaskManager {
     pub memory_configuration: MemoryConfiguration,
     /// Whether it gets no slot requests any more: it is being drained.
     pub blocked: bool,
+    /// How far that is. Left out: it is not drained by anybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+}
+
+/// That a TaskManager is drained, since when and why. Times are in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Drain {
+    /// When that was asked for.
+    pub since: i64,
+    /// By whom; empty: that was not said.
+    pub by: String,
+    /// Why; empty: that was not said.
+    pub reason: String,
+    /// The host that is drained, if that is why; else empty.
+    pub host: String,
+    /// Whether what runs there is being moved.
+    pub evicting: bool,
+    /// When it is moved in any case; -1: never.
+    pub deadline: i64,
+    /// Whether it then leaves also where there are no slots elsewhere.
+    pub force: bool,
+    /// The jobs that have slots there.
+    pub jobs: Vec<String>,
+    /// How many outputs are kept there for tasks that still read them.
+    pub kept_outputs: u32,
+    /// Whether nothing is left there.
+    pub drained: bool,
+}
+
+impl Drain {
+    fn new(info: &DrainInfo) -> Drain {
+        Drain {
+            since: time(info.since_ms),
+            by: info.by.clone(),
+            reason: info.reason.clone(),
+            host: info.host.clone(),
+            evicting: info.evicting,
+            deadline: time(info.deadline_ms),
+            force: info.force,
+            jobs: info.jobs.clone(),
+            kept_outputs: info.kept_outputs,
+            drained: info.drained,
+        }
+    }
 }
 
 /// What a TaskManager has, or has left. Memory in MiB.
@@ -215,6 +261,7 @@ impl TaskManager {
                 ..MemoryConfiguration::default()
             },
             blocked: info.draining,
+            drain: info.drain.as_ref().map(Drain::new),
         }
     }
 }

@@ -297,6 +297,7 @@ fn a_task_manager_has_flinks_fields() {
             data_address: "worker:5001".to_owned(),
         }),
         last_heartbeat_ms: 1_900,
+        drain: None,
         slots_number: 4,
         free_slots: 1,
         hardware: Some(pb::HardwareDescription {

@@ -37,6 +37,8 @@ pub(super) struct ScriptedDispatcher {
     pub(super) submissions: Mutex<Vec<pb::SubmitJobRequest>>,
     pub(super) canceled: Mutex<Vec<String>>,
     pub(super) stopped: Mutex<Vec<String>>,
+    /// What was asked of TaskManagers that there are.
+    pub(super) drains: Mutex<Vec<pb::DrainTaskManagerRequest>>,
     /// It never answers anything, as a process that was stopped.
     pub(super) is_frozen: bool,
     /// The store does not confirm its term.
@@ -168,7 +170,12 @@ impl DispatcherGateway for ScriptedDispatcher {
     ) -> GatewayResult<pb::Ack> {
         self.script()?;
         let mut locations = self.task_managers.iter().flat_map(|info| &info.location);
-        if locations.any(|location| location.resource_id == request.resource_id) {
+        let is_there = |location: &pb::TaskManagerLocation| {
+            let host = location.rpc_address.split(':').next();
+            location.resource_id == request.resource_id || host == Some(&request.host)
+        };
+        if locations.any(is_there) {
+            self.drains.lock().expect("no panic").push(request);
             return Ok(pb::Ack {});
         }
         Err(GatewayError::NotFound("no TaskManager".to_owned()))

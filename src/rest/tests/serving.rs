@@ -328,3 +328,69 @@ async fn readiness_follows_the_knowledge_of_a_leader() {
     assert_eq!(ready(Role::Connecting).await, 503);
     assert_eq!(served.get("/healthz").await.status, StatusCode::OK);
 }
+
+#[tokio::test]
+async fn task_managers_are_drained_one_or_all_of_a_host_with_what_the_body_says() {
+    let location = pb::TaskManagerLocation {
+        resource_id: "tm-1".to_owned(),
+        rpc_address: "host-a:6122".to_owned(),
+        ..pb::TaskManagerLocation::default()
+    };
+    let dispatcher = ScriptedDispatcher {
+        task_managers: vec![pb::TaskManagerInfo {
+            location: Some(location),
+            ..pb::TaskManagerInfo::default()
+        }],
+        ..ScriptedDispatcher::default()
+    };
+    let (served, leader) = Served::leading(dispatcher).await;
+    let body =
+        r#"{"evict": true, "deadline": "30 min", "force": true, "by": "anna", "reason": "a disk"}"#;
+    for (path, body, status) in [
+        ("/v1/taskmanagers/tm-1/drain", "", 202),
+        ("/v1/taskmanagers/tm-1/drain", body, 202),
+        ("/v1/taskmanagers/tm-1/undrain", "", 202),
+        ("/v1/hosts/host-a/drain", r#"{"deadline": "500"}"#, 202),
+        ("/v1/hosts/host-a/undrain", "", 202),
+        ("/v1/hosts/host-b/drain", "", 404),
+        ("/v1/taskmanagers/tm-1/drain", r#"{"evcit": true}"#, 400),
+        (
+            "/v1/taskmanagers/tm-1/drain",
+            r#"{"deadline": "soon"}"#,
+            400,
+        ),
+    ] {
+        let answer = served.ask(Method::POST, path, &[], body).await;
+        assert_eq!(answer.status.as_u16(), status, "{path} {body}");
+    }
+    let plain = pb::DrainTaskManagerRequest {
+        resource_id: "tm-1".to_owned(),
+        ..pb::DrainTaskManagerRequest::default()
+    };
+    let of_host = pb::DrainTaskManagerRequest {
+        host: "host-a".to_owned(),
+        ..pb::DrainTaskManagerRequest::default()
+    };
+    let undrain = |request: &pb::DrainTaskManagerRequest| pb::DrainTaskManagerRequest {
+        undrain: true,
+        ..request.clone()
+    };
+    let expected = [
+        plain.clone(),
+        pb::DrainTaskManagerRequest {
+            evict: true,
+            deadline_in_ms: 30 * 60_000,
+            force: true,
+            by: "anna".to_owned(),
+            reason: "a disk".to_owned(),
+            ..plain.clone()
+        },
+        undrain(&plain),
+        pb::DrainTaskManagerRequest {
+            deadline_in_ms: 500,
+            ..of_host.clone()
+        },
+        undrain(&of_host),
+    ];
+    assert_eq!(*leader.drains.lock().expect("no panic"), expected);
+}

@@ -1,0 +1,284 @@
+//! The part of the core that leaves TaskManagers that are drained (`docs/adr/0051`): nothing begins there, and what runs there is moved, if that is
+//! asked for, as soon as all slots that it needs elsewhere are here.
+//!
+//! A *move* is of all regions that have a slot there together: a slot is for one number of a slot sharing group, so those that share it go
+//! together. One is under way at a time, the smallest first. It is a restart that nobody's failure led to: 1 slots are asked for beyond those in use;
+//! 2 they are here; 3 the regions' next generation is written; 4 the present one is cancelled; 5 the next one is placed and deployed. Nothing
+//! but 3 is persisted: the next leader begins with 1 again, or ends what it finds at 3 as it ends any restart.
+//!
+//! Invariant: until 3 the regions run as they did, and nothing else is placed in what they wait for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
+use tanist_proto::v1 as pb;
+
+use super::core::JobMasterCore;
+use super::event::Effect;
+use super::execution_graph::RegionPhase;
+use super::hindrances::hindrance;
+use super::outputs::Output;
+use super::slot_assignment::SlotAssignment;
+use super::slot_pool::SlotKey;
+use crate::gateway::{Leave, Leaving};
+
+/// What is to be left, and what is under way of it.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    /// The TaskManagers, and how.
+    pub(super) leaving: Arc<Leaving>,
+    /// The regions that are moved, until all of them are placed elsewhere.
+    regions: BTreeSet<usize>,
+    /// The slots that they have there: as many are asked for beside them.
+    replaced: BTreeMap<SlotKey, AllocationId>,
+    /// Since when slots are waited for.
+    since_ms: u64,
+}
+
+impl JobMasterCore {
+    /// Moves what is to be moved and can be.
+    pub(super) fn move_regions(&mut self, now_ms: u64) {
+        let is_any = self.moves.leaving.values().any(|it| *it > Leave::ByItself);
+        let is_open = self.is_durable
+            && !self.is_stopping()
+            && !self.is_reconciling()
+            && self.record.wanted() == pb::WantedStatus::Running;
+        if !is_any || !is_open {
+            (self.moves.regions, self.moves.replaced) = Default::default();
+            return;
+        }
+        self.leave_at_once(now_ms);
+        self.moves.replaced = self.slots_to_leave(&self.moves.regions);
+        if self.moves.regions.iter().all(|it| !self.is_under_way(*it)) {
+            self.begin_move(now_ms);
+        }
+        let runs = |region: &usize| self.execution.regions[*region].phase.is_placed();
+        let are_here = self.moves.regions.iter().all(runs) && self.has_replacements();
+        if !self.moves.regions.is_empty() && are_here {
+            let regions: Vec<usize> = self.moves.regions.iter().copied().collect();
+            self.restart_moved(&regions, now_ms);
+        }
+    }
+
+    /// Whether a region that is moved is not elsewhere yet.
+    fn is_under_way(&self, region: usize) -> bool {
+        match self.execution.regions[region].phase {
+            RegionPhase::Stopping { .. } | RegionPhase::Waiting { .. } => true,
+            RegionPhase::Placed | RegionPhase::Deployed => self.runs_where_it_leaves(region),
+            RegionPhase::AwaitingInput | RegionPhase::Reconciling => false,
+        }
+    }
+
+    fn leave(&self, task: usize) -> Option<Leave> {
+        let execution = &self.execution.tasks[task].execution;
+        let place = execution.place.as_ref().filter(|_| !execution.is_ended())?;
+        self.moves.leaving.get(&place.task_manager).copied()
+    }
+
+    fn runs_where_it_leaves(&self, region: usize) -> bool {
+        let tasks = &self.execution.regions[region].tasks;
+        tasks
+            .iter()
+            .any(|task| self.leave(*task) > Some(Leave::ByItself))
+    }
+
+    /// The regions that run where they are to leave in this way.
+    fn regions_to_leave(&self, how: impl Fn(Leave) -> bool) -> BTreeSet<usize> {
+        let there = self.moves.leaving.iter().filter(|(_, it)| how(**it));
+        let tasks = there.flat_map(|(id, _)| self.execution.live_on(id));
+        let regions = tasks.map(|task| self.execution.tasks[task].region);
+        let runs = |region: &usize| self.execution.regions[*region].phase.is_placed();
+        regions.filter(runs).collect()
+    }
+
+    /// What there is no more time for starts elsewhere, whether there are slots or not; what is kept there is lost.
+    fn leave_at_once(&mut self, now_ms: u64) {
+        let at_once = |leave: Leave| leave == Leave::AtOnce;
+        let regions: Vec<usize> = self.regions_to_leave(at_once).into_iter().collect();
+        let there = self.moves.leaving.iter().filter(|(_, it)| at_once(**it));
+        let there: Vec<ResourceId> = there.map(|(id, _)| id.clone()).collect();
+        for id in there {
+            let tasks = self.execution.tasks_on(&id);
+            let cause = "its TaskManager is drained, and the time for that is over";
+            self.lose_outputs(tasks, |output| matches!(output, Output::Kept { .. }), cause);
+        }
+        if !regions.is_empty() {
+            self.restart_moved(&regions, now_ms);
+        }
+    }
+
+    /// Chooses what is moved next: what needs the fewest slots.
+    fn begin_move(&mut self, now_ms: u64) {
+        let mut open = self.regions_to_leave(|leave| leave > Leave::ByItself);
+        let by_slot = self.regions_by_slot_to_leave();
+        let mut next: Option<(usize, BTreeSet<usize>)> = None;
+        while let Some(region) = open.first().copied() {
+            let together = self.regions_with_slots_of(region, &by_slot);
+            open.retain(|it| !together.contains(it));
+            let slots = self.slots_to_leave(&together).len();
+            if next.as_ref().is_none_or(|(fewest, _)| slots < *fewest) {
+                next = Some((slots, together));
+            }
+        }
+        self.moves.regions = next.map(|(_, regions)| regions).unwrap_or_default();
+        self.moves.replaced = self.slots_to_leave(&self.moves.regions);
+        self.moves.since_ms = now_ms;
+    }
+
+    /// Which regions have each slot that is to be left.
+    fn regions_by_slot_to_leave(&self) -> BTreeMap<SlotKey, BTreeSet<usize>> {
+        let mut by_slot: BTreeMap<SlotKey, BTreeSet<usize>> = BTreeMap::new();
+        let there = self.moves.leaving.keys();
+        for task in there.flat_map(|id| self.execution.live_on(id)) {
+            let key = self.execution.slot_key(task);
+            let region = self.execution.tasks[task].region;
+            by_slot.entry(key).or_default().insert(region);
+        }
+        by_slot
+    }
+
+    /// A region, and all that run with it in slots that are to be left; all that run where they begin together.
+    fn regions_with_slots_of(
+        &self,
+        region: usize,
+        by_slot: &BTreeMap<SlotKey, BTreeSet<usize>>,
+    ) -> BTreeSet<usize> {
+        if self.begins_together() {
+            let phases = self.execution.regions.iter().enumerate();
+            let running = phases.filter(|(_, at)| at.phase.is_placed());
+            return running.map(|(region, _)| region).collect();
+        }
+        let (mut together, mut open) = (BTreeSet::new(), vec![region]);
+        while let Some(region) = open.pop() {
+            if together.insert(region) {
+                let tasks = &self.execution.regions[region].tasks;
+                let keys = tasks.iter().map(|task| self.execution.slot_key(*task));
+                open.extend(keys.filter_map(|key| by_slot.get(&key)).flatten());
+            }
+        }
+        together
+    }
+
+    /// The slots that these regions have where they are to leave.
+    fn slots_to_leave(&self, regions: &BTreeSet<usize>) -> BTreeMap<SlotKey, AllocationId> {
+        let tasks = regions
+            .iter()
+            .flat_map(|region| &self.execution.regions[*region].tasks);
+        let there = tasks.filter(|task| self.leave(**task) > Some(Leave::ByItself));
+        let slot = |task: &usize| {
+            let place = self.execution.tasks[*task].execution.place.as_ref()?;
+            Some((self.execution.slot_key(*task), place.allocation))
+        };
+        there.filter_map(slot).collect()
+    }
+
+    /// Whether there are slots elsewhere for all that is moved.
+    fn has_replacements(&self) -> bool {
+        let unused: u32 = self.unused_slots().iter().sum();
+        if self.moves.replaced.len() > unused as usize {
+            return false;
+        }
+        let mut taken = self.taken_slots();
+        taken.retain(|key, _| !self.moves.replaced.contains_key(key));
+        let (profiles, closed) = (&self.execution.profiles, &self.moves.leaving);
+        let blocked = self.blocked_slots();
+        let mut assignment = SlotAssignment::new(&self.pool, profiles, taken, blocked, closed);
+        let wanted: Vec<SlotKey> = self.moves.replaced.keys().copied().collect();
+        assignment.assign(&self.pool, &wanted).is_some()
+    }
+
+    /// The next generation of these regions runs elsewhere. Nothing has failed: the restart strategy does not hear of it.
+    fn restart_moved(&mut self, regions: &[usize], now_ms: u64) {
+        if regions.iter().any(|region| self.would_lose_input(*region)) {
+            return;
+        }
+        let number = u32::try_from(regions.len()).unwrap_or(u32::MAX);
+        let cause = format!("moved off {}", self.named_to_leave());
+        tracing::info!(
+            job = self.record.job_id,
+            regions = number,
+            cause,
+            "regions are moved"
+        );
+        self.tell_move(cause, now_ms);
+        self.restart_all(regions, now_ms);
+    }
+
+    fn named_to_leave(&self) -> String {
+        let leaving = self.moves.leaving.iter();
+        let evicting = leaving.filter(|(_, it)| **it > Leave::ByItself);
+        let named: Vec<&str> = evicting.map(|(id, _)| id.as_str()).take(4).collect();
+        format!("TaskManagers that are drained: {}", named.join(", "))
+    }
+
+    /// So many slots of each profile, and those that are asked for beside the ones that are to be left.
+    pub(super) fn with_replacements(
+        &self,
+        mut needed: Vec<(ResourceProfile, u32)>,
+    ) -> Vec<(ResourceProfile, u32)> {
+        for key in self.slots_to_leave(&self.moves.regions).keys() {
+            let profile = self.execution.profile_of(*key);
+            match needed.iter_mut().find(|(it, _)| it == profile) {
+                Some((_, number)) => *number += 1,
+                None => needed.push((profile.clone(), 1)),
+            }
+        }
+        needed
+    }
+
+    /// Whether a region takes nothing at present, as what came free is for those that are moved.
+    pub(super) fn leaves_slots_to_moves(&self, region: usize) -> bool {
+        let moved = &self.moves.regions;
+        let is_stopping = |region: &usize| {
+            let phase = self.execution.regions[*region].phase;
+            matches!(phase, RegionPhase::Stopping { .. })
+        };
+        !moved.contains(&region) && moved.iter().any(is_stopping)
+    }
+
+    /// Gives back at once what nothing is in, where nothing begins any more: it may be all that keeps the TaskManager.
+    pub(super) fn free_left_slots(&mut self) {
+        let is_open = self.is_durable && !self.is_stopping() && !self.is_reconciling();
+        if self.moves.leaving.is_empty() || !is_open {
+            return;
+        }
+        let blocked = self.blocked_slots();
+        for id in self.moves.leaving.clone().keys() {
+            let Some(connection) = self.connection(id) else {
+                continue;
+            };
+            let mut allocations = self.pool.slots_of(id);
+            allocations.retain(|it| self.pool.is_unused(it) && !blocked.contains(it));
+            for allocation in &allocations {
+                self.pool.remove(allocation);
+            }
+            if !allocations.is_empty() {
+                let cause = "the TaskManager is drained".to_owned();
+                self.effects.push(Effect::FreeSlots {
+                    connection,
+                    allocations,
+                    cause,
+                });
+            }
+        }
+    }
+
+    /// That slots are waited for which a move needs.
+    pub(super) fn moving(&self) -> Option<pb::Hindrance> {
+        let runs = |region: &usize| self.execution.regions[*region].phase.is_placed();
+        let waits = !self.moves.replaced.is_empty() && self.moves.regions.iter().all(runs);
+        waits.then(|| {
+            let slots = self.moves.replaced.len();
+            let text = format!(
+                "it runs, and is to leave {}; {slots} slots elsewhere are waited for",
+                self.named_to_leave()
+            );
+            pb::Hindrance {
+                since_ms: self.moves.since_ms,
+                ..hindrance(pb::HindranceKind::Eviction, text)
+            }
+        })
+    }
+}

@@ -1,0 +1,246 @@
+//! The queue of the jobs that lack slots: who is served first, and for whom slots are kept. Pure, a part of [`super::slot_manager`].
+//!
+//! Jobs are served in the order in which they were submitted, and one that can't be served lets those behind it pass. So small ones could pass
+//! a large one for ever: for the first that has waited long enough slots are *kept* (`docs/adr/0050`).
+//!
+//! - What is kept is all of some TaskExecutors: as many as hold what the job lacks once those jobs have left them that end by
+//!   themselves. Nobody behind the job is given anything of these. Elsewhere others pass, as that delays nobody.
+//! - Nothing is kept for what would not fit there even then, nor in workers that could be started: it would keep others waiting for nothing.
+//! - Who has slots kept keeps these TaskExecutors: others are added only when they are too few.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::resources::{ResourceProfile, WorkerResourceSpec};
+use tokio::time::Instant;
+
+use super::choosing::{Choice, pack_in_order};
+use super::lacking::Bound;
+use super::packing::Room;
+use super::slot_manager::{Job, SlotManager, count};
+use super::slots::Worker;
+use super::workers::{Startable, places};
+
+/// For whom slots are kept, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Reservation {
+    job: JobId,
+    workers: BTreeSet<ResourceId>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// After which slots are kept; nothing: never.
+    delay: Option<Duration>,
+    /// Since when jobs lack slots.
+    waiting_since: BTreeMap<JobId, Instant>,
+    /// Those that have lacked slots since the last match.
+    came: Vec<JobId>,
+    reservation: Option<Reservation>,
+    nothing: BTreeSet<ResourceId>,
+    startable: Option<Startable>,
+}
+
+impl Queue {
+    /// With slots kept for whoever has waited for so long.
+    pub(super) fn new(delay: Duration) -> Queue {
+        Queue {
+            delay: Some(delay),
+            ..Queue::default()
+        }
+    }
+
+    /// Whether a job lacks slots, perhaps for long.
+    pub(super) fn note(&mut self, job: JobId, is_short: bool) {
+        if !is_short {
+            self.waiting_since.remove(&job);
+        } else if !self.waiting_since.contains_key(&job) {
+            self.came.push(job);
+        }
+    }
+
+    /// Whose slots are kept.
+    pub(super) fn reserved_for(&self) -> Option<JobId> {
+        self.reservation.as_ref().map(|it| it.job)
+    }
+
+    /// Where nothing is given to jobs that are or are not behind the one whose slots are kept.
+    pub(super) fn closed(&self, is_behind: bool) -> &BTreeSet<ResourceId> {
+        match &self.reservation {
+            Some(reservation) if is_behind => &reservation.workers,
+            Some(_) | None => &self.nothing,
+        }
+    }
+}
+
+impl SlotManager {
+    /// What a driver could start beside what has registered.
+    pub fn set_startable(&mut self, startable: Option<Startable>) {
+        self.queue.startable = startable;
+    }
+
+    /// For whom slots are kept, and of which TaskExecutors.
+    pub fn kept(&self) -> Option<(JobId, BTreeSet<ResourceId>)> {
+        let reservation = self.queue.reservation.clone()?;
+        Some((reservation.job, reservation.workers))
+    }
+
+    /// Whether a job lacked slots when that was last looked at.
+    pub fn is_short(&self, job: JobId) -> bool {
+        self.wanting.short.contains_key(&job)
+    }
+
+    /// Notes since when jobs lack slots.
+    pub(super) fn note_waiting(&mut self, now: Instant) {
+        let short = &self.wanting.short;
+        let queue = &mut self.queue;
+        for job in queue.came.drain(..) {
+            if short.contains_key(&job) {
+                queue.waiting_since.entry(job).or_insert(now);
+            }
+        }
+    }
+
+    /// Keeps slots for the first of these that has waited for long enough and that what is kept would serve.
+    pub(super) fn reserve_for_first(&mut self, now: Instant, short: &[JobId]) {
+        let before = self.queue.reservation.take();
+        let Some(delay) = self.queue.delay else {
+            return;
+        };
+        let (mut too_many, mut too_large) = (u32::MAX, BTreeSet::new());
+        for &job in short {
+            let since = self.queue.waiting_since.get(&job);
+            if since.is_none_or(|since| *since + delay > now) {
+                continue;
+            }
+            let states_profiles = self.jobs.get(&job).is_some_and(|it| it.states_profiles());
+            let missing = self.wanting.short.get(&job).copied().unwrap_or_default();
+            if !states_profiles && missing >= too_many {
+                continue;
+            }
+            let lacking = self.lacking(job, Bound::Minimum);
+            if too_large.contains(&lacking) {
+                continue;
+            }
+            let known = before.as_ref().filter(|before| before.job == job);
+            if let Some(workers) = self.places_for(job, &lacking, known) {
+                if known.is_none() {
+                    tracing::info!(%job, missing, on = workers.len(), "slots are kept for the job");
+                }
+                self.queue.reservation = Some(Reservation { job, workers });
+                return;
+            }
+            match states_profiles {
+                true => {
+                    too_large.insert(lacking);
+                }
+                false => too_many = missing,
+            }
+        }
+    }
+
+    /// Where a job would find what it lacks once those have left that end by themselves: where that is kept for it already, then where most is
+    /// free.
+    fn places_for(
+        &self,
+        job: JobId,
+        lacking: &[ResourceProfile],
+        known: Option<&Reservation>,
+    ) -> Option<BTreeSet<ResourceId>> {
+        let in_order = self.in_order_of_keeping(known).into_iter();
+        let rooms = in_order.map(|(id, it)| (Some(id.clone()), self.room_some_day(job, it)));
+        let startable = self.queue.startable.as_ref();
+        let mut found = places(rooms.collect(), startable, lacking)?;
+        // One that is not needed any more may be again: what is kept does not wander.
+        let there = |id: &&ResourceId| self.slots.worker(id).is_some_and(|it| !it.is_draining);
+        let kept = known.into_iter().flat_map(|known| &known.workers);
+        found.extend(kept.filter(there).cloned());
+        Some(found)
+    }
+
+    fn in_order_of_keeping(&self, known: Option<&Reservation>) -> Vec<(&ResourceId, &Worker)> {
+        let open = self.slots.workers().filter(|(_, it)| !it.is_draining);
+        let mut open: Vec<(&ResourceId, &Worker)> = open.collect();
+        open.sort_by_cached_key(|(id, worker)| {
+            let is_known = known.is_some_and(|known| known.workers.contains(*id));
+            let free = Room::left_of(worker).spare();
+            (!is_known, u32::MAX - free, (*id).clone())
+        });
+        open
+    }
+
+    /// Slots for the job for which some are kept, packed as it was found that they are enough.
+    pub(super) fn pack_kept(&self, lacking: &[ResourceProfile]) -> Option<Vec<Choice>> {
+        pack_in_order(
+            self.in_order_of_keeping(self.queue.reservation.as_ref()),
+            lacking,
+        )
+    }
+
+    /// How many default slots are free, but of these TaskExecutors.
+    pub(super) fn free_but_of(&self, closed: &BTreeSet<ResourceId>) -> u32 {
+        let open = self.slots.workers();
+        let open = open.filter(|(id, it)| !it.is_draining && !closed.contains(*id));
+        count(open.map(|(_, it)| it.free().len()).sum())
+    }
+
+    /// What of a TaskExecutor others leave some day: who ends by itself, and who has stated nothing to stay for.
+    fn room_some_day(&self, job: JobId, worker: &Worker) -> Room {
+        let mut room = Room::of(&worker.spec);
+        let share = ResourceProfile::from(room.share.clone());
+        for (number, slot) in worker.slots() {
+            let Some(holder) = slot.state.holder() else {
+                continue;
+            };
+            let known = self.jobs.get(&holder.job);
+            let leaves = holder.job != job && known.is_some_and(|it| it.is_bounded);
+            if !leaves {
+                let has = worker.profile_of(slot);
+                room.left = match has.resources() {
+                    Some(has) => room.left.saturating_minus(has),
+                    None => room.left,
+                };
+                let is_default = number < worker.spec.slots() && *has == share;
+                room.free = room.free.saturating_sub(u32::from(is_default));
+            }
+        }
+        room
+    }
+
+    /// The jobs that lack slots and whose whole minimum would fit into the TaskExecutors that there are, those that may come back, and those that
+    /// a driver could start, if nobody else had anything there.
+    pub fn with_room(&mut self, departed: &[WorkerResourceSpec]) -> BTreeSet<JobId> {
+        let short = self.short();
+        let open = self.slots.workers().filter(|(_, it)| !it.is_draining);
+        let there = open.map(|(_, it)| &it.spec).chain(departed);
+        let rooms: Vec<_> = there.map(|spec| (None, Room::of(spec))).collect();
+        let startable = self.queue.startable.as_ref();
+        let fits =
+            |profiles: &[ResourceProfile]| places(rooms.clone(), startable, profiles).is_some();
+        // Of default slots so many fit, and so many do not.
+        let (mut most, mut too_many) = (0, u32::MAX);
+        let mut known: BTreeMap<Vec<ResourceProfile>, bool> = BTreeMap::new();
+        let mut has_room = |job: &Job| {
+            let minimum = job.minimum();
+            if job.states_profiles() {
+                let fits = || fits(&minimum);
+                return *known.entry(minimum.clone()).or_insert_with(fits);
+            }
+            let number = count(minimum.len());
+            if number > most && number < too_many {
+                match fits(&minimum) {
+                    true => most = number,
+                    false => too_many = number,
+                }
+            }
+            number <= most
+        };
+        let with_room = short.into_iter().filter(|job| {
+            let known = self.jobs.get(job);
+            known.is_some_and(&mut has_room)
+        });
+        with_room.collect()
+    }
+}

@@ -1,0 +1,145 @@
+//! TaskManagers that are drained while a job runs on them which does not end by itself: what runs there is moved, whoever leads, and the drain
+//! outlives the TaskManager until it is taken back.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::Value;
+use tanist_chaos::{Cluster, StoreKind, wait_for};
+
+use crate::regions::TwoRegions;
+use crate::support::{BOUND, cluster_on};
+
+on_stores! {
+    embedded(Embedded) {
+        an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies,
+        a_host_is_drained_and_what_runs_there_waits_for_slots_elsewhere,
+    }
+    etcd(Etcd) { an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies }
+}
+
+/// Longer than any test.
+const ENDLESS: u64 = 36_000;
+/// How long a process may take to find that it has nothing to do any more.
+const END_BOUND: Duration = Duration::from_secs(60);
+
+async fn an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(3);
+    let mut cluster = builder.slots(1).start().await?;
+    let regions = TwoRegions::start(&mut cluster, ENDLESS).await?;
+    let [left, _] = regions.taskmanagers;
+    let name = format!("tm-{left}");
+    ask(
+        &mut cluster,
+        &["drain", "--evict", "--reason", "a new disk", &name],
+    )
+    .await?;
+    // Whatever it was at: the record was written before it answered.
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    wait_for("the left region to run elsewhere", BOUND, async || {
+        regions.until_left_runs_elsewhere(&mut cluster).await
+    })
+    .await?;
+    regions.check_right_untouched(&mut cluster).await?;
+    let status = cluster.taskmanager(left).ended(END_BOUND).await?;
+    ensure!(status.code() == Some(0), "{name}: {status}");
+    let path = format!("/v1/jobs/{}/exceptions", regions.job());
+    let exceptions = cluster.get(&path).await?;
+    let entries = exceptions["exceptionHistory"]["entries"].as_array();
+    ensure!(
+        entries.is_none_or(Vec::is_empty),
+        "it counts as a failure: {exceptions}"
+    );
+
+    // Started again it is still drained, and stays.
+    cluster.taskmanager(left).start()?;
+    let what = "the TaskManager to be shown as drained";
+    let is_drained = |body: &Value| drain_of(body, &name).is_some_and(|it| it["drained"] == true);
+    cluster
+        .wait_for_rest(what, BOUND, "/v1/taskmanagers", is_drained)
+        .await?;
+    let leader = cluster.leader().await?;
+    let list = ["taskmanager", "list", "--address", &leader.rest];
+    let listed = cluster.cli().run(&list).await?.success()?;
+    ensure!(
+        listed.contains("drained since") && listed.contains("a new disk"),
+        "{listed}"
+    );
+    ask(&mut cluster, &["undrain", &name]).await?;
+    let is_open =
+        |body: &Value| body.to_string().contains(&name) && drain_of(body, &name).is_none();
+    let what = "the TaskManager to be of use again";
+    cluster
+        .wait_for_rest(what, BOUND, "/v1/taskmanagers", is_open)
+        .await?;
+    // The other region goes there: it is the only slot that is left.
+    let [_, right] = regions.taskmanagers;
+    ask(&mut cluster, &["drain", "--evict", &format!("tm-{right}")]).await?;
+    let status = cluster.taskmanager(right).ended(END_BOUND).await?;
+    ensure!(status.code() == Some(0), "tm-{right}: {status}");
+    cluster.wait_until_running(regions.job()).await?;
+    ask(&mut cluster, &["undrain", &format!("tm-{right}")]).await?;
+    regions.cancel(&mut cluster).await
+}
+
+/// All TaskManagers are on one host here: there is nowhere to go, so all runs on.
+async fn a_host_is_drained_and_what_runs_there_waits_for_slots_elsewhere(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(2);
+    let mut cluster = builder.slots(1).start().await?;
+    let regions = TwoRegions::start(&mut cluster, ENDLESS).await?;
+    let body = cluster.get("/v1/taskmanagers").await?;
+    let address = body["taskmanagers"][0]["path"].as_str().unwrap_or_default();
+    let host = address
+        .rsplit_once(':')
+        .map_or(address, |(host, _)| host)
+        .to_owned();
+    ask(&mut cluster, &["drain", "--evict", "--host", &host]).await?;
+    let waits = |body: &Value| body.to_string().contains("\"eviction\"");
+    let path = format!("/v1/jobs/{}", regions.job());
+    cluster
+        .wait_for_rest("the job to wait", BOUND, &path, waits)
+        .await?;
+    let all_drained = |body: &Value| {
+        let mut ids = ["tm-0", "tm-1"].into_iter();
+        ids.all(|id| drain_of(body, id).is_some_and(|it| it["evicting"] == true))
+    };
+    cluster
+        .wait_for_rest("both to be drained", BOUND, "/v1/taskmanagers", all_drained)
+        .await?;
+    regions.check_right_untouched(&mut cluster).await?;
+    ask(&mut cluster, &["undrain", "--host", &host]).await?;
+    let none_drained = |body: &Value| {
+        ["tm-0", "tm-1"]
+            .iter()
+            .all(|id| drain_of(body, id).is_none())
+    };
+    cluster
+        .wait_for_rest(
+            "none to be drained",
+            BOUND,
+            "/v1/taskmanagers",
+            none_drained,
+        )
+        .await?;
+    regions.check_right_untouched(&mut cluster).await?;
+    regions.cancel(&mut cluster).await
+}
+
+/// What is told of a TaskManager that is drained.
+fn drain_of<'a>(body: &'a Value, id: &str) -> Option<&'a Value> {
+    let mut all = body["taskmanagers"].as_array()?.iter();
+    let found = all.find(|it| it["id"] == id)?;
+    found.get("drain")
+}
+
+async fn ask(cluster: &mut Cluster, what: &[&str]) -> anyhow::Result<()> {
+    let leader = cluster.leader().await?;
+    let arguments = [&["taskmanager"], what, &["--address", &leader.rest]].concat();
+    cluster.cli().run(&arguments).await?.success()?;
+    Ok(())
+}
