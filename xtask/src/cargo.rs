@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::bail;
 
 /// What tests need besides the default features.
-const TEST_FEATURES: &str = "failpoints,tanist-ha/testing";
+const TEST_FEATURES: &str = "failpoints,tanist-ha/testing,s3,https";
 
 /// Runs the tests of all crates, or those that match a filter.
 pub fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
