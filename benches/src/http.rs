@@ -47,6 +47,18 @@ impl Http {
         serde_json::from_slice(&body).with_context(|| format!("GET {address}{path}"))
     }
 
+    /// The JSON of a successful answer to `POST http://address/path` with that JSON.
+    pub async fn post(&self, address: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let request = Request::post(format!("http://{address}{path}"))
+            .header("content-type", "application/json")
+            .body(Full::new(serde_json::to_vec(body)?.into()))?;
+        let (status, body) = self.send(request).await?;
+        if !status.is_success() {
+            bail!("POST {address}{path}: {status}: {}", text(&body));
+        }
+        serde_json::from_slice(&body).with_context(|| format!("POST {address}{path}"))
+    }
+
     /// Submits what `body` holds; the job's id once it is acknowledged.
     pub async fn submit(
         &self,

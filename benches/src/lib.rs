@@ -5,6 +5,7 @@
 //! at what else the machine did, which stands next to each figure.
 
 pub mod adopted;
+pub mod beside_flink;
 pub mod busy;
 pub mod core_time;
 pub mod failover;
@@ -71,11 +72,13 @@ pub enum Benchmark {
     Wordcount,
     /// Records counted by key a second, with nothing read from files.
     KeyedCount,
+    /// Tanist and Apache Flink in turns; not made unless it is asked for.
+    BesideFlink,
 }
 
 impl Benchmark {
     /// All, in the order in which they are made and shown.
-    pub const ALL: [Benchmark; 14] = [
+    pub const ALL: [Benchmark; 15] = [
         Benchmark::Startup,
         Benchmark::Memory,
         Benchmark::Failover,
@@ -90,7 +93,15 @@ impl Benchmark {
         Benchmark::Recovery,
         Benchmark::Wordcount,
         Benchmark::KeyedCount,
+        Benchmark::BesideFlink,
     ];
+
+    /// Those of a run that names none.
+    pub fn by_default() -> Vec<Benchmark> {
+        let mut all = Benchmark::ALL.to_vec();
+        all.retain(|benchmark| *benchmark != Benchmark::BesideFlink);
+        all
+    }
 
     /// As the command line has it.
     pub fn name(self) -> String {
@@ -115,6 +126,7 @@ impl Benchmark {
             Benchmark::Recovery => "Recovery",
             Benchmark::Wordcount => "Word count",
             Benchmark::KeyedCount => "Keyed count",
+            Benchmark::BesideFlink => "Beside Flink",
         }
     }
 
@@ -135,6 +147,7 @@ impl Benchmark {
             Benchmark::Recovery => recovery::METHOD,
             Benchmark::Wordcount => throughput::WORDCOUNT_METHOD,
             Benchmark::KeyedCount => throughput::KEYED_COUNT_METHOD,
+            Benchmark::BesideFlink => beside_flink::METHOD,
         }
     }
 
@@ -160,6 +173,8 @@ pub struct BenchOptions {
     pub stores: Vec<StoreKind>,
     /// Fewer repetitions and smaller inputs: to see that everything works.
     pub quick: bool,
+    /// The folder with Flink in it, as set-up leaves it.
+    pub flink: Option<PathBuf>,
     /// How long the machine is kept busy; else 30 minutes.
     pub minutes: Option<u64>,
     /// With how many jobs leadership is taken over, else 1,000 and 10,000; and how many a leader's memory holds, else 10,000.
@@ -232,5 +247,6 @@ async fn measure(
         Benchmark::Recovery => Box::pin(recovery::measure(store, options)).await,
         Benchmark::Wordcount => Box::pin(throughput::wordcount(store, options)).await,
         Benchmark::KeyedCount => Box::pin(throughput::keyed_count(store, options)).await,
+        Benchmark::BesideFlink => Box::pin(beside_flink::measure(options)).await,
     }
 }

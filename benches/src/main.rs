@@ -30,6 +30,16 @@ struct Arguments {
     /// How long `busy` keeps the machine busy; else 30 minutes
     #[arg(long, value_name = "N")]
     minutes: Option<u64>,
+    /// Measures Tanist and Apache Flink in turns, on ZooKeeper, and nothing else; with the folder that has Flink in it
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ".tools/flink",
+        conflicts_with_all = ["only", "store"]
+    )]
+    beside_flink: Option<PathBuf>,
     /// With how many jobs `takeover` and `leader-memory` are measured
     #[arg(long, num_args = 1.., value_name = "N")]
     jobs: Vec<usize>,
@@ -50,9 +60,10 @@ async fn main() -> anyhow::Result<()> {
         true => vec![StoreKind::Embedded, StoreKind::Etcd, StoreKind::ZooKeeper],
         false => stores,
     };
-    let benchmarks = match arguments.only.is_empty() {
-        true => Benchmark::ALL.to_vec(),
-        false => arguments.only,
+    let (benchmarks, stores) = match (&arguments.beside_flink, arguments.only.is_empty()) {
+        (Some(_), _) => (vec![Benchmark::BesideFlink], vec![StoreKind::ZooKeeper]),
+        (None, true) => (Benchmark::by_default(), or_all(arguments.store)),
+        (None, false) => (arguments.only, or_all(arguments.store)),
     };
     let options = BenchOptions {
         program: arguments.program.canonicalize()?,
@@ -60,7 +71,8 @@ async fn main() -> anyhow::Result<()> {
             .trim_end()
             .to_owned(),
         benchmarks,
-        stores: or_all(arguments.store),
+        stores,
+        flink: arguments.beside_flink,
         quick: arguments.quick,
         minutes: arguments.minutes,
         jobs: arguments.jobs,
@@ -106,5 +118,13 @@ mod tests {
         assert_eq!(parsed.only, [Benchmark::Startup, Benchmark::KeyedCount]);
         assert_eq!(parsed.store, [StoreKind::Etcd]);
         assert!(Arguments::try_parse_from(["x", "--program", "p", "--store", "paper"]).is_err());
+    }
+
+    #[test]
+    fn flink_is_where_set_up_puts_it_unless_somebody_says_otherwise() {
+        let parse = |word| Arguments::parse_from(["x", "--program", "p", word]).beside_flink;
+        assert_eq!(parse("--beside-flink"), Some(".tools/flink".into()));
+        assert_eq!(parse("--beside-flink=/opt/f"), Some("/opt/f".into()));
+        assert_eq!(parse("--quick"), None);
     }
 }

@@ -12,7 +12,7 @@ use tanist_chaos::wait::wait_for_every;
 /// How often is looked: figures are late by at most this, and one answer.
 const INTERVAL: Duration = Duration::from_millis(1);
 /// How long anything may take: a default session, a large recovery, a busy machine.
-const BOUND: Duration = Duration::from_secs(180);
+pub(crate) const BOUND: Duration = Duration::from_secs(180);
 
 /// Waits until `look` says so.
 pub async fn until<T>(

@@ -48,6 +48,7 @@ pub struct ClusterBuilder {
     taskmanagers: usize,
     slots: usize,
     settings: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
     defaults: bool,
     failpoints: Vec<(usize, String)>,
     stores_elsewhere: Vec<(usize, String)>,
@@ -67,6 +68,7 @@ impl ClusterBuilder {
             taskmanagers: 2,
             slots: 2,
             settings: Vec::new(),
+            environment: Vec::new(),
             defaults: false,
             failpoints: Vec::new(),
             stores_elsewhere: Vec::new(),
@@ -102,6 +104,13 @@ impl ClusterBuilder {
     #[must_use]
     pub fn set(mut self, key: &str, value: &str) -> ClusterBuilder {
         self.settings.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A variable in the environment of all processes, and of the cluster's clients.
+    #[must_use]
+    pub fn environment(mut self, name: &str, value: &str) -> ClusterBuilder {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -224,6 +233,7 @@ impl ClusterBuilder {
             let name = host.to_string();
             let program = self.program.clone();
             let mut process = Process::new(name, program, arguments, &directory, guard.clone())?;
+            process.set_environment(&self.environment);
             if let Some(hosts) = &hosts {
                 process.enter_by(hosts.network.entrance(host)?);
             } else if let Some(limit) = self.descriptors {
@@ -278,7 +288,7 @@ impl ClusterBuilder {
             ];
             taskmanagers.push(process(host, "taskmanager", own)?);
         }
-        let cli = Cli::new(&self.program, &directory);
+        let cli = Cli::new(&self.program, &directory).with_environment(&self.environment);
         Ok(Cluster {
             id: cluster_id,
             jobmanagers,

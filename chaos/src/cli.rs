@@ -15,6 +15,7 @@ const COMMAND_BOUND: Duration = Duration::from_secs(90);
 pub struct Cli {
     program: PathBuf,
     directory: PathBuf,
+    environment: Vec<(String, String)>,
 }
 
 /// What a command said and how it ended.
@@ -40,7 +41,20 @@ impl Cli {
     /// Commands run in `directory`.
     pub fn new(program: impl Into<PathBuf>, directory: impl Into<PathBuf>) -> Cli {
         let (program, directory) = (program.into(), directory.into());
-        Cli { program, directory }
+        Cli {
+            program,
+            directory,
+            environment: Vec::new(),
+        }
+    }
+
+    /// The same with these variables besides those of this process.
+    #[must_use]
+    pub fn with_environment(&self, variables: &[(String, String)]) -> Cli {
+        Cli {
+            environment: variables.to_vec(),
+            ..self.clone()
+        }
     }
 
     /// The program.
@@ -54,6 +68,7 @@ impl Cli {
         let running = Command::new(&self.program)
             .args(arguments)
             .current_dir(&self.directory)
+            .envs(self.environment.iter().cloned())
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

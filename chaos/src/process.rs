@@ -27,6 +27,7 @@ pub struct Process {
     /// A command that becomes the program whose name follows it; empty: none.
     entrance: Vec<String>,
     directory: PathBuf,
+    environment: Vec<(String, String)>,
     failpoints: String,
     guard: Arc<Mutex<Guard>>,
     child: Option<Child>,
@@ -51,6 +52,7 @@ impl Process {
             arguments,
             entrance: Vec::new(),
             directory,
+            environment: Vec::new(),
             failpoints: String::new(),
             guard,
             child: None,
@@ -71,6 +73,11 @@ impl Process {
     /// From its next start on it is started by `entrance`, a command that becomes the program whose name follows it.
     pub(crate) fn enter_by(&mut self, entrance: Vec<String>) {
         self.entrance = entrance;
+    }
+
+    /// Variables that it has besides those of this process, from its next start on.
+    pub(crate) fn set_environment(&mut self, variables: &[(String, String)]) {
+        self.environment = variables.to_vec();
     }
 
     /// What `TANIST_FAILPOINTS` holds at the next start, and only then.
@@ -98,6 +105,7 @@ impl Process {
             .args(&self.arguments)
             .current_dir(&self.directory)
             .env_remove("TANIST_TEST_ALL")
+            .envs(self.environment.iter().cloned())
             .env("TANIST_FAILPOINTS", std::mem::take(&mut self.failpoints))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())

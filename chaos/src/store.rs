@@ -146,6 +146,16 @@ impl Store {
         })
     }
 
+    /// A ZooKeeper that somebody else has started, at `host:port`.
+    pub fn zookeeper_at(endpoint: String) -> Store {
+        Store {
+            kind: StoreKind::ZooKeeper,
+            endpoint,
+            user: None,
+            server: Server::Shared,
+        }
+    }
+
     /// A ZooKeeper of its own.
     pub async fn own_zookeeper(options: ZooKeeperServerOptions) -> anyhow::Result<Store> {
         let server = ZooKeeperServer::start(options).await?;

@@ -1,5 +1,6 @@
 //! Named places in the code where a test can kill or hold the process. Compiled to nothing without the feature
-//! `failpoints`, which no release has.
+//! `failpoints`, which no release has: with optimised code and without debug assertions it does not compile, but for benchmarks
+//! that ask for `failpoints-in-release`.
 //!
 //! A process reads `TANIST_FAILPOINTS` once, a list like `submit.persisted=kill;job.result-written=hold`:
 //!
@@ -15,6 +16,17 @@
 //!
 //! A place that is reached and armed first writes `failpoint NAME reached` to standard error: tests wait for that line. One that
 //! held for a while and goes on writes `failpoint NAME passed`.
+
+// Not below a module: whoever builds a release hears this first.
+#[cfg(all(
+    feature = "failpoints",
+    not(feature = "failpoints-in-release"),
+    not(debug_assertions)
+))]
+compile_error!(
+    "the feature `failpoints` lets an environment variable kill or hold the process, and no release may have it: build \
+     without it. A benchmark that needs it names the feature `failpoints-in-release`"
+);
 
 /// Armed, the process reads one format more of every record than its version does.
 pub const NEWER: &str = "records.newer";

@@ -103,7 +103,8 @@
 //! | `embedded` | yes | the backend for processes of one host: SQLite in a directory |
 //! | `s3` | no | blobs in S3, besides those in a directory |
 //! | `testing` | no | real servers, proxies and faults for tests, and the conformance suite; brings all backends |
-//! | `failpoints` | no | named places where tests kill or hold the process; never in a release |
+//! | `failpoints` | no | named places where tests kill or hold the process; does not compile in a release |
+//! | `failpoints-in-release` | no | the same in a release, for benchmarks and nothing else |
 
 pub mod ask;
 pub mod blob;

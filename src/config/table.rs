@@ -106,7 +106,7 @@ options! {
         HA_CLUSTER_ID: Name = "high-availability.cluster-id", Value("default"),
             "Tells clusters apart that share a store. All processes of a cluster have the same.";
         HA_STORAGE_DIR: StorageLocation = "high-availability.storageDir", Derived("with `embedded`: `blobs` in its directory; else none, and large graphs are split over store keys"),
-            "Where blobs are kept that are too large for the store.";
+            "Where blobs are kept that are too large for the store. Who asks S3, where it is, and whom it has to prove itself to, the environment says: see [operations](operations.md#s3-and-files-from-addresses).";
         HA_STORAGE_SHARED: bool = "high-availability.storage-shared", Value("false"),
             "Says that `high-availability.storageDir` is a directory that every host of the cluster sees. Buckets always are shared.";
         DETECTOR_BEAT_INTERVAL: Duration = "high-availability.detector.beat-interval", Value("100 ms"),

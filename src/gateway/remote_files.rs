@@ -31,8 +31,27 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Further than so a file is not looked for.
 const MOST_REDIRECTIONS: u32 = 5;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// After so long without a byte a try is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Terms of a fetch.
+#[derive(Debug, Clone)]
+struct Terms {
+    /// Timeout for the next byte: after it a try is given up.
+    patience: Duration,
+    /// Authorities that certificates must come from; `None`: those that the host trusts, or that `SSL_CERT_FILE` and
+    /// `SSL_CERT_DIR` name.
+    #[cfg(feature = "https")]
+    roots: Option<std::sync::Arc<rustls::RootCertStore>>,
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms {
+            patience: Duration::from_secs(30),
+            #[cfg(feature = "https")]
+            roots: None,
+        }
+    }
+}
 
 /// Why a file was not fetched. The text names artifact, address and reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -154,11 +173,20 @@ pub async fn fetch(
     bound: Bound,
     into: &mut impl Destination,
 ) -> Result<Bytes, FetchError> {
+    fetch_on(&Terms::default(), artifact, bound, into).await
+}
+
+async fn fetch_on(
+    terms: &Terms,
+    artifact: &pb::Artifact,
+    bound: Bound,
+    into: &mut impl Destination,
+) -> Result<Bytes, FetchError> {
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut tries = 0;
     loop {
         tries += 1;
-        let failure = match fetch_once(&artifact.url, bound, into).await {
+        let failure = match fetch_once(terms, &artifact.url, bound, into).await {
             Ok(sha256) if artifact.sha256.is_empty() || artifact.sha256 == sha256 => {
                 let address = artifact::shown(&artifact.url);
                 tracing::info!(
@@ -188,6 +216,7 @@ pub async fn fetch(
 }
 
 async fn fetch_once(
+    terms: &Terms,
     url: &str,
     bound: Bound,
     into: &mut impl Destination,
@@ -198,12 +227,12 @@ async fn fetch_once(
     };
     let not_kept = |error: std::io::Error| Failure::lasting(format!("it can't be kept: {error}"));
     into.restart().await.map_err(not_kept)?;
-    let mut answer = open(url).await?;
+    let mut answer = open(terms, url).await?;
     if let Some(size) = answer.size.filter(|size| *size > bound.bytes) {
         return Err(too_large(&size));
     }
     let (mut hasher, mut taken) = (Sha256::new(), 0_u64);
-    while let Some(piece) = patiently(answer.pieces.next()).await? {
+    while let Some(piece) = patiently(terms, answer.pieces.next()).await? {
         let piece = piece?;
         taken = taken.saturating_add(piece.len() as u64);
         if taken > bound.bytes {
@@ -220,16 +249,17 @@ async fn fetch_once(
     }
 }
 
-async fn patiently<T>(coming: impl Future<Output = T>) -> Result<T, Failure> {
-    let waited = tokio::time::timeout(PATIENCE, coming).await;
-    waited.map_err(|_elapsed| Failure::passing(format!("nothing came for {PATIENCE:?}")))
+async fn patiently<T>(terms: &Terms, coming: impl Future<Output = T>) -> Result<T, Failure> {
+    let patience = terms.patience;
+    let waited = tokio::time::timeout(patience, coming).await;
+    waited.map_err(|_elapsed| Failure::passing(format!("nothing came for {patience:?}")))
 }
 
-async fn open(url: &str) -> Result<Answer, Failure> {
+async fn open(terms: &Terms, url: &str) -> Result<Answer, Failure> {
     if url.starts_with("s3://") {
-        return open_s3(url).await;
+        return open_s3(terms, url).await;
     }
-    let client = Client::builder(TokioExecutor::new()).build(connector()?);
+    let client = Client::builder(TokioExecutor::new()).build(connector(terms)?);
     let mut uri: Uri = url
         .parse()
         .map_err(|error| Failure::lasting(format!("it is no address: {error}")))?;
@@ -240,8 +270,8 @@ async fn open(url: &str) -> Result<Answer, Failure> {
             .header(ACCEPT_ENCODING, "identity")
             .body(Empty::<Bytes>::new())
             .map_err(|error| Failure::lasting(format!("it is no address: {error}")))?;
-        let answer = patiently(client.request(request)).await?;
-        let answer = answer.map_err(|error| Failure::passing(root_cause(&error)))?;
+        let answer = patiently(terms, client.request(request)).await?;
+        let answer = answer.map_err(|error| no_answer(&error))?;
         let status = answer.status();
         if status == StatusCode::OK {
             let length = answer.headers().get(CONTENT_LENGTH);
@@ -304,24 +334,39 @@ fn http_connector() -> HttpConnector {
 }
 
 #[cfg(feature = "https")]
-fn connector() -> Result<hyper_rustls::HttpsConnector<HttpConnector>, Failure> {
+fn connector(terms: &Terms) -> Result<hyper_rustls::HttpsConnector<HttpConnector>, Failure> {
     let mut http = http_connector();
     http.enforce_http(false);
-    let builder = hyper_rustls::HttpsConnectorBuilder::new().with_native_roots();
-    let builder = builder.map_err(|error| {
-        Failure::lasting(format!("this host has no certificates to trust: {error}"))
-    })?;
-    Ok(builder.https_or_http().enable_http1().wrap_connector(http))
+    let tls = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls(terms)?);
+    Ok(tls.https_or_http().enable_http1().wrap_connector(http))
+}
+
+/// The provider of cryptography is named: without a name rustls takes the process's, and panics where there are two.
+#[cfg(feature = "https")]
+fn tls(terms: &Terms) -> Result<rustls::ClientConfig, Failure> {
+    use hyper_rustls::ConfigBuilderExt as _;
+
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let builder = rustls::ClientConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Failure::lasting(error.to_string()))?;
+    let builder = match &terms.roots {
+        Some(roots) => builder.with_root_certificates(roots.clone()),
+        None => builder.with_native_roots().map_err(|error| {
+            Failure::lasting(format!("this host has no certificates to trust: {error}"))
+        })?,
+    };
+    Ok(builder.with_no_client_auth())
 }
 
 #[cfg(not(feature = "https"))]
 #[expect(clippy::unnecessary_wraps, reason = "with certificates it may fail")]
-fn connector() -> Result<HttpConnector, Failure> {
+fn connector(_terms: &Terms) -> Result<HttpConnector, Failure> {
     Ok(http_connector())
 }
 
-async fn open_s3(url: &str) -> Result<Answer, Failure> {
-    let read = patiently(tanist_ha::blob::read_elsewhere(url)).await?;
+async fn open_s3(terms: &Terms, url: &str) -> Result<Answer, Failure> {
+    let read = patiently(terms, tanist_ha::blob::read_elsewhere(url)).await?;
     let failed = |error: tanist_ha::Error| Failure {
         is_passing: error.outcome() == tanist_ha::Outcome::Transient,
         reason: error.to_string(),
@@ -335,6 +380,39 @@ async fn open_s3(url: &str) -> Result<Answer, Failure> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Why a request got no answer. A certificate that is not trusted will not be the next time either.
+fn no_answer(error: &(dyn std::error::Error + 'static)) -> Failure {
+    let reason = root_cause(error);
+    if is_untrusted(error) {
+        return Failure::lasting(format!(
+            "{reason} (certificates are trusted that this host trusts, or that SSL_CERT_FILE names)"
+        ));
+    }
+    Failure::passing(reason)
+}
+
+#[cfg(feature = "https")]
+fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let tls = error.downcast_ref::<rustls::Error>();
+        if matches!(tls, Some(rustls::Error::InvalidCertificate(_))) {
+            return true;
+        }
+        // An I/O error may have another one in it that is not its source.
+        let inner = error.downcast_ref::<std::io::Error>();
+        let inner = inner.and_then(|error| error.get_ref());
+        let inner = inner.map(|inner| inner as &(dyn std::error::Error + 'static));
+        cause = inner.or_else(|| error.source());
+    }
+    false
+}
+
+#[cfg(not(feature = "https"))]
+fn is_untrusted(_error: &(dyn std::error::Error + 'static)) -> bool {
+    false
 }
 
 /// hyper's own words (`client error (Connect)`) say less than what lies beneath them.

@@ -162,6 +162,10 @@ fn what_is_secure_leads_to_nothing_that_is_not() {
     assert!(refused.reason.contains("not secure"), "{refused:?}");
 }
 
+#[cfg(feature = "https")]
+#[path = "remote_files_secure_tests.rs"]
+mod secure;
+
 #[cfg(not(feature = "s3"))]
 #[tokio::test]
 async fn a_bucket_wants_a_program_with_the_feature_for_it() {

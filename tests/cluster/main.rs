@@ -56,6 +56,7 @@ macro_rules! on_networks {
 
 mod application;
 mod bad_days;
+mod buckets;
 mod client;
 mod copied_store;
 mod demo;

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::bail;
 
 /// What tests need besides the default features.
-const TEST_FEATURES: &str = "failpoints,tanist-ha/testing";
+const TEST_FEATURES: &str = "failpoints,tanist-ha/testing,s3,https";
 
 /// Runs the tests of all crates, or those that match a filter.
 pub fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
@@ -136,5 +136,49 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => bail!("`{line}` failed: {status}"),
         Err(error) => bail!("`{line}` could not be run: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// What the compiler says to the file of the failpoints alone. Its dependencies are missing, and what is compiled is none of it:
+    /// what is looked for is said before.
+    fn compiler_says(directory: &Path, arguments: &[&str]) -> String {
+        let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../ha/src/failpoint.rs");
+        let output = Command::new(compiler)
+            .args(["--edition", "2024", "--crate-type", "lib"])
+            .args(["--emit", "metadata", "--out-dir"])
+            .arg(directory)
+            .args(arguments)
+            .arg(file)
+            .output()
+            .expect("there is a compiler where tests are compiled");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    #[test]
+    fn a_release_with_failpoints_does_not_compile_unless_it_says_so() {
+        let directory = std::env::temp_dir();
+        let directory = directory.join(format!("tanist-xtask-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("made");
+        let with = ["--cfg", "feature=\"failpoints\""];
+        let release = ["-C", "opt-level=3"];
+        let says_so = ["--cfg", "feature=\"failpoints-in-release\""];
+        let refusal = "no release may have it";
+        for (arguments, is_refused) in [
+            ([&with[..], &release].concat(), true),
+            ([&with[..], &says_so, &release].concat(), false),
+            ([&with[..], &["-C", "debug-assertions=on"]].concat(), false),
+            (release.to_vec(), false),
+        ] {
+            let said = compiler_says(&directory, &arguments);
+            assert_eq!(said.contains(refusal), is_refused, "{arguments:?}: {said}");
+        }
+        std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

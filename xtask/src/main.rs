@@ -36,7 +36,7 @@ enum Task {
     Fix,
     /// Measures the released program: start-up, memory, failover, submission, scheduling, recovery, throughput.
     Bench {
-        /// `--only NAME..`, `--store STORE..`, `--json FILE`, `--quick`.
+        /// `--only NAME..`, `--store STORE..`, `--json FILE`, `--quick`; `--beside-flink`: Tanist and Apache Flink in turns.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -73,6 +73,9 @@ fn main() -> anyhow::Result<()> {
         Task::Bench { arguments } => {
             setup::protoc()?;
             setup::servers()?;
+            if arguments.iter().any(|word| word == "--beside-flink") {
+                setup::flink()?;
+            }
             cargo::bench(&arguments)
         }
         Task::Demo { arguments } => {

@@ -1,8 +1,8 @@
 //! Brings what building and testing need and Rust does not have: protoc, etcd, ZooKeeper, the tools for network namespaces.
 //!
-//! Nothing that is there is touched. What can't be brought is an error with the command that brings it.
+//! For one benchmark also Apache Flink, from PyPI. Nothing that is there is touched. What can't be brought is an error with the command that brings it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
@@ -13,6 +13,12 @@ use crate::cargo::run;
 const PROTOC_HOME: &str = ".tools/protoc";
 /// Where Debian's package `zookeeper` puts the server.
 const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
+/// The version of Flink that is measured beside Tanist: the sizes of its processes are this version's.
+const FLINK: &str = "2.3.0";
+/// Where `cargo xtask bench --beside-flink` looks for it, below the project's root.
+const FLINK_HOME: &str = ".tools/flink";
+/// The jobs that it is measured with.
+const FLINK_JOBS: &str = "benches/flink";
 
 /// Puts the bundled protoc and its standard definitions in place, unless there is one or `PROTOC` names another.
 pub fn protoc() -> anyhow::Result<()> {
@@ -56,7 +62,69 @@ fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
 
 /// Installs the servers that tests run against, and what they cut networks with, if they are missing.
 pub fn servers() -> anyhow::Result<()> {
+    install(&missing_packages(&There::look()))?;
     let missing = missing_packages(&There::look());
+    if !missing.is_empty() {
+        bail!("still missing after installing: {}", missing.join(" "));
+    }
+    Ok(())
+}
+
+/// Brings Flink's jars and compiles the jobs that it is measured with, unless they are there.
+pub fn flink() -> anyhow::Result<()> {
+    let wanted = [
+        (in_path("javac"), "default-jdk-headless"),
+        (in_path("python3"), "python3"),
+        (has_pip(), "python3-pip"),
+    ];
+    install(&missing_of(&wanted))?;
+    let home = Path::new(FLINK_HOME);
+    let jars = home.join("pyflink/lib");
+    if !jars.join(format!("flink-dist-{FLINK}.jar")).exists() {
+        std::fs::create_dir_all(home)?;
+        let package = format!("apache-flink-libraries=={FLINK}");
+        let download = ["-m", "pip", "download", "--no-deps", "--dest"];
+        let mut pip = Command::new("python3");
+        run(pip.args(download).arg(home).arg(package))?;
+        let wheel = files(home, "whl")?.pop().context("pip brought no wheel")?;
+        let mut unpack = Command::new("python3");
+        run(unpack.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(home))?;
+        // It is as large as what was in it.
+        std::fs::remove_file(wheel)?;
+    }
+    let classes = home.join("classes");
+    std::fs::create_dir_all(&classes)?;
+    let mut compiler = Command::new("javac");
+    compiler.args(["-nowarn", "-proc:none", "-cp"]);
+    compiler.arg(jars.join("*")).arg("-d").arg(&classes);
+    run(compiler.args(files(Path::new(FLINK_JOBS), "java")?))?;
+    let mut jar = Command::new("jar");
+    jar.arg("cf").arg(home.join("jobs.jar")).arg("-C");
+    run(jar.arg(&classes).arg("."))
+}
+
+fn has_pip() -> bool {
+    let version = Command::new("python3")
+        .args(["-m", "pip", "--version"])
+        .output();
+    version.is_ok_and(|output| output.status.success())
+}
+
+/// The files of a directory with that ending, in order.
+fn files(directory: &Path, ending: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|it| it == ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Installs these packages, if any.
+fn install(missing: &[&str]) -> anyhow::Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
@@ -82,15 +150,11 @@ pub fn servers() -> anyhow::Result<()> {
     println!("installing what is missing for the tests: {packages}");
     let install = ["install", "--yes", "--no-install-recommends"];
     apt_get(as_root, &["update"])
-        .and_then(|()| apt_get(as_root, &[install.as_slice(), missing.as_slice()].concat()))
+        .and_then(|()| apt_get(as_root, &[install.as_slice(), missing].concat()))
         .with_context(|| format!("could not install {packages}; by hand: `{by_hand}`"))?;
     println!(
         "the tests start servers of their own: those that the packages may have started can be stopped"
     );
-    let missing = missing_packages(&There::look());
-    if !missing.is_empty() {
-        bail!("still missing after installing: {}", missing.join(" "));
-    }
     Ok(())
 }
 
@@ -123,11 +187,12 @@ fn missing_packages(there: &There) -> Vec<&'static str> {
         (there.ip, "iproute2"),
         (there.namespaces, "util-linux"),
     ];
-    wanted
-        .into_iter()
-        .filter(|(there, _)| !there)
-        .map(|(_, package)| package)
-        .collect()
+    missing_of(&wanted)
+}
+
+fn missing_of(wanted: &[(bool, &'static str)]) -> Vec<&'static str> {
+    let missing = wanted.iter().filter(|(there, _)| !there);
+    missing.map(|(_, package)| *package).collect()
 }
 
 fn apt_get(as_root: bool, arguments: &[&str]) -> anyhow::Result<()> {

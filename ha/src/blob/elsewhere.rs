@@ -3,10 +3,11 @@
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt as _};
 
-use super::{Requests, STORE, open_s3};
+use super::STORE;
+use super::s3::{self, Requests};
 use crate::error::{Error, Result};
 
 /// An object's size, and its bytes as they come.
@@ -17,10 +18,14 @@ pub type ObjectStream = (u64, BoxStream<'static, Result<Bytes>>);
 pub async fn read_elsewhere(url: &str) -> Result<ObjectStream> {
     let rest = url.strip_prefix("s3://").unwrap_or(url);
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
-    let objects = open_s3(url, bucket, Requests::Long)?;
+    let objects = s3::open(url, bucket, Requests::Long)?;
     let path = Path::parse(key)
         .map_err(|error| Error::Misconfigured(format!("{url} is no address: {error}").into()))?;
-    let found = objects.get(&path).await.map_err(failed)?;
+    read(&*objects, &path).await
+}
+
+pub(super) async fn read(objects: &dyn ObjectStore, path: &Path) -> Result<ObjectStream> {
+    let found = objects.get(path).await.map_err(failed)?;
     let size = found.meta.size;
     let pieces = found.into_stream().map(|piece| piece.map_err(failed));
     Ok((size, pieces.boxed()))

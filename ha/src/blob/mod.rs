@@ -9,6 +9,7 @@ mod marker;
 #[cfg(feature = "testing")]
 pub mod missing;
 mod name;
+mod s3;
 mod upload;
 
 use std::fmt;
@@ -33,6 +34,7 @@ use crate::keys::Name;
 use crate::own_directory;
 
 use marker::Guard;
+use s3::Requests;
 
 pub use elsewhere::{ObjectStream, read_elsewhere};
 pub use marker::Marker;
@@ -176,7 +178,7 @@ impl BlobStore {
         let url = options.url.as_str();
         if let Some(rest) = url.strip_prefix("s3://") {
             return Ok(BlobStore {
-                objects: open_s3(url, rest, Requests::Short)?,
+                objects: s3::open(url, rest, Requests::Short)?,
                 survives_host: true,
                 tag: ClusterTag::default(),
                 directory: None,
@@ -392,50 +394,6 @@ impl BlobStore {
     }
 }
 
-/// How long one request may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Requests {
-    /// Half a minute with its content, as the library has it.
-    Short,
-    /// As long as something comes every 30 s: an object of any size is read by one.
-    Long,
-}
-
-#[cfg(feature = "s3")]
-fn open_s3(url: &str, rest: &str, requests: Requests) -> Result<Arc<dyn ObjectStore>> {
-    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-
-    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    if bucket.is_empty() {
-        return Err(Error::Misconfigured(
-            format!("{url} names no bucket: {URL_HELP}").into(),
-        ));
-    }
-    // Credentials, region and endpoint come from the usual AWS_* variables or the instance's role.
-    let mut s3 = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    if requests == Requests::Long {
-        let with =
-            |s3: AmazonS3Builder, key, value| s3.with_config(AmazonS3ConfigKey::Client(key), value);
-        s3 = with(s3, object_store::ClientConfigKey::Timeout, "1day");
-        s3 = with(s3, object_store::ClientConfigKey::ReadTimeout, "30s");
-        s3 = s3.with_retry(object_store::RetryConfig {
-            retry_timeout: Duration::from_hours(24),
-            ..Default::default()
-        });
-    }
-    let s3 = s3.build().map_err(|error| {
-        Error::Misconfigured(format!("{url} can't be used for blobs: {error}").into())
-    })?;
-    Ok(Arc::new(PrefixStore::new(s3, prefix)))
-}
-
-#[cfg(not(feature = "s3"))]
-fn open_s3(url: &str, _rest: &str, _requests: Requests) -> Result<Arc<dyn ObjectStore>> {
-    Err(Error::Misconfigured(
-        format!("{url} needs a build with the feature s3; without it: a file").into(),
-    ))
-}
-
 /// Hashes beside the runtime's threads: a large object would hold one up.
 async fn checksum(bytes: Bytes) -> Result<Checksum> {
     let sum = tokio::task::spawn_blocking(move || Checksum::of(&bytes)).await;
@@ -592,13 +550,5 @@ mod tests {
         blobs.delete(&pointer.name).await.expect("deleted");
         let missing = blobs.get(&pointer).await.expect_err("deleted");
         assert!(matches!(missing, Error::Corrupt { .. }), "{missing}");
-    }
-
-    #[cfg(feature = "s3")]
-    #[test]
-    fn a_bucket_is_opened_for_short_requests_and_for_long_ones() {
-        for requests in [Requests::Short, Requests::Long] {
-            open_s3("s3://bucket/prefix", "bucket/prefix", requests).expect("opened");
-        }
     }
 }

@@ -1,11 +1,14 @@
 //! What tests of coordination stores need: real servers as child processes, a proxy that breaks connections and a
-//! decorator that loses answers on demand, bounded waiting, the invariants, and the suite that every backend passes.
+//! decorator that loses answers on demand, bounded waiting, the invariants, and the suite that every backend passes; and of blob
+//! stores: an S3 server, and certificates that no host trusts.
 //!
 //! Not for production: everything here panics or blocks where a test may.
 
+pub mod certificates;
 pub mod conformance;
 pub mod faulty;
 pub mod invariants;
 pub mod proxy;
+pub mod s3;
 pub mod servers;
 pub mod wait;

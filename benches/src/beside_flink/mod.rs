@@ -1,0 +1,253 @@
+//! Tanist and Apache Flink on one machine in one run, in turns: what they need to start, to be there, to count, and to go on
+//! without their leader.
+//!
+//! Both have ZooKeeper for high availability, the same one, and the same records in the job. Not here: how a Flink cluster is
+//! put together, and what is asked of either (`flink_cluster`, `tanist_cluster`).
+
+mod flink_cluster;
+mod tanist_cluster;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tanist_ha::testing::servers::{ZooKeeperServer, ZooKeeperServerOptions};
+use tokio::time::Instant;
+
+use self::flink_cluster::FlinkCluster;
+use self::tanist_cluster::TanistCluster;
+use crate::BenchOptions;
+use crate::host::milliseconds;
+use crate::memory::mebibytes;
+use crate::proc;
+use crate::report::Figure;
+use crate::samples::Unit;
+
+pub(super) const METHOD: &str = "Tanist and Apache Flink 2.3 (session cluster of the jars on PyPI, Java options as its own scripts compute them for the stock \
+sizes) in turns, on one ZooKeeper server. Two JobManagers and one worker of 2 slots, started anew for each turn. *Leads*: from the start of the first \
+JobManager until its REST says that it leads. *Idle*: resident memory 10 s after all are there. *Count*: 50 million records of 1,000 keys, the same numbers in \
+both, generated -> by key -> counted with each update emitted -> discarded, at parallelism 2, without checkpoints, in Flink with objects reused; from the \
+acknowledgement until the job is seen FINISHED; *a CPU second* is one of user and system time of all JobManagers and workers together. The *first* count is \
+that of fresh processes, the *second* follows in the same ones. *SIGKILL*: of the leader, with an endless job of 2,000 records a second, in Flink with a checkpoint \
+each second, until the next leader has every subtask RUNNING. Tanist has its defaults throughout. Flink has *short timeouts*: ZooKeeper session and heartbeat \
+timeout of 2 s, heartbeats each 500 ms, restarts after 100 ms; or its *defaults*, with a ZooKeeper server that has its own (ticks of 2 s, so that it grants a session \
+of 40 s).";
+
+const ROUNDS: (usize, usize) = (3, 1);
+const KILLS: (usize, usize) = (5, 1);
+/// Each takes about a minute.
+const KILLS_WITH_DEFAULTS: (usize, usize) = (2, 1);
+const RECORDS: (u64, u64) = (50_000_000, 1_000_000);
+const IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
+/// Records a second of the endless job.
+const RATE: u64 = 2_000;
+/// How often a job is looked at that counts: seldom, as looking costs both of them time.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// As ZooKeeper's own configuration has it.
+const STOCK_TICK: Duration = Duration::from_secs(2);
+
+/// One of the two.
+trait System: Sized {
+    /// As figures name it.
+    const NAME: &'static str;
+
+    /// A cluster of which nothing runs.
+    async fn prepare(
+        options: &BenchOptions,
+        timeouts: Timeouts,
+        zookeeper: &str,
+    ) -> anyhow::Result<Self>;
+    /// Starts the first JobManager and waits until it leads.
+    async fn start_leader(&mut self) -> anyhow::Result<()>;
+    /// Starts the other one and the worker, and waits until its slots are there.
+    async fn start_the_rest(&mut self) -> anyhow::Result<()>;
+    /// The ids of the leader, the standby and the worker.
+    fn pids(&mut self) -> anyhow::Result<[u32; 3]>;
+    /// Counts so many records; returns once the job is acknowledged.
+    async fn submit_count(&mut self, records: u64) -> anyhow::Result<()>;
+    /// Waits for its end.
+    async fn until_counted(&mut self) -> anyhow::Result<()>;
+    /// Runs the endless job until it has something to lose.
+    async fn run_endless(&mut self, rate: u64) -> anyhow::Result<()>;
+    /// SIGKILL to the leader.
+    fn kill_leader(&mut self) -> anyhow::Result<()>;
+    /// Waits until the endless job runs again under the next leader.
+    async fn until_running_again(&mut self) -> anyhow::Result<()>;
+    /// All processes end.
+    fn end(self);
+}
+
+/// What Flink is told of time; Tanist has its defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Timeouts {
+    /// As short as works.
+    Short,
+    /// None is set.
+    Default,
+}
+
+impl Timeouts {
+    fn name(self) -> &'static str {
+        match self {
+            Timeouts::Short => "short timeouts",
+            Timeouts::Default => "default timeouts",
+        }
+    }
+}
+
+pub(super) async fn measure(options: &BenchOptions) -> anyhow::Result<Vec<Figure>> {
+    options
+        .flink
+        .as_ref()
+        .context("Flink is not there: `cargo xtask bench --beside-flink` brings it")?;
+    let mut figures = Vec::new();
+    let server = ZooKeeperServer::start(ZooKeeperServerOptions::default()).await?;
+    let zookeeper = server.endpoint();
+    let mut ours = Turns::of::<TanistCluster>();
+    let mut theirs = Turns::of::<FlinkCluster>();
+    for _ in 0..options.pick(ROUNDS.0, ROUNDS.1) {
+        ours.take::<TanistCluster>(options, &zookeeper).await?;
+        theirs.take::<FlinkCluster>(options, &zookeeper).await?;
+    }
+    figures.extend(
+        ours.all()
+            .into_iter()
+            .zip(theirs.all())
+            .flat_map(|(our, their)| [our, their]),
+    );
+    let short = options.pick(KILLS.0, KILLS.1);
+    figures.extend(kills(options, Timeouts::Short, &zookeeper, short).await?);
+    drop(server);
+    let stock = ZooKeeperServerOptions {
+        tick_time: STOCK_TICK,
+        ..ZooKeeperServerOptions::default()
+    };
+    let server = ZooKeeperServer::start(stock).await?;
+    let long = options.pick(KILLS_WITH_DEFAULTS.0, KILLS_WITH_DEFAULTS.1);
+    figures.extend(kills(options, Timeouts::Default, &server.endpoint(), long).await?);
+    Ok(figures)
+}
+
+async fn kills(
+    options: &BenchOptions,
+    timeouts: Timeouts,
+    zookeeper: &str,
+    count: usize,
+) -> anyhow::Result<[Figure; 2]> {
+    let figure = |name: &str| {
+        let what = format!("{name}: SIGKILL -> all RUNNING, {}", timeouts.name());
+        Figure::new(what, Unit::Milliseconds, "")
+    };
+    let mut ours = figure(TanistCluster::NAME);
+    let mut theirs = figure(FlinkCluster::NAME);
+    for _ in 0..count {
+        ours.push(kill::<TanistCluster>(options, timeouts, zookeeper).await?);
+        theirs.push(kill::<FlinkCluster>(options, timeouts, zookeeper).await?);
+    }
+    Ok([ours, theirs])
+}
+
+async fn kill<S: System>(
+    options: &BenchOptions,
+    timeouts: Timeouts,
+    zookeeper: &str,
+) -> anyhow::Result<f64> {
+    eprintln!("{}, {} ...", S::NAME, timeouts.name());
+    let mut cluster = S::prepare(options, timeouts, zookeeper).await?;
+    cluster.start_leader().await?;
+    cluster.start_the_rest().await?;
+    cluster.run_endless(RATE).await?;
+    let killed = Instant::now();
+    cluster.kill_leader()?;
+    cluster.until_running_again().await?;
+    let took = milliseconds(killed.elapsed());
+    cluster.end();
+    Ok(took)
+}
+
+/// The figures of one system that need no kill.
+struct Turns {
+    leads: Figure,
+    leader: Figure,
+    standby: Figure,
+    worker: Figure,
+    /// First and second.
+    counts: [Count; 2],
+}
+
+struct Count {
+    efficiency: Figure,
+    rate: Figure,
+}
+
+impl Count {
+    fn of(name: &str, which: &str) -> Count {
+        let figure = |what: &str| {
+            let what = format!("{name}: {which} count, records {what}");
+            Figure::new(what, Unit::MillionsPerSecond, "")
+        };
+        Count {
+            efficiency: figure("a CPU second"),
+            rate: figure("a second"),
+        }
+    }
+}
+
+impl Turns {
+    fn of<S: System>() -> Turns {
+        let name = S::NAME;
+        let figure = |what: &str, unit| Figure::new(format!("{name}: {what}"), unit, "");
+        Turns {
+            leads: figure("process start -> leads", Unit::Milliseconds),
+            leader: figure("leader, idle: resident", Unit::Mebibytes),
+            standby: figure("standby, idle: resident", Unit::Mebibytes),
+            worker: figure("worker, idle: resident", Unit::Mebibytes),
+            counts: [Count::of(name, "first"), Count::of(name, "second")],
+        }
+    }
+
+    async fn take<S: System>(
+        &mut self,
+        options: &BenchOptions,
+        zookeeper: &str,
+    ) -> anyhow::Result<()> {
+        eprintln!("{} ...", S::NAME);
+        let mut cluster = S::prepare(options, Timeouts::Default, zookeeper).await?;
+        let started = Instant::now();
+        cluster.start_leader().await?;
+        self.leads.push(milliseconds(started.elapsed()));
+        cluster.start_the_rest().await?;
+        // Not a wait for anything: the time that it is left alone is part of the figure.
+        tokio::time::sleep(options.pick(IDLE.0, IDLE.1)).await;
+        let pids = cluster.pids()?;
+        let resident = [&mut self.leader, &mut self.standby, &mut self.worker];
+        for (pid, figure) in pids.into_iter().zip(resident) {
+            figure.push(mebibytes(proc::memory(pid)?.resident));
+        }
+        let records = options.pick(RECORDS.0, RECORDS.1);
+        let millions = records as f64 / 1e6;
+        for count in &mut self.counts {
+            let before = cpu_of(pids)?;
+            cluster.submit_count(records).await?;
+            let began = Instant::now();
+            cluster.until_counted().await?;
+            let took = began.elapsed();
+            let used = cpu_of(pids)?.saturating_sub(before);
+            count.efficiency.push(millions / used.as_secs_f64());
+            count.rate.push(millions / took.as_secs_f64());
+        }
+        cluster.end();
+        Ok(())
+    }
+
+    fn all(self) -> Vec<Figure> {
+        let counts = self.counts.into_iter();
+        let counts = counts.flat_map(|count| [count.efficiency, count.rate]);
+        let others = [self.leads, self.leader, self.standby, self.worker];
+        others.into_iter().chain(counts).collect()
+    }
+}
+
+/// User and system time of processes together, with all threads that they ever had.
+fn cpu_of(pids: [u32; 3]) -> anyhow::Result<Duration> {
+    pids.into_iter().map(proc::total_cpu).sum()
+}

@@ -1,0 +1,75 @@
+//! Opens a bucket of S3, or of what speaks its protocol.
+//!
+//! Credentials, region and endpoint come from the usual `AWS_*` variables or the instance's role; trusted certificates are the
+//! host's, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`. Not here: what is read and written there.
+
+use std::sync::Arc;
+#[cfg(feature = "s3")]
+use std::time::Duration;
+
+#[cfg(feature = "s3")]
+use object_store::ClientConfigKey;
+use object_store::ObjectStore;
+#[cfg(feature = "s3")]
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+
+use crate::error::{Error, Result};
+
+/// How long one request may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Requests {
+    /// Half a minute with its content, as the library has it.
+    Short,
+    /// As long as something comes every 30 s: an object of any size is read by one.
+    Long,
+}
+
+/// Opens `url`, which is `s3://` and `rest`, a bucket and perhaps a prefix in it.
+#[cfg(feature = "s3")]
+pub(super) fn open(url: &str, rest: &str, requests: Requests) -> Result<Arc<dyn ObjectStore>> {
+    open_with(settings(AmazonS3Builder::from_env(), requests), url, rest)
+}
+
+#[cfg(feature = "s3")]
+fn settings(s3: AmazonS3Builder, requests: Requests) -> AmazonS3Builder {
+    match requests {
+        Requests::Short => s3,
+        Requests::Long => {
+            let with = |s3: AmazonS3Builder, key, value| {
+                s3.with_config(AmazonS3ConfigKey::Client(key), value)
+            };
+            let s3 = with(s3, ClientConfigKey::Timeout, "1day");
+            let s3 = with(s3, ClientConfigKey::ReadTimeout, "30s");
+            s3.with_retry(object_store::RetryConfig {
+                retry_timeout: Duration::from_hours(24),
+                ..Default::default()
+            })
+        }
+    }
+}
+
+#[cfg(feature = "s3")]
+fn open_with(s3: AmazonS3Builder, url: &str, rest: &str) -> Result<Arc<dyn ObjectStore>> {
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    if bucket.is_empty() {
+        return Err(Error::Misconfigured(
+            format!("{url} names no bucket: {}", super::URL_HELP).into(),
+        ));
+    }
+    let s3 = s3.with_bucket_name(bucket).build().map_err(|error| {
+        Error::Misconfigured(format!("{url} can't be used for blobs: {error}").into())
+    })?;
+    Ok(Arc::new(object_store::prefix::PrefixStore::new(s3, prefix)))
+}
+
+/// Fails: S3 is not compiled in.
+#[cfg(not(feature = "s3"))]
+pub(super) fn open(url: &str, _rest: &str, _requests: Requests) -> Result<Arc<dyn ObjectStore>> {
+    Err(Error::Misconfigured(
+        format!("{url} needs a build with the feature s3; without it: a file").into(),
+    ))
+}
+
+#[cfg(all(test, feature = "s3"))]
+#[path = "s3_tests.rs"]
+mod tests;

@@ -1,0 +1,228 @@
+//! An S3 server of the test's own, in its process: one bucket in memory, path style, with or without TLS.
+//!
+//! It has the part of S3 that the blob store uses: PUT, GET with ranges, HEAD, DELETE, deletion of several objects and
+//! ListObjectsV2 in pages. Invariant: nothing but a read of what is
+//! [`PUBLIC`] is answered that [`Credentials`] have not signed. Not here: multipart uploads,
+//! copies and conditional writes, which nothing asks for.
+
+mod answers;
+mod signature;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::certificates::TestAuthority;
+
+/// The one bucket.
+pub const BUCKET: &str = "bucket";
+/// Objects below it are read by everybody, as a policy may grant: at their plain addresses, without a signature.
+pub const PUBLIC: &str = "public/";
+/// The region that requests are signed for.
+pub const REGION: &str = "eu-north-1";
+
+/// Who may ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The access key's id.
+    pub key: String,
+    /// The secret that belongs to it.
+    pub secret: String,
+}
+
+/// How the server treats requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Conduct {
+    /// It answers.
+    #[default]
+    Answers,
+    /// It answers 403 to everything, as where a policy was changed.
+    Denies,
+    /// It takes requests and says nothing.
+    Silent,
+    /// It answers 404 to everything: the bucket is gone.
+    NoBucket,
+    /// Each body that it sends breaks off after so many bytes, with its connection.
+    Cuts(usize),
+}
+
+/// An object, and when it was written.
+#[derive(Debug, Clone)]
+struct Object {
+    bytes: Bytes,
+    written: SystemTime,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    objects: BTreeMap<String, Object>,
+    conduct: Conduct,
+    /// Requests by what they asked for, as `GET key`.
+    requests: Vec<String>,
+}
+
+/// The server. It ends with the value.
+#[derive(Debug)]
+pub struct S3Server {
+    address: SocketAddr,
+    is_secure: bool,
+    credentials: Credentials,
+    state: Arc<Mutex<State>>,
+    /// Ends with the value, and with it all connections.
+    _serving: JoinSet<()>,
+}
+
+impl S3Server {
+    /// Without TLS, on a free port of the loopback.
+    pub async fn start() -> std::io::Result<S3Server> {
+        S3Server::serve(None).await
+    }
+
+    /// With a certificate of `authority`.
+    pub async fn start_secure(authority: &TestAuthority) -> std::io::Result<S3Server> {
+        S3Server::serve(Some(authority.acceptor("127.0.0.1"))).await
+    }
+
+    async fn serve(tls: Option<TlsAcceptor>) -> std::io::Result<S3Server> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let state = Arc::new(Mutex::new(State::default()));
+        let credentials = Credentials {
+            key: "test-key".to_owned(),
+            secret: "test-secret".to_owned(),
+        };
+        let is_secure = tls.is_some();
+        let mut serving = JoinSet::new();
+        serving.spawn(accept(listener, tls, state.clone(), credentials.clone()));
+        Ok(S3Server {
+            address,
+            is_secure,
+            credentials,
+            state,
+            _serving: serving,
+        })
+    }
+
+    /// Its address, as `AWS_ENDPOINT_URL` wants it.
+    pub fn endpoint(&self) -> String {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Who may ask.
+    pub fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    /// The variables that tell a process of this server.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let Credentials { key, secret } = self.credentials.clone();
+        let mut variables = vec![
+            ("AWS_ENDPOINT_URL", self.endpoint()),
+            ("AWS_REGION", REGION.to_owned()),
+            ("AWS_ACCESS_KEY_ID", key),
+            ("AWS_SECRET_ACCESS_KEY", secret),
+        ];
+        if !self.is_secure {
+            variables.push(("AWS_ALLOW_HTTP", "true".to_owned()));
+        }
+        variables
+    }
+
+    /// The plain address of an object.
+    pub fn address_of(&self, key: &str) -> String {
+        format!("{}/{BUCKET}/{key}", self.endpoint())
+    }
+
+    /// From now on requests are treated like this; those that wait stay as they are.
+    pub fn conduct(&self, conduct: Conduct) {
+        self.state().conduct = conduct;
+    }
+
+    /// Puts an object there without a request.
+    pub fn put(&self, key: &str, bytes: impl Into<Bytes>) {
+        put(&mut self.state(), key, bytes.into());
+    }
+
+    /// The object of that key.
+    pub fn object(&self, key: &str) -> Option<Bytes> {
+        self.state().objects.get(key).map(|it| it.bytes.clone())
+    }
+
+    /// All keys, in order.
+    pub fn keys(&self) -> Vec<String> {
+        self.state().objects.keys().cloned().collect()
+    }
+
+    /// Lets every object be older by `age`.
+    pub fn let_pass(&self, age: Duration) {
+        for object in self.state().objects.values_mut() {
+            object.written = object.written.checked_sub(age).unwrap_or(object.written);
+        }
+    }
+
+    /// What was asked so far, as `GET key`; what was not signed included.
+    pub fn requests(&self) -> Vec<String> {
+        self.state().requests.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
+    }
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn put(state: &mut State, key: &str, bytes: Bytes) {
+    let written = SystemTime::now();
+    state
+        .objects
+        .insert(key.to_owned(), Object { bytes, written });
+}
+
+async fn accept(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    state: Arc<Mutex<State>>,
+    credentials: Credentials,
+) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let (tls, state, credentials) = (tls.clone(), state.clone(), credentials.clone());
+        connections.spawn(async move {
+            match tls {
+                None => converse(stream, state, credentials).await,
+                // A client that does not trust the certificate has gone by then.
+                Some(tls) => {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        converse(stream, state, credentials).await;
+                    }
+                }
+            }
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn converse<S>(stream: S, state: Arc<Mutex<State>>, credentials: Credentials)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let service = service_fn(|request| answers::answer(request, &state, &credentials));
+    // A connection that breaks is its client's to notice.
+    let _ = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}

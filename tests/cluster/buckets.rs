@@ -1,0 +1,223 @@
+//! Blobs in an S3 bucket, and files from `s3://` and `https://` addresses, on a server whose certificate only those trust who are told
+//! of its authority: large graphs, uploads and descriptions outlive leaders there, and nothing is left of them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tanist_chaos::wordcount::visible_files;
+use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, Submission, wait_for};
+use tanist_ha::testing::certificates::TestAuthority;
+use tanist_ha::testing::s3::{BUCKET, Conduct, PUBLIC, S3Server};
+use tanist_proto::id::JobId;
+
+use crate::large_graphs::make_large;
+use crate::support::{WordsAndTicks, cluster_on, job_file};
+
+const BOUND: Duration = Duration::from_secs(60);
+/// The part of the bucket that is the cluster's.
+const PREFIX: &str = "ha/";
+/// More than a graph carries along, so that it is uploaded.
+const FILE_BYTES: usize = 1024 * 1024;
+
+on_stores! {
+    usually on embedded(Embedded) {
+        what_a_bucket_keeps_outlives_leaders_and_nothing_is_left_of_it,
+        a_bucket_that_denies_access_delays_a_submission_until_it_allows_it,
+    }
+}
+
+/// A server, and what its clients have to be told.
+struct Bucket {
+    server: S3Server,
+    /// Holds the file with the authority's certificate.
+    directory: tempfile::TempDir,
+}
+
+impl Bucket {
+    async fn start() -> anyhow::Result<Bucket> {
+        ensure!(
+            cfg!(all(feature = "s3", feature = "https")),
+            "this test needs `--features s3,https`: run `cargo xtask test`"
+        );
+        let authority = TestAuthority::new();
+        let bucket = Bucket {
+            server: S3Server::start_secure(&authority).await?,
+            directory: tempfile::tempdir()?,
+        };
+        authority.write_to(&bucket.certificate())?;
+        Ok(bucket)
+    }
+
+    fn certificate(&self) -> PathBuf {
+        self.directory.path().join("authority.pem")
+    }
+
+    async fn cluster(&self, kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
+        let certificate = self.certificate();
+        let mut builder = cluster_on(kind)
+            .await?
+            .set(
+                "high-availability.storageDir",
+                &format!("s3://{BUCKET}/{PREFIX}"),
+            )
+            // All records but the smallest become blobs.
+            .set("high-availability.inline-threshold", "1 kb")
+            .set("client.timeout", "1 s")
+            .set("jobstore.expiration-time", "15 s")
+            .set("blob.orphan-grace", "10 s")
+            .environment("SSL_CERT_FILE", &certificate.to_string_lossy());
+        for (name, value) in self.server.environment() {
+            builder = builder.environment(name, &value);
+        }
+        Ok(builder)
+    }
+
+    /// The cluster's objects whose names have `part` in them.
+    fn objects(&self, part: &str) -> Vec<String> {
+        let keys = self.server.keys().into_iter();
+        keys.filter(|key| key.starts_with(PREFIX) && key.contains(part))
+            .collect()
+    }
+}
+
+/// A job that says how large the file is that it brings along from an address.
+fn job_with_a_file(cluster: &Cluster, name: &str, address: &str) -> anyhow::Result<Submission> {
+    let text = std::fs::read_to_string(job_file("size-of-a-file.yaml"))?;
+    let text = text.replace("./model.bin", address);
+    ensure!(text.contains(address), "{text}");
+    let file = cluster.directory().join(format!("{name}.yaml"));
+    std::fs::write(&file, text)?;
+    Ok(Submission::new(file).path("output", &cluster.directory().join(name)))
+}
+
+async fn submit(cluster: &mut Cluster, submission: &Submission) -> anyhow::Result<JobId> {
+    let leader = cluster.leader().await?;
+    let answered = cluster.submit_through(&leader.rest, submission).await?;
+    answered.success()?;
+    Ok(submission.job)
+}
+
+async fn what_a_bucket_keeps_outlives_leaders_and_nothing_is_left_of_it(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let bucket = Bucket::start().await?;
+    let builder = bucket.cluster(kind).await?;
+    let mut cluster = builder.taskmanagers(2).slots(2).start().await?;
+    let content = vec![b'x'; FILE_BYTES];
+    bucket.server.put("files/model.bin", content.clone());
+    let public = format!("{PUBLIC}model.bin");
+    bucket.server.put(&public, content);
+
+    let mut workload = WordsAndTicks::prepare(&cluster, 6)?;
+    make_large(&cluster, &mut workload, 100_000)?;
+    let large = submit(&mut cluster, &workload.submission).await?;
+    workload.wait_until_ticking(&mut cluster).await?;
+    let graph = bucket.objects(&large.to_string());
+    ensure!(!graph.is_empty(), "its graph is in no blob");
+
+    // Files of users, one by its place in the bucket and one by its plain address.
+    let addresses = [
+        format!("s3://{BUCKET}/files/model.bin"),
+        bucket.server.address_of(&public),
+    ];
+    let mut outputs = workload.outputs().to_vec();
+    for (index, address) in addresses.iter().enumerate() {
+        let submission = job_with_a_file(&cluster, &format!("sizes-{index}"), address)?;
+        let job = submit(&mut cluster, &submission).await?;
+        let uploaded = bucket.objects(&format!("{job}-upload-"));
+        ensure!(uploaded.len() == 1, "{address}: {uploaded:?}");
+        cluster.wait_for_state(job, "FINISHED").await?;
+        let output = cluster.directory().join(format!("sizes-{index}"));
+        let part = visible_files(&output)?.into_iter().next();
+        let text = std::fs::read_to_string(part.context("there is output")?)?;
+        ensure!(text.trim() == FILE_BYTES.to_string(), "{address}: {text:?}");
+        outputs.push(output);
+    }
+
+    // The next leader reads the graph from there.
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    let reads = format!("GET {}", graph[0]);
+    ensure!(
+        bucket.server.requests().contains(&reads),
+        "the graph was not read: {:?}",
+        bucket.server.requests()
+    );
+    cluster.wait_for_state(large, "FINISHED").await?;
+    workload.check_result()?;
+
+    // So does one that has never seen the job run read its description.
+    let second = cluster.leader().await?;
+    cluster.jobmanager(former.index).start()?;
+    cluster.jobmanager(second.index).kill();
+    cluster.successor_of(&second).await?;
+    let plan = cluster.get(&format!("/v1/jobs/{large}/plan")).await?;
+    let nodes = plan["plan"]["nodes"].as_array().map_or(0, Vec::len);
+    ensure!(nodes > 1, "not all is described: {plan}");
+    ensure!(
+        !bucket.objects(&large.to_string()).is_empty(),
+        "its description is no blob"
+    );
+
+    // What an upload has left that no job names: it is old enough to be swept, and what somebody else put there is not touched.
+    let job = JobId::random();
+    let tag = graph[0].rsplit('-').nth(1).context("a name has a tag")?;
+    let orphan = format!("{PREFIX}{job}-upload-{tag}-0123456789abcdef.00000");
+    bucket.server.put(&orphan, "left over");
+    bucket.server.put(&format!("{PREFIX}notes.txt"), "not ours");
+    bucket.server.let_pass(Duration::from_secs(60));
+    wait_for("everything to be forgotten", BOUND, async || {
+        let left = bucket.objects("");
+        ensure!(left == [format!("{PREFIX}notes.txt")], "{left:?}");
+        anyhow::Ok(())
+    })
+    .await?;
+    ensure!(
+        bucket.server.object("files/model.bin").is_some(),
+        "a file of a user is gone"
+    );
+    cluster.check_nothing_left(&outputs).await
+}
+
+async fn a_bucket_that_denies_access_delays_a_submission_until_it_allows_it(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let bucket = Bucket::start().await?;
+    let builder = bucket.cluster(kind).await?;
+    let builder = builder.set("client.timeout", "30 s");
+    let builder = builder.set("jobstore.expiration-time", "400 s");
+    let builder = builder.set("blob.orphan-grace", "400 s");
+    let mut cluster = builder.start().await?;
+
+    // A client that is told of no authority fetches nothing, and says why.
+    bucket.server.put(&format!("{PUBLIC}model.bin"), "content");
+    let address = bucket.server.address_of(&format!("{PUBLIC}model.bin"));
+    let submission = job_with_a_file(&cluster, "untrusted", &address)?;
+    let leader = cluster.leader().await?;
+    let stranger = cluster.cli().with_environment(&[]);
+    let refused = submission.submit(&stranger, &leader.rest).await?;
+    ensure!(refused.code != Some(0), "{refused:?}");
+    ensure!(
+        refused.stderr.contains("certificate") && refused.stderr.contains("SSL_CERT_FILE"),
+        "{refused:?}"
+    );
+
+    let mut workload = WordsAndTicks::prepare(&cluster, 1)?;
+    make_large(&cluster, &mut workload, 100_000)?;
+    bucket.server.conduct(Conduct::Denies);
+    let (cli, submission) = (cluster.cli().clone(), workload.submission.clone());
+    let submitting = tokio::spawn(async move { submission.submit(&cli, &leader.rest).await });
+    wait_for("the denied request", BOUND, async || {
+        let requests = bucket.server.requests();
+        let puts = requests.iter().filter(|it| it.starts_with("PUT ")).count();
+        ensure!(puts > 0, "{requests:?}");
+        anyhow::Ok(())
+    })
+    .await?;
+    ensure!(bucket.objects("").is_empty(), "it was written");
+    bucket.server.conduct(Conduct::Answers);
+    submitting.await??.success()?;
+    cluster.wait_for_state(workload.job(), "FINISHED").await?;
+    workload.check_result()
+}
