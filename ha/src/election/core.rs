@@ -167,7 +167,8 @@ impl ElectionCore {
                 self.hold_off.renewed(now, &session);
                 self.session = session;
             }
-            Event::View(view) if self.may_be_of_before_the_end(&view) => {}
+            // Late, or the store has gone back to it: a read says which.
+            Event::View(view) if self.may_be_of_before_the_end(&view) => self.doubted = true,
             Event::View(view) => self.see(view, None, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
             Event::AdvanceReply(reply) => self.on_advance(now, reply, &mut effects),
@@ -417,6 +418,7 @@ impl ElectionCore {
         };
         if !is_of_after && self.may_be_of_before_the_end(&view) {
             self.claims.read_failed();
+            self.doubted = true;
             return;
         }
         self.doubted &= proven.is_none();

@@ -130,6 +130,8 @@ fn is_over(effects: &[Effect]) -> bool {
 fn leading_core(now: Moment) -> (ElectionCore, ElectionView) {
     let (mut core, next, leader) = taking_core(now);
     let token = EpochToken(1);
+    // The read with which it began.
+    core.handle(now, Event::ReadReply(Ok(ElectionView::default())));
     core.handle(now, Event::AdvanceReply(Ok(Attempt::Applied(token))));
     assert!(core.term().is_some());
     let view = ElectionView {
@@ -189,6 +191,8 @@ fn a_higher_epoch_counts_once_a_read_that_was_begun_since_shows_it() {
 fn a_view_of_before_a_resignation_does_not_grant_the_term_again() {
     let now = Clock::Boottime.now();
     let (mut core, before) = leading_core(now);
+    // A read is under way when it resigns.
+    assert!(core.handle(now, told(9)).contains(&Effect::Read));
     let effects = core.handle(now, Event::Resign);
     assert!(is_over(&effects), "{effects:?}");
     let moved = EpochToken(2);
@@ -196,6 +200,7 @@ fn a_view_of_before_a_resignation_does_not_grant_the_term_again() {
     // The watch tells late, and so does a read that was begun before.
     let mut effects = core.handle(now, Event::View(before.clone()));
     effects.extend(core.handle(now, Event::ReadReply(Ok(before.clone()))));
+    assert!(effects.contains(&Effect::Read), "{effects:?}");
     effects.extend(core.handle(now, Event::View(before.clone())));
     assert_eq!(core.term(), None, "{effects:?}");
     assert!(!advances(&effects), "it holds off: {effects:?}");

@@ -52,11 +52,12 @@ impl Server {
         let identity = options
             .shows_identity
             .then(|| StoreIdentity::new(format!("memory-{number}")));
+        let state = State::new(identity);
         Server {
             options,
-            state: Mutex::new(State::new(identity)),
+            view: watch::Sender::new(state.view()),
+            state: Mutex::new(state),
             outage: watch::Sender::default(),
-            view: watch::Sender::default(),
             change: watch::Sender::default(),
         }
     }

@@ -56,8 +56,8 @@ impl State {
             epoch: self.epoch.clone().filter(|_| self.rubbish.is_none()),
             leader: self.leader.clone(),
             info: self.info.clone(),
-            unreadable: self.rubbish.clone().map(|reason| Unreadable {
-                reason,
+            unreadable: self.rubbish.as_ref().map(|rubbish| Unreadable {
+                reason: format!("epoch holds something unreadable: {rubbish}"),
                 token: self.epoch.as_ref().map_or(EpochToken(0), |(_, at)| *at),
             }),
             given_up: false,
