@@ -76,6 +76,7 @@ mod network_watched;
 mod old_term;
 mod per_job;
 mod ports;
+mod ports_in_a_browser;
 mod ports_of_others;
 mod programs;
 mod quarantine;
