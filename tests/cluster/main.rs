@@ -82,6 +82,7 @@ mod network_watched;
 mod old_term;
 mod per_job;
 mod ports;
+mod ports_in_a_browser;
 mod ports_of_others;
 mod private_files;
 mod programs;

@@ -1,4 +1,4 @@
-//! Brings what building and testing need and Rust does not have: protoc, etcd, ZooKeeper, the tools for network namespaces.
+//! Brings what building and testing need and Rust does not have: protoc, etcd, ZooKeeper, the tools for network namespaces, a browser.
 //!
 //! For one benchmark also Apache Flink, from PyPI. Nothing that is there is touched. What can't be brought is an error with the command that brings it.
 
@@ -132,8 +132,8 @@ fn install(missing: &[&str]) -> anyhow::Result<()> {
     let by_hand = format!("sudo apt-get update && sudo apt-get install {packages}");
     if !in_path("apt-get") {
         bail!(
-            "missing for the tests: {packages} (as Debian and Ubuntu call them; `{by_hand}` there). Elsewhere, `etcd` and \
-             `java` must be in PATH and ZooKeeper's jars in {}",
+            "missing for the tests: {packages} (as Debian and Ubuntu call them; `{by_hand}` there). Elsewhere, `etcd`, \
+             `java` and `chromium` must be in PATH and ZooKeeper's jars in {}",
             Path::new(ZOOKEEPER_JAR)
                 .parent()
                 .unwrap_or(Path::new("/"))
@@ -165,6 +165,7 @@ struct There {
     java: bool,
     ip: bool,
     namespaces: bool,
+    chromium: bool,
 }
 
 impl There {
@@ -175,6 +176,7 @@ impl There {
             java: in_path("java"),
             ip: in_path("ip"),
             namespaces: in_path("unshare") && in_path("nsenter"),
+            chromium: in_path("chromium"),
         }
     }
 }
@@ -186,6 +188,7 @@ fn missing_packages(there: &There) -> Vec<&'static str> {
         (there.java, "default-jre-headless"),
         (there.ip, "iproute2"),
         (there.namespaces, "util-linux"),
+        (there.chromium, "chromium"),
     ];
     missing_of(&wanted)
 }
@@ -227,6 +230,7 @@ mod tests {
             java: there,
             ip: there,
             namespaces: there,
+            chromium: there,
         };
         assert_eq!(missing_packages(&there(true)), [""; 0]);
         let all = [
@@ -235,6 +239,7 @@ mod tests {
             "default-jre-headless",
             "iproute2",
             "util-linux",
+            "chromium",
         ];
         assert_eq!(missing_packages(&there(false)), all);
         let some = There {
