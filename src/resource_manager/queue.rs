@@ -24,9 +24,32 @@ use super::workers::{Startable, places};
 
 /// For whom slots are kept, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Reservation {
+pub(super) struct Reservation {
     job: JobId,
     workers: BTreeSet<ResourceId>,
+}
+
+impl Reservation {
+    pub(super) fn is_for(&self, job: JobId) -> bool {
+        self.job == job
+    }
+}
+
+/// What was found not to fit in one match: neither does as much of it, or more.
+#[derive(Debug)]
+pub(super) struct Search {
+    /// So many default slots.
+    too_many: u32,
+    too_large: BTreeSet<Vec<ResourceProfile>>,
+}
+
+impl Default for Search {
+    fn default() -> Search {
+        Search {
+            too_many: u32::MAX,
+            too_large: BTreeSet::new(),
+        }
+    }
 }
 
 /// See the module.
@@ -61,17 +84,15 @@ impl Queue {
         }
     }
 
-    /// Whose slots are kept.
-    pub(super) fn reserved_for(&self) -> Option<JobId> {
-        self.reservation.as_ref().map(|it| it.job)
+    /// Forgets for whom slots are kept, which is found out anew.
+    pub(super) fn take_reservation(&mut self) -> Option<Reservation> {
+        self.reservation.take()
     }
 
-    /// Where nothing is given to jobs that are or are not behind the one whose slots are kept.
-    pub(super) fn closed(&self, is_behind: bool) -> &BTreeSet<ResourceId> {
-        match &self.reservation {
-            Some(reservation) if is_behind => &reservation.workers,
-            Some(_) | None => &self.nothing,
-        }
+    /// Where nothing is given to anybody but the one for whom slots are kept.
+    pub(super) fn closed(&self) -> &BTreeSet<ResourceId> {
+        let reservation = self.reservation.as_ref();
+        reservation.map_or(&self.nothing, |it| &it.workers)
     }
 }
 
@@ -105,40 +126,53 @@ impl SlotManager {
 
     /// Keeps slots for the first of these that has waited for long enough and that what is kept would serve.
     pub(super) fn reserve_for_first(&mut self, now: Instant, short: &[JobId]) {
-        let before = self.queue.reservation.take();
-        let Some(delay) = self.queue.delay else {
-            return;
-        };
-        let (mut too_many, mut too_large) = (u32::MAX, BTreeSet::new());
+        let (before, mut search) = (self.queue.take_reservation(), Search::default());
         for &job in short {
-            let since = self.queue.waiting_since.get(&job);
-            if since.is_none_or(|since| *since + delay > now) {
-                continue;
-            }
-            let states_profiles = self.jobs.get(&job).is_some_and(|it| it.states_profiles());
-            let missing = self.wanting.short.get(&job).copied().unwrap_or_default();
-            if !states_profiles && missing >= too_many {
-                continue;
-            }
-            let lacking = self.lacking(job, Bound::Minimum);
-            if too_large.contains(&lacking) {
-                continue;
-            }
-            let known = before.as_ref().filter(|before| before.job == job);
-            if let Some(workers) = self.places_for(job, &lacking, known) {
-                if known.is_none() {
-                    tracing::info!(%job, missing, on = workers.len(), "slots are kept for the job");
-                }
-                self.queue.reservation = Some(Reservation { job, workers });
+            let known = before.as_ref().filter(|before| before.is_for(job));
+            if self.reserve_for(now, job, known, &mut search) {
                 return;
             }
+        }
+    }
+
+    /// Keeps slots for a job, if it has waited for long enough and what is kept would serve it. Whether it does.
+    pub(super) fn reserve_for(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        known: Option<&Reservation>,
+        search: &mut Search,
+    ) -> bool {
+        let since = self.queue.waiting_since.get(&job);
+        let due = since
+            .zip(self.queue.delay)
+            .map(|(since, delay)| *since + delay);
+        if due.is_none_or(|due| due > now) {
+            return false;
+        }
+        let states_profiles = self.jobs.get(&job).is_some_and(|it| it.states_profiles());
+        let missing = self.wanting.short.get(&job).copied().unwrap_or_default();
+        if !states_profiles && missing >= search.too_many {
+            return false;
+        }
+        let lacking = self.lacking(job, Bound::Minimum);
+        if search.too_large.contains(&lacking) {
+            return false;
+        }
+        let Some(workers) = self.places_for(job, &lacking, known) else {
             match states_profiles {
                 true => {
-                    too_large.insert(lacking);
+                    search.too_large.insert(lacking);
                 }
-                false => too_many = missing,
+                false => search.too_many = missing,
             }
+            return false;
+        };
+        if known.is_none() {
+            tracing::info!(%job, missing, on = workers.len(), "slots are kept for the job");
         }
+        self.queue.reservation = Some(Reservation { job, workers });
+        true
     }
 
     /// Where a job would find what it lacks once those have left that end by themselves: where that is kept for it already, then where most is
@@ -172,11 +206,12 @@ impl SlotManager {
     }
 
     /// Slots for the job for which some are kept, packed as it was found that they are enough.
-    pub(super) fn pack_kept(&self, lacking: &[ResourceProfile]) -> Option<Vec<Choice>> {
-        pack_in_order(
-            self.in_order_of_keeping(self.queue.reservation.as_ref()),
-            lacking,
-        )
+    pub(super) fn pack_kept(
+        &self,
+        kept: &Reservation,
+        lacking: &[ResourceProfile],
+    ) -> Option<Vec<Choice>> {
+        pack_in_order(self.in_order_of_keeping(Some(kept)), lacking)
     }
 
     /// How many default slots are free, but of these TaskExecutors.

@@ -28,7 +28,7 @@ pub use super::lacking::Shortage;
 
 use super::choosing::{Balance, Choice, choose, choose_all};
 use super::lacking::{Bound, Wanting};
-use super::queue::Queue;
+use super::queue::{Queue, Reservation, Search};
 use super::slots::{Slot, Slots};
 use crate::gateway::{ResourceRequirement, ResourceRequirements, SubmissionNumber};
 use crate::small_map::SmallMap;
@@ -329,39 +329,37 @@ impl SlotManager {
     pub fn match_slots(&mut self, now: Instant) -> Vec<SlotRequest> {
         let (short, flexible) = (self.short(), self.flexible());
         self.note_waiting(now);
-        self.reserve_for_first(now, &short);
         let mut wanting = short.iter().chain(&flexible);
         if !self.slots.is_any_free() && !wanting.any(|job| self.jobs[job].states_profiles()) {
+            self.reserve_for_first(now, &short);
             return Vec::new();
         }
         let mut requests = Vec::new();
-        let mut is_behind = false;
-        let mut free = self.free_but_of(self.queue.closed(is_behind));
-        for (place, &job) in short.iter().enumerate() {
+        // Slots are kept for the first that finds none, once it has waited for long enough.
+        let before = self.queue.take_reservation();
+        let (mut search, mut is_behind) = (Search::default(), false);
+        let mut free = self.free_but_of(self.queue.closed());
+        for &job in &short {
             // Any default slot will do, so who lacks more of them than there are needs not look.
             let missing = self.wanting.short.get(&job).copied().unwrap_or_default();
-            let is_first = self.queue.reserved_for() == Some(job);
+            let known = before.as_ref().filter(|it| it.is_for(job));
             let chosen = match missing > free && !self.jobs[&job].states_profiles() {
                 true => None,
-                false => self.choose_minimum(job, is_first, is_behind),
+                false => self.choose_minimum(job, known),
             };
-            let is_served = chosen.is_some();
+            if chosen.is_none() && !is_behind && self.reserve_for(now, job, known, &mut search) {
+                is_behind = true;
+                free = self.free_but_of(self.queue.closed());
+            }
             for choice in chosen.into_iter().flatten() {
                 free = free.saturating_sub(u32::from(choice.profile.is_unknown()));
                 requests.push(self.reserve(job, choice));
-            }
-            if is_first {
-                is_behind = !is_served;
-                if is_served {
-                    self.reserve_for_first(now, &short[place + 1..]);
-                }
-                free = self.free_but_of(self.queue.closed(is_behind));
             }
         }
         for job in flexible {
             if self.lacking(job, Bound::Minimum).is_empty() {
                 let lacking = self.lacking(job, Bound::Maximum);
-                let closed = self.queue.closed(true);
+                let closed = self.queue.closed();
                 for choice in choose(&self.slots, job, &lacking, (self.balance, closed)) {
                     requests.push(self.reserve(job, choice));
                 }
@@ -370,14 +368,12 @@ impl SlotManager {
         requests
     }
 
-    fn choose_minimum(&self, job: JobId, is_first: bool, is_behind: bool) -> Option<Vec<Choice>> {
+    /// Slots for all that a job lacks at least; where some were kept for it, also as they were found to be enough.
+    fn choose_minimum(&self, job: JobId, known: Option<&Reservation>) -> Option<Vec<Choice>> {
         let lacking = self.lacking(job, Bound::Minimum);
-        let closed = self.queue.closed(is_behind);
+        let closed = self.queue.closed();
         let chosen = choose_all(&self.slots, job, &lacking, (self.balance, closed));
-        match is_first {
-            true => chosen.or_else(|| self.pack_kept(&lacking)),
-            false => chosen,
-        }
+        chosen.or_else(|| self.pack_kept(known?, &lacking))
     }
 
     /// Withdraws what a job needs. Whether it needed anything.
