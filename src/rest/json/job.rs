@@ -229,7 +229,7 @@ impl JobBody {
             timestamps: Timestamps(job.timestamps.clone()),
             vertices: vertices
                 .clone()
-                .map(|vertex| VertexSummary::new(vertex, now))
+                .map(|vertex| VertexSummary::new(&job.job_id, vertex, now))
                 .collect(),
             status_counts: vertices.map(vertex_state).collect(),
             plan: Plan::new(job),
