@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use tanist_ha::clock::wall_clock_ms;
 
 use super::args::{GlobalArgs, HaCommand, OutputFormat};
-use super::connect::{Connection, connect};
+use super::connect::{Connection, connect, connect_to_change, telling};
 use super::output::{Table, answer, answer_json, bytes, duration, say, time};
 use super::tell;
 use crate::client::{ClientError, HaStatusInfo, LeaderInfo, MemberInfo, StoreInfo, TermHistory};
@@ -18,12 +18,20 @@ pub(super) async fn ha(
     command: &HaCommand,
 ) -> ExitCode {
     let asking = async {
-        let connection = connect(configuration, &global.address).await?;
-        match command {
-            HaCommand::Status => status(&connection, global.output).await,
-            HaCommand::History => history(&connection, global.output).await,
-            HaCommand::Transfer { to } => transfer(&connection, global.output, to.as_deref()).await,
-        }
+        let connection = match command {
+            HaCommand::Transfer { .. } => connect_to_change(configuration, &global.address).await?,
+            _ => connect(configuration, &global.address).await?,
+        };
+        telling(connection.jobs.waits(), async {
+            match command {
+                HaCommand::Status => status(&connection, global.output).await,
+                HaCommand::History => history(&connection, global.output).await,
+                HaCommand::Transfer { to } => {
+                    transfer(&connection, global.output, to.as_deref()).await
+                }
+            }
+        })
+        .await
     };
     match asking.await {
         Ok(()) => ExitCode::Ended,

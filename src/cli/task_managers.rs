@@ -3,7 +3,7 @@
 use tanist_proto::id::ResourceId;
 
 use super::args::{GlobalArgs, TaskManagerCommand};
-use super::connect::connect;
+use super::connect::{connect_to_change, telling};
 use super::jobs::{finish, show};
 use super::output::{Table, say, time_if_known};
 use crate::client::{JobClient, TaskManagerSummary};
@@ -28,8 +28,12 @@ async fn list(configuration: &Configuration, global: &GlobalArgs) -> ExitCode {
 
 async fn drain(configuration: &Configuration, global: &GlobalArgs, id: &ResourceId) -> ExitCode {
     let draining = async {
-        let connection = connect(configuration, &global.address).await?;
-        connection.jobs.drain_task_manager(id).await?;
+        let connection = connect_to_change(configuration, &global.address).await?;
+        telling(
+            connection.jobs.waits(),
+            connection.jobs.drain_task_manager(id),
+        )
+        .await?;
         say(format_args!(
             "TaskManager {id} takes no more slots, and leaves when the last one is free"
         ));

@@ -60,6 +60,7 @@ mod client;
 mod demo;
 mod described;
 mod every_step;
+mod hangup;
 mod jobmanager_cut_off;
 mod jobmanager_killed;
 mod jobmanager_stopped;

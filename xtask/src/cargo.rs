@@ -95,7 +95,13 @@ pub fn demo(arguments: &[String]) -> anyhow::Result<()> {
 
 /// Builds the program and has Flink's own client talk to a cluster of it.
 pub fn flink() -> anyhow::Result<()> {
-    run(&mut cargo(&["build", "--package", "tanist", "--bin", "tanist"]))?;
+    run(&mut cargo(&[
+        "build",
+        "--package",
+        "tanist",
+        "--bin",
+        "tanist",
+    ]))?;
     let program = target().join("debug").join(format!("tanist{EXE_SUFFIX}"));
     run(Command::new("tests/flink/check.sh").arg(program))
 }

@@ -7,6 +7,7 @@ use tanist_proto::resources::CpuCores;
 mod described;
 mod related;
 mod resources;
+mod service_variables;
 
 use super::*;
 

@@ -148,6 +148,7 @@ fn a_job_has_flinks_fields() {
         "name": "count",
         "isStoppable": true,
         "state": "RUNNING",
+        "shown-state": "RUNNING",
         "job-type": "STREAMING",
         "start-time": 1000,
         "end-time": -1,
@@ -185,7 +186,7 @@ fn the_lists_of_jobs_have_flinks_fields() {
     );
     let expected = json!({
             "jid": "a".repeat(32), "name": "count", "start-time": 1000, "end-time": -1,
-            "duration": 1000, "state": "RUNNING", "last-modification": 1200,
+            "duration": 1000, "state": "RUNNING", "shown-state": "RUNNING", "last-modification": 1200,
             "tasks": {
                 "total": 4, "created": 1, "scheduled": 0, "deploying": 0, "running": 3,
                 "finished": 0, "canceling": 0, "canceled": 0, "failed": 0, "reconciling": 0,
@@ -282,6 +283,38 @@ fn a_result_is_there_once_the_job_has_ended() {
         to_json(ExecutionResult::new(&ended(pb::JobStatus::Failed))),
         failed
     );
+}
+
+#[test]
+fn a_job_without_slots_is_shown_as_waiting_and_keeps_flinks_status() {
+    let lacking = |states: [pb::ExecutionState; 2]| {
+        let mut job = pb::JobDetails {
+            hindrances: vec![pb::Hindrance {
+                kind: pb::HindranceKind::NoSlots.into(),
+                ..pb::Hindrance::default()
+            }],
+            ..job()
+        };
+        job.vertices.truncate(1);
+        for (subtask, state) in job.vertices[0].subtasks.iter_mut().zip(states) {
+            subtask.set_state(state);
+        }
+        [
+            to_json(JobBody::new(&job, 2_000)),
+            to_json(JobOverview::new(&job, 2_000)),
+        ]
+    };
+    use pb::ExecutionState::{Created, Finished, Running, Scheduled};
+    for (states, shown) in [
+        ([Created, Scheduled], "WAITING"),
+        ([Finished, Created], "WAITING"),
+        ([Running, Created], "RUNNING"),
+    ] {
+        for body in lacking(states) {
+            assert_eq!(body["state"], "RUNNING");
+            assert_eq!(body["shown-state"], shown, "{states:?}");
+        }
+    }
 }
 
 #[test]
