@@ -72,6 +72,8 @@ pub(super) enum Command {
     Local(LocalArgs),
     /// Submits a job and waits for its end
     Run(RunArgs),
+    /// Shows what a job file becomes: steps, columns, vertices, exchanges and slots; no cluster is needed
+    Plan(JobArgs),
     /// Lists all jobs, running and ended, the newest first
     List(ListArgs),
     /// Shows a job with its vertices

@@ -15,6 +15,7 @@ mod jobs;
 mod local;
 mod output;
 mod per_job;
+mod plan;
 mod processes;
 mod progress;
 mod quarantine;
@@ -159,6 +160,7 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Run(args) => {
             target::run(load, &configuration, &global.address, &args, global.output).await
         }
+        Command::Plan(args) => plan::plan(&configuration, &args, global.output),
         Command::Ha(command) => ha::ha(&configuration, global, &command).await,
         Command::Job(command) => about_jobs(&configuration, global, &command).await,
         Command::List(ref args) => jobs::list(&configuration, global, args).await,
