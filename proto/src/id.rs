@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A text that is no id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no {what}: 32 hexadecimal digits are expected")]
+#[error("{text:?} is not {what} (32 hex digits)")]
 pub struct InvalidId {
     what: &'static str,
     text: String,
@@ -79,20 +79,20 @@ macro_rules! hex_id {
 
 hex_id! {
     /// A job. Chosen by the client, so that a submission can be repeated.
-    JobId, "job id"
+    JobId, "a job id"
 }
 hex_id! {
     /// A vertex of a job graph. Depends on the graph alone.
-    JobVertexId, "vertex id"
+    JobVertexId, "a vertex id"
 }
 hex_id! {
     /// One allocation of a slot to a job, named by the ResourceManager.
-    AllocationId, "allocation id"
+    AllocationId, "an allocation id"
 }
 
 /// A text that is no [`ResourceId`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no resource id: use 1 to 200 printable characters without spaces or slashes")]
+#[error("{0:?} is not a resource id: use 1 to 200 printable characters without spaces or slashes")]
 pub struct InvalidResourceId(String);
 
 /// A TaskManager (or another process that offers resources): the same after a restart where its operator says so. Clones share
@@ -183,10 +183,7 @@ mod tests {
     #[test]
     fn what_is_no_id_is_refused_with_what_was_expected() {
         let error = "xyz".parse::<JobId>().expect_err("no id");
-        assert_eq!(
-            error.to_string(),
-            "\"xyz\" is no job id: 32 hexadecimal digits are expected"
-        );
+        assert_eq!(error.to_string(), "\"xyz\" is not a job id (32 hex digits)");
         assert!("+0000000000000000000000000000000".parse::<JobId>().is_err());
         assert!("a/b".parse::<ResourceId>().is_err());
     }

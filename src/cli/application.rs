@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tanist_proto::id::JobId;
 
-use super::args::{GlobalArgs, HaCommand, JobCommand, TaskManagerCommand, parameter};
+use super::args::{GlobalArgs, HaCommand, JobCommand, ListArgs, TaskManagerCommand, parameter};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
 use super::output::say;
@@ -16,6 +16,7 @@ use crate::dataflow::exec::become_child_if_asked;
 use crate::job::{ChainingOptions, CompileOptions};
 use crate::process::ApplicationSetup;
 use crate::process::application::left_by;
+use crate::process::shutdown::interrupted_by;
 use crate::telemetry::{self, ExitCode};
 
 const EXIT_STATUS: &str = "\
@@ -46,8 +47,8 @@ enum ApplicationCommand {
     },
     /// Runs the whole application in this process
     Local(ApplicationLocalArgs),
-    /// Lists the application's jobs
-    List,
+    /// Lists the application's jobs, the newest first
+    List(ListArgs),
     /// Shows a job with its vertices
     Info {
         /// The job's id
@@ -63,10 +64,10 @@ enum ApplicationCommand {
         /// The job's id
         job: JobId,
     },
-    /// Lists, shows and cancels jobs, and says what is to become of quarantined ones
+    /// Manage jobs
     #[command(subcommand)]
     Job(JobCommand),
-    /// Shows who leads and how earlier terms went, or hands leadership over
+    /// Show and transfer leadership
     #[command(subcommand)]
     Ha(HaCommand),
     /// Shows the configuration in effect and where each value comes from
@@ -143,7 +144,7 @@ async fn dispatch(
             command: Some(command),
         } => task_managers::task_manager(&configuration, global, &command).await,
         ApplicationCommand::Local(args) => Box::pin(local(setup, load, &configuration, args)).await,
-        ApplicationCommand::List => jobs::list(&configuration, global).await,
+        ApplicationCommand::List(ref args) => jobs::list(&configuration, global, args).await,
         ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,
         ApplicationCommand::Cancel { job } => jobs::cancel(&configuration, global, job).await,
         ApplicationCommand::Stop { job } => jobs::stop(&configuration, global, job).await,
@@ -225,15 +226,13 @@ async fn local(
                 "the application runs at {}",
                 cluster.rest_address()
             ));
-            let (what, interrupted) = if has_own_store {
-                let what = "the application ends with its cluster".to_owned();
-                (what, ExitCode::JobCanceled)
+            let what = if has_own_store {
+                "the application ends with its cluster".to_owned()
             } else {
                 let id = &ha.cluster_id;
-                let what = format!(
+                format!(
                     "the application has not ended: it goes on with the same high-availability.cluster-id, {id}"
-                );
-                (what, ExitCode::Interrupted)
+                )
             };
             match Box::pin(cluster.run(stop)).await {
                 HostedEnd::Decided(code) => {
@@ -244,7 +243,7 @@ async fn local(
                 }
                 HostedEnd::JobManager(ExitCode::Ended) => {
                     say(format_args!("interrupted: {what}"));
-                    interrupted
+                    interrupted_by()
                 }
                 HostedEnd::JobManager(code) => code,
                 HostedEnd::TaskManager(failure) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::v1::JobStatus;
 
 use crate::config::{ExecutionTarget, parse_duration};
 
@@ -18,9 +19,9 @@ const VERSION: &str = concat!(
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 done, and the job FINISHED if it was waited for; 1 refused; 2 wrong command line; 3 wrong job file; \
-4 the job FAILED; 5 the job was CANCELED; 6 no JobManager answered; 7 interrupted, or the job is quarantined: what was accepted goes on; \
-10 to 13 not started: configuration, port, operators, directory; 20 fatal error; 21 refused for good; \
-22 ended before everything was put in order.";
+4 the job FAILED; 5 the job was CANCELED; 6 no JobManager answered; 7 the job is quarantined, and goes on; \
+10, 11, 13 not started: configuration, port, directory; 20 fatal error; 21 refused for good; \
+22 shut down before cleaning up; 130, 143 interrupted by ^C, SIGTERM: what was accepted goes on.";
 
 /// A cluster runtime for job graphs whose control plane does not go down.
 #[derive(Debug, Parser)]
@@ -64,7 +65,7 @@ pub(super) enum Command {
     Jobmanager,
     /// Starts a TaskManager: it runs tasks in its slots
     Taskmanager {
-        /// Nothing starts one
+        /// Without a subcommand a TaskManager is started
         #[command(subcommand)]
         command: Option<TaskManagerCommand>,
     },
@@ -72,8 +73,10 @@ pub(super) enum Command {
     Local(LocalArgs),
     /// Submits a job and waits for its end
     Run(RunArgs),
-    /// Lists all jobs, running and ended
-    List,
+    /// Shows what a job file becomes: steps, columns, vertices, exchanges and slots; no cluster is needed
+    Plan(JobArgs),
+    /// Lists all jobs, running and ended, the newest first
+    List(ListArgs),
     /// Shows a job with its vertices
     Info {
         /// The job's id
@@ -89,10 +92,10 @@ pub(super) enum Command {
         /// The job's id
         job: JobId,
     },
-    /// Lists, shows and cancels jobs, and says what is to become of quarantined ones
+    /// Manage jobs
     #[command(subcommand)]
     Job(JobCommand),
-    /// Shows who leads and how earlier terms went, or hands leadership over
+    /// Show and transfer leadership
     #[command(subcommand)]
     Ha(HaCommand),
     /// Starts a cluster, kills its leader in the middle of a job, and checks the result
@@ -108,8 +111,8 @@ pub(super) enum Command {
 /// What is asked about jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(super) enum JobCommand {
-    /// Lists all jobs, running and ended
-    List,
+    /// Lists all jobs, running and ended, the newest first
+    List(ListArgs),
     /// Shows a job with its vertices, and why it does not run
     Describe {
         /// The job's id
@@ -243,6 +246,17 @@ pub(super) struct DemoArgs {
     pub(super) keep: bool,
 }
 
+/// Which jobs are listed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub(super) struct ListArgs {
+    /// Only jobs in these states: running, waiting, finished, failed ...
+    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = shown_state)]
+    pub(super) state: Vec<String>,
+    /// At most so many, the newest ones
+    #[arg(long, value_name = "N")]
+    pub(super) limit: Option<usize>,
+}
+
 /// A job file and what it leaves open.
 #[derive(Debug, Clone, Args)]
 pub(super) struct JobArgs {
@@ -300,6 +314,15 @@ pub(super) fn parameter(text: &str) -> Result<(String, String), String> {
 }
 
 /// `host:port`, also written as a URL.
+fn shown_state(text: &str) -> Result<String, String> {
+    let name = text.to_ascii_uppercase();
+    let is_status = JobStatus::from_str_name(&format!("JOB_STATUS_{name}")).is_some();
+    if is_status || name == "WAITING" {
+        return Ok(name);
+    }
+    Err("write a job's state: running, waiting, finished, failed, canceled ...".to_owned())
+}
+
 fn rest_address(text: &str) -> Result<String, String> {
     let address = text.trim().trim_end_matches('/');
     let address = address.strip_prefix("http://").unwrap_or(address);
@@ -373,7 +396,7 @@ mod tests {
         let cli = parse(&["-D", "a=b", "--config", "x.yaml", "list"])?;
         assert_eq!(cli.global.overrides, ["a=b"]);
         assert_eq!(cli.global.config, Some(PathBuf::from("x.yaml")));
-        assert!(matches!(cli.command, Command::List));
+        assert!(matches!(cli.command, Command::List(_)));
         Ok(())
     }
 
@@ -457,6 +480,7 @@ mod tests {
             &["run", "f", "--parallelism", "0"],
             &["run", "f", "--job-id", "xyz"],
             &["info", "xyz"],
+            &["list", "--state", "flying"],
             &["list", "--address", "host"],
             &["list", "--address", "host:0"],
             &["ha"],

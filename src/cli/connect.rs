@@ -1,9 +1,17 @@
 //! From configuration and arguments to a client of the cluster.
 
+use std::time::Duration;
+
 use tokio::sync::watch;
 
+use super::output::say;
 use crate::client::{ClientError, ClusterClient, JobClient};
 use crate::config::Configuration;
+
+/// How long a read goes on while no JobManager takes a connection. What changes something has `client.timeout`.
+const REACH_TIMEOUT: Duration = Duration::from_secs(5);
+/// After so long without a store a command says what it waits for.
+const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// A client, and what it needs to find the leader.
 #[derive(Debug)]
@@ -12,12 +20,43 @@ pub(super) struct Connection {
     pub(super) cluster: ClusterClient,
 }
 
-/// A client that asks `addresses`; without them, the configured REST server; without that, whom the store names as leader.
+/// A client for a command that reads: it asks `addresses`; without them, the configured REST server; without that, whom the store
+/// names as leader.
 pub(super) async fn connect(
     configuration: &Configuration,
     addresses: &[String],
 ) -> Result<Connection, ClientError> {
-    connect_telling(configuration, addresses, &watch::Sender::new(None)).await
+    connect_within(configuration, addresses, Some(REACH_TIMEOUT)).await
+}
+
+/// The same for a command that changes something: it is tried for `client.timeout`.
+pub(super) async fn connect_to_change(
+    configuration: &Configuration,
+    addresses: &[String],
+) -> Result<Connection, ClientError> {
+    connect_within(configuration, addresses, None).await
+}
+
+async fn connect_within(
+    configuration: &Configuration,
+    addresses: &[String],
+    reach_timeout: Option<Duration>,
+) -> Result<Connection, ClientError> {
+    let waits = watch::Sender::new(None);
+    let connecting = open(configuration, addresses, reach_timeout, &waits);
+    let mut reasons = waits.subscribe();
+    // A store that is there is open before anything of this is worth telling.
+    let quiet = async {
+        tokio::time::sleep(NOTICE_AFTER).await;
+        reasons.mark_changed();
+        reasons
+    };
+    let mut connecting = std::pin::pin!(connecting);
+    let reasons = tokio::select! {
+        connected = &mut connecting => return connected,
+        reasons = quiet => reasons,
+    };
+    telling(reasons, connecting).await
 }
 
 /// The same, which tells why the store can't be opened so far.
@@ -26,7 +65,36 @@ pub(super) async fn connect_telling(
     addresses: &[String],
     waits: &watch::Sender<Option<String>>,
 ) -> Result<Connection, ClientError> {
-    let cluster = ClusterClient::connect_telling(configuration, addresses, waits).await?;
+    open(configuration, addresses, None, waits).await
+}
+
+async fn open(
+    configuration: &Configuration,
+    addresses: &[String],
+    reach_timeout: Option<Duration>,
+    waits: &watch::Sender<Option<String>>,
+) -> Result<Connection, ClientError> {
+    let cluster =
+        ClusterClient::connect_telling(configuration, addresses, reach_timeout, waits).await?;
     let jobs = cluster.jobs().clone();
     Ok(Connection { jobs, cluster })
+}
+
+/// Says what is waited for while something is done.
+pub(super) async fn telling<T>(
+    mut waits: watch::Receiver<Option<String>>,
+    doing: impl Future<Output = T>,
+) -> T {
+    let tell = async {
+        while waits.changed().await.is_ok() {
+            if let Some(reason) = &*waits.borrow_and_update() {
+                say(format_args!("waits: {reason}"));
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        done = doing => done,
+        never = tell => never,
+    }
 }

@@ -6,7 +6,7 @@ use tanist_ha::clock::wall_clock_ms;
 
 use super::accept;
 use super::args::{GlobalArgs, HaCommand, OutputFormat};
-use super::connect::{Connection, connect};
+use super::connect::{Connection, connect, connect_to_change, telling};
 use super::output::{Table, answer, answer_json, bytes, duration, field, say, time};
 use super::tell;
 use crate::client::{
@@ -24,13 +24,21 @@ pub(super) async fn ha(
         return accept::accept(configuration.ha(), *yes, *force).await;
     }
     let asking = async {
-        let connection = connect(configuration, &global.address).await?;
-        match command {
-            HaCommand::Status => status(&connection, global.output).await,
-            HaCommand::History => history(&connection, global.output).await,
-            HaCommand::Transfer { to } => transfer(&connection, global.output, to.as_deref()).await,
-            HaCommand::Accept { .. } => Ok(()),
-        }
+        let connection = match command {
+            HaCommand::Transfer { .. } => connect_to_change(configuration, &global.address).await?,
+            _ => connect(configuration, &global.address).await?,
+        };
+        telling(connection.jobs.waits(), async {
+            match command {
+                HaCommand::Status => status(&connection, global.output).await,
+                HaCommand::History => history(&connection, global.output).await,
+                HaCommand::Transfer { to } => {
+                    transfer(&connection, global.output, to.as_deref()).await
+                }
+                HaCommand::Accept { .. } => Ok(()),
+            }
+        })
+        .await
     };
     match asking.await {
         Ok(()) => ExitCode::Ended,

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
+use serde_json::Value;
+use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 
-use super::args::{GlobalArgs, OutputFormat};
-use super::connect::{Connection, connect};
+use super::args::{GlobalArgs, ListArgs, OutputFormat};
+use super::connect::{Connection, connect, connect_to_change, telling};
 use super::output::{Table, answer, answer_json, duration, field, say, time_if_known};
 use super::tell;
 use crate::client::{ClientError, JobClient, JobInfo, JobSummary};
@@ -19,9 +21,60 @@ pub(super) fn status_name(status: JobStatus) -> &'static str {
     name.strip_prefix("JOB_STATUS_").unwrap_or(name)
 }
 
-pub(super) async fn list(configuration: &Configuration, global: &GlobalArgs) -> ExitCode {
-    let table = async |jobs: &JobClient| Ok(job_table(&jobs.list().await?));
-    show(configuration, global, "/v1/jobs/overview", table).await
+/// The state as people call it.
+pub(super) fn shown_name(shown: Option<&String>, status: JobStatus) -> &str {
+    shown.map_or_else(|| status_name(status), String::as_str)
+}
+
+const LIST: &str = "/v1/jobs/overview";
+
+pub(super) async fn list(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    args: &ListArgs,
+) -> ExitCode {
+    let listing = async {
+        let connection = connect(configuration, &global.address).await?;
+        let told = telling(connection.jobs.waits(), connection.jobs.raw(LIST)).await?;
+        let bad = |reason: serde_json::Error| ClientError::BadAnswer {
+            address: "the cluster".to_owned(),
+            path: LIST.to_owned(),
+            reason: reason.to_string(),
+        };
+        let (jobs, left_out) = chosen(told, args);
+        match global.output {
+            OutputFormat::Json => answer_json(&serde_json::json!({ "jobs": jobs })),
+            OutputFormat::Table => {
+                let jobs = serde_json::from_value::<Vec<JobSummary>>(Value::Array(jobs));
+                answer(job_table(&jobs.map_err(bad)?, wall_clock_ms()));
+            }
+        }
+        if left_out > 0 {
+            say(format_args!("{left_out} older jobs are left out"));
+        }
+        Ok(())
+    };
+    finish(listing.await)
+}
+
+/// The jobs of a listing that are wanted, the newest first, and how many more would be.
+fn chosen(mut told: Value, args: &ListArgs) -> (Vec<Value>, usize) {
+    let Value::Array(mut jobs) = told["jobs"].take() else {
+        return (Vec::new(), 0);
+    };
+    let state = |job: &Value| {
+        let shown = job["shown-state"].as_str().or(job["state"].as_str());
+        shown.unwrap_or_default().to_owned()
+    };
+    jobs.retain(|job| args.state.is_empty() || args.state.contains(&state(job)));
+    jobs.sort_by_cached_key(|job| {
+        let submitted = job["start-time"].as_i64().unwrap_or(-1);
+        let id = job["jid"].as_str().unwrap_or_default().to_owned();
+        (std::cmp::Reverse(submitted), id)
+    });
+    let left_out = jobs.len().saturating_sub(args.limit.unwrap_or(usize::MAX));
+    jobs.truncate(jobs.len() - left_out);
+    (jobs, left_out)
 }
 
 pub(super) async fn info(
@@ -43,8 +96,8 @@ pub(super) async fn cancel(
     job: JobId,
 ) -> ExitCode {
     let canceling = async {
-        let connection = connect(configuration, &global.address).await?;
-        connection.jobs.cancel(job).await?;
+        let connection = connect_to_change(configuration, &global.address).await?;
+        telling(connection.jobs.waits(), connection.jobs.cancel(job)).await?;
         match status_of(&connection, job).await {
             Some(JobStatus::Canceled) => say(format_args!("job {job} is cancelled")),
             _ => say(format_args!("job {job} is being cancelled")),
@@ -60,8 +113,8 @@ pub(super) async fn stop(
     job: JobId,
 ) -> ExitCode {
     let stopping = async {
-        let connection = connect(configuration, &global.address).await?;
-        connection.jobs.stop(job).await?;
+        let connection = connect_to_change(configuration, &global.address).await?;
+        telling(connection.jobs.waits(), connection.jobs.stop(job)).await?;
         match status_of(&connection, job).await {
             Some(JobStatus::Finished) => say(format_args!("job {job} has finished")),
             Some(JobStatus::Canceled | JobStatus::Cancelling) => say(format_args!(
@@ -91,9 +144,12 @@ pub(super) async fn show(
 ) -> ExitCode {
     let showing = async {
         let connection = connect(configuration, &global.address).await?;
+        let waits = connection.jobs.waits();
         match global.output {
-            OutputFormat::Json => answer_json(&connection.jobs.raw(path).await?),
-            OutputFormat::Table => answer(text(&connection.jobs).await?),
+            OutputFormat::Json => {
+                answer_json(&telling(waits, connection.jobs.raw(path)).await?);
+            }
+            OutputFormat::Table => answer(telling(waits, text(&connection.jobs)).await?),
         }
         Ok(())
     };
@@ -107,14 +163,19 @@ pub(super) fn finish(result: Result<(), ClientError>) -> ExitCode {
     }
 }
 
-fn job_table(jobs: &[JobSummary]) -> String {
-    let mut table = Table::new(["JOB", "NAME", "STATUS", "TASKS", "DURATION", ""]);
+/// In the order given; TASKS: those that run or have finished, of all.
+fn job_table(jobs: &[JobSummary], now: u64) -> String {
+    let mut table = Table::new(["JOB", "NAME", "STATUS", "TASKS", "AGE", "DURATION", ""]);
     for job in jobs {
+        let tasks = job.tasks.running + job.tasks.finished;
+        let submitted = u64::try_from(job.start_time).ok();
+        let age = submitted.and_then(|at| i64::try_from(now.saturating_sub(at)).ok());
         table.row([
             job.jid.to_string(),
             job.name.clone(),
-            status_name(job.state).to_owned(),
-            format!("{}/{}", job.tasks.running, job.tasks.total),
+            shown_name(job.shown_state.as_ref(), job.state).to_owned(),
+            format!("{tasks}/{}", job.tasks.total),
+            duration(age.unwrap_or(-1)),
             duration(job.duration),
             [&job.quarantine, &job.cause, &job.not_running]
                 .into_iter()
@@ -135,7 +196,7 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
     };
     line("Job", &job.jid.to_string());
     line("Name", &job.name);
-    line("Status", status_name(job.state));
+    line("Status", shown_name(job.shown_state.as_ref(), job.state));
     if let Some(reason) = &job.quarantine {
         line("Quarantine", reason);
     }
@@ -177,7 +238,11 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
             vertex.id.clone(),
             vertex.name.clone(),
             vertex.status.clone(),
-            format!("{}/{}", vertex.tasks.running, vertex.parallelism),
+            format!(
+                "{}/{}",
+                vertex.tasks.running + vertex.tasks.finished,
+                vertex.parallelism
+            ),
             vertex.metrics.read_records.to_string(),
             vertex.metrics.write_records.to_string(),
         ]);
@@ -194,25 +259,63 @@ mod tests {
 
     use super::*;
 
+    fn job(number: u32, name: &str, state: &str, submitted: i64) -> Value {
+        json!({
+            "jid": format!("{number:032x}"), "name": name, "state": state, "shown-state": state,
+            "start-time": submitted, "end-time": -1, "duration": 4200,
+            "tasks": {"total": 4, "running": 3, "finished": 0}
+        })
+    }
+
     #[test]
     fn jobs_are_listed_in_a_table() -> Result<(), serde_json::Error> {
-        let tasks = json!({"total": 4, "running": 3, "finished": 0});
-        let jobs: Vec<JobSummary> = serde_json::from_value(json!([
-            {"jid": "0".repeat(31) + "1", "name": "count", "state": "RUNNING", "start-time": 1,
-             "end-time": -1, "duration": 4200, "tasks": tasks},
-            {"jid": "0".repeat(31) + "2", "name": "lost", "state": "SUSPENDED", "start-time": -1,
-             "end-time": -1, "duration": -1, "tasks": tasks, "quarantine": "its graph can't be read"},
-            {"jid": "0".repeat(31) + "3", "name": "bad", "state": "FAILED", "start-time": 1,
-             "end-time": 900, "duration": 899, "tasks": tasks, "cause": "it broke (not restarted: ...)\nat length"}
-        ]))?;
+        let mut waiting = job(1, "count", "RUNNING", 1_000);
+        waiting["shown-state"] = json!("WAITING");
+        waiting["tasks"]["running"] = json!(0);
+        waiting["not-running"] = json!("waiting for 4 slots");
+        let mut lost = job(2, "lost", "SUSPENDED", -1);
+        lost["quarantine"] = json!("its graph can't be read");
+        let mut done = job(3, "done", "FINISHED", 1_000);
+        done["tasks"] = json!({"total": 2, "running": 0, "finished": 2});
+        let mut bad = job(4, "bad", "FAILED", 1_000);
+        bad["duration"] = json!(899);
+        bad["cause"] = json!("it broke (not restarted: ...)\nat length");
+        let jobs: Vec<JobSummary> = serde_json::from_value(json!([waiting, lost, done, bad]))?;
         let expected = "\
-JOB                               NAME   STATUS     TASKS  DURATION
-00000000000000000000000000000001  count  RUNNING    3/4    4.2 s
-00000000000000000000000000000002  lost   SUSPENDED  3/4    -         its graph can't be read
-00000000000000000000000000000003  bad    FAILED     3/4    899 ms    it broke (not restarted: ...)
+JOB                               NAME   STATUS     TASKS  AGE        DURATION
+00000000000000000000000000000001  count  WAITING    0/4    1 min 4 s  4.2 s     waiting for 4 slots
+00000000000000000000000000000002  lost   SUSPENDED  3/4    -          4.2 s     its graph can't be read
+00000000000000000000000000000003  done   FINISHED   2/2    1 min 4 s  4.2 s
+00000000000000000000000000000004  bad    FAILED     3/4    1 min 4 s  899 ms    it broke (not restarted: ...)
 ";
-        assert_eq!(job_table(&jobs), expected);
+        assert_eq!(job_table(&jobs, 65_000), expected);
         Ok(())
+    }
+
+    #[test]
+    fn the_newest_jobs_come_first_and_those_in_other_states_not_at_all() {
+        let told = json!({"jobs": [
+            job(1, "old", "RUNNING", 10), job(2, "new", "FINISHED", 30),
+            job(3, "newer", "RUNNING", 40), job(4, "unknown", "SUSPENDED", -1)
+        ]});
+        let names = |state: &[&str], limit| {
+            let args = ListArgs {
+                state: state.iter().map(ToString::to_string).collect(),
+                limit,
+            };
+            let (jobs, left_out) = chosen(told.clone(), &args);
+            let name = |job: &Value| job["name"].as_str().unwrap_or_default().to_owned();
+            (jobs.iter().map(name).collect::<Vec<_>>(), left_out)
+        };
+        let of = |names: &[&str], left_out: usize| {
+            (
+                names.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                left_out,
+            )
+        };
+        assert_eq!(names(&[], None), of(&["newer", "new", "old", "unknown"], 0));
+        assert_eq!(names(&["RUNNING"], None), of(&["newer", "old"], 0));
+        assert_eq!(names(&["RUNNING", "FINISHED"], Some(1)), of(&["newer"], 2));
     }
 
     #[test]

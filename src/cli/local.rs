@@ -52,6 +52,8 @@ pub(super) async fn local(
         Ok(directory) => directory,
         Err(failure) => return failure.say(),
     };
+    // Its terminal may go: the cluster goes on to the end of the job.
+    let _hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup());
     match LocalCluster::start(load, directory.path(), slots_needed(&graph)).await {
         Ok(mut cluster) => {
             let code = tokio::select! {
@@ -94,29 +96,29 @@ async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> E
         }
         Ok(ended)
     };
-    let ended: Option<Result<_, ClientError>> = tokio::select! {
-        ended = running => Some(ended),
-        () = interrupted() => None,
+    let ended: Result<Result<_, ClientError>, ExitCode> = tokio::select! {
+        ended = running => Ok(ended),
+        code = interrupted() => Err(code),
     };
     progress.end();
     match ended {
-        Some(Ok(info)) => {
+        Ok(Ok(info)) => {
             let code = tell_end(client, &info).await;
             match show_end(client, info.jid, output, code).await {
                 // Its cluster ends, and it with that.
-                ExitCode::Interrupted => ExitCode::JobFailed,
+                ExitCode::Quarantined => ExitCode::JobFailed,
                 code => code,
             }
         }
-        Some(Err(error)) => tell(&error),
-        None => {
+        Ok(Err(error)) => tell(&error),
+        Err(code) => {
             say("interrupted: the job ends with its cluster");
             if output == OutputFormat::Json
                 && let Ok(job) = graph.job_id.parse()
             {
                 answer_json(&end_of(job, "CANCELED", None));
             }
-            ExitCode::JobCanceled
+            code
         }
     }
 }

@@ -16,9 +16,11 @@ mod jobs;
 mod local;
 mod output;
 mod per_job;
+mod plan;
 mod processes;
 mod progress;
 mod quarantine;
+mod reload;
 mod run;
 mod show_config;
 #[cfg(test)]
@@ -86,7 +88,7 @@ fn with_runtime(
     is_server: bool,
     command: impl AsyncFnOnce(Configuration) -> ExitCode,
 ) -> ExitCode {
-    let configuration = match Configuration::load(load) {
+    let configuration = match Configuration::load(load.clone()) {
         Ok(configuration) => configuration,
         Err(error) => {
             say(&error);
@@ -119,7 +121,18 @@ fn with_runtime(
             return ExitCode::Fatal;
         }
     };
-    let code = runtime.block_on(Box::pin(command(configuration)));
+    for variable in configuration.passed_over() {
+        tracing::debug!(
+            variable,
+            "an environment variable of a service is passed over"
+        );
+    }
+    let code = runtime.block_on(async {
+        if is_server {
+            reload::on_hangup(load, configuration.clone());
+        }
+        Box::pin(command(configuration)).await
+    });
     // What still runs belongs to nobody.
     runtime.shutdown_background();
     match code {
@@ -150,9 +163,10 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Run(args) => {
             target::run(load, &configuration, &global.address, &args, global.output).await
         }
+        Command::Plan(args) => plan::plan(&configuration, &args, global.output),
         Command::Ha(command) => ha::ha(&configuration, global, &command).await,
         Command::Job(command) => about_jobs(&configuration, global, &command).await,
-        Command::List => jobs::list(&configuration, global).await,
+        Command::List(ref args) => jobs::list(&configuration, global, args).await,
         Command::Info { job } => jobs::info(&configuration, global, job).await,
         Command::Cancel { job } => jobs::cancel(&configuration, global, job).await,
         Command::Stop { job } => jobs::stop(&configuration, global, job).await,
@@ -166,7 +180,7 @@ async fn about_jobs(
     command: &JobCommand,
 ) -> ExitCode {
     match *command {
-        JobCommand::List => jobs::list(configuration, global).await,
+        JobCommand::List(ref args) => jobs::list(configuration, global, args).await,
         JobCommand::Describe { job } => jobs::info(configuration, global, job).await,
         JobCommand::Events { job, tasks } => {
             events::events(configuration, global, job, tasks).await
@@ -187,7 +201,7 @@ async fn about_jobs(
 fn tell(error: &ClientError) -> ExitCode {
     say(error);
     match error {
-        ClientError::Unreachable { .. } => ExitCode::Unreachable,
+        ClientError::Unreachable { .. } | ClientError::NoCluster { .. } => ExitCode::Unreachable,
         ClientError::Refused { .. }
         | ClientError::Unsendable { .. }
         | ClientError::BadAnswer { .. } => ExitCode::Unsuccessful,

@@ -22,6 +22,7 @@ use crate::config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
 use crate::job::artifact::{digest, hex};
 use crate::job::slots_needed;
 use crate::process::application::{diagnosis_of, job_id_of, left_by};
+use crate::process::shutdown::interrupted_by;
 use crate::process::{ApplicationSetup, ha};
 use crate::telemetry::ExitCode;
 
@@ -139,7 +140,7 @@ async fn host(
         HostedEnd::Decided(code) => code,
         HostedEnd::JobManager(ExitCode::Ended) => {
             goes_on();
-            return ExitCode::Interrupted;
+            return interrupted_by();
         }
         HostedEnd::TaskManager(failure) => {
             goes_on();

@@ -7,7 +7,7 @@ use super::args::{DemoArgs, GlobalArgs};
 use super::host::{Failure, Host};
 use super::output::say;
 use crate::config::{AllowedHosts, Configuration, mask_arguments};
-use crate::process::demo::{self, DemoOptions, Inherited};
+use crate::process::demo::{self, DemoError, DemoOptions, Inherited};
 use crate::process::{ApplicationSetup, JobManager, TaskManager};
 use crate::rest::{self, RestServerOptions};
 use crate::telemetry::{ExitCode, Startup, StartupSetting, startup_log};
@@ -153,6 +153,10 @@ pub(super) async fn demo(
     };
     match demo::run(program, options).await {
         Ok(()) => ExitCode::Ended,
+        Err(DemoError::Interrupted(code)) => {
+            say("interrupted");
+            code
+        }
         Err(error) => {
             say(error);
             ExitCode::Unsuccessful

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use super::jobs::status_name;
+use super::jobs::shown_name;
 use super::output::{duration, say};
 use crate::client::{Hindrance, JobInfo};
 use crate::telemetry::Printable;
@@ -61,7 +61,7 @@ impl Progress {
 fn change_line(job: &JobInfo) -> String {
     let mut line = format!(
         "{}: {} of {} tasks running",
-        status_name(job.state),
+        shown_name(job.shown_state.as_ref(), job.state),
         job.running(),
         job.parallelism()
     );

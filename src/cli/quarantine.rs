@@ -1,7 +1,7 @@
 //! `tanist job quarantine list | retry | delete`.
 
 use super::args::{GlobalArgs, OutputFormat, QuarantineCommand};
-use super::connect::connect;
+use super::connect::{connect, connect_to_change};
 use super::jobs::finish;
 use super::output::{Table, answer, answer_json, say, time_if_known};
 use crate::client::{Evidence, QuarantinedJob};
@@ -14,7 +14,12 @@ pub(super) async fn quarantine(
     command: &QuarantineCommand,
 ) -> ExitCode {
     let asking = async {
-        let connection = connect(configuration, &global.address).await?;
+        let connection = match command {
+            QuarantineCommand::List => connect(configuration, &global.address).await?,
+            QuarantineCommand::Retry { .. } | QuarantineCommand::Delete { .. } => {
+                connect_to_change(configuration, &global.address).await?
+            }
+        };
         let jobs = &connection.jobs;
         match command {
             QuarantineCommand::List if global.output == OutputFormat::Json => {
@@ -23,7 +28,7 @@ pub(super) async fn quarantine(
             QuarantineCommand::List => answer(listing(&jobs.quarantined().await?)),
             QuarantineCommand::Retry { job } => {
                 jobs.retry_quarantined(*job).await?;
-                say(format_args!("job {job} is led again"));
+                say(format_args!("job {job} is no longer quarantined"));
             }
             QuarantineCommand::Delete { job } => {
                 jobs.delete_quarantined(*job).await?;

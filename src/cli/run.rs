@@ -10,7 +10,7 @@ use tanist_proto::v1::{JobGraph, JobStatus};
 use tokio::sync::watch;
 
 use super::args::{JobArgs, OutputFormat, RunArgs};
-use super::connect::connect_telling;
+use super::connect::{connect_telling, telling};
 use super::jobs::status_name;
 use super::output::{answer, answer_json, duration, say};
 use super::progress::Progress;
@@ -30,7 +30,7 @@ pub(super) async fn run(
 }
 
 async fn run_until(
-    interrupted: impl Future<Output = ()>,
+    interrupted: impl Future<Output = ExitCode>,
     configuration: &Configuration,
     addresses: &[String],
     args: &RunArgs,
@@ -49,9 +49,9 @@ async fn run_until(
     let connecting = connect_telling(configuration, addresses, &waits);
     let connected = tokio::select! {
         connected = telling(waits.subscribe(), connecting) => connected,
-        () = &mut interrupted => {
+        code = &mut interrupted => {
             say(format_args!("interrupted: {}", without_answer(job, false)));
-            return ExitCode::Interrupted;
+            return code;
         }
     };
     let connection = match connected {
@@ -64,10 +64,10 @@ async fn run_until(
     let submitting = connection.cluster.submit(&graph, args.job_id.is_some());
     let submitted = tokio::select! {
         submitted = telling(connection.jobs.waits(), submitting) => submitted,
-        () = &mut interrupted => {
+        code = &mut interrupted => {
             let left = without_answer(job, connection.jobs.may_have_submitted());
             say(format_args!("interrupted: {left}"));
-            return ExitCode::Interrupted;
+            return code;
         }
     };
     match submitted {
@@ -105,25 +105,6 @@ fn without_answer(job: &str, is_sent: bool) -> String {
         )
     } else {
         "nothing was submitted".to_owned()
-    }
-}
-
-/// Says what it waits for while it connects and submits.
-async fn telling<T>(
-    mut waits: watch::Receiver<Option<String>>,
-    submitting: impl Future<Output = T>,
-) -> T {
-    let tell = async {
-        while waits.changed().await.is_ok() {
-            if let Some(reason) = &*waits.borrow_and_update() {
-                say(format_args!("waits: {reason}"));
-            }
-        }
-        std::future::pending().await
-    };
-    tokio::select! {
-        submitted = submitting => submitted,
-        never = tell => never,
     }
 }
 
@@ -169,16 +150,16 @@ async fn attend(
     client: &JobClient,
     job: JobId,
     output: OutputFormat,
-    interrupted: impl Future<Output = ()>,
+    interrupted: impl Future<Output = ExitCode>,
 ) -> ExitCode {
     let mut progress = Progress::new();
     let ended = tokio::select! {
-        ended = client.wait_for_end(job, |info| progress.update(info)) => Some(ended),
-        () = interrupted => None,
+        ended = client.wait_for_end(job, |info| progress.update(info)) => Ok(ended),
+        code = interrupted => Err(code),
     };
     progress.end();
     match ended {
-        Some(Ok(info)) => {
+        Ok(Ok(info)) => {
             let code = tell_end(client, &info).await;
             if info.quarantine.is_some() {
                 say(format_args!(
@@ -188,15 +169,15 @@ async fn attend(
             }
             show_end(client, job, output, code).await
         }
-        Some(Err(error)) => {
+        Ok(Err(error)) => {
             say(format_args!("job {job} is no longer followed:"));
             tell(&error)
         }
-        None => {
+        Err(code) => {
             say(format_args!(
                 "job {job} goes on: `tanist info {job}` shows it, `tanist cancel {job}` cancels it"
             ));
-            ExitCode::Interrupted
+            code
         }
     }
 }
@@ -230,8 +211,8 @@ pub(super) async fn show_end(
     }
 }
 
-/// Completes when this process is asked to end.
-pub(super) async fn interrupted() {
+/// Completes when this process is asked to end, with the code that the signal stands for.
+pub(super) async fn interrupted() -> ExitCode {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate)) = (
         signal(SignalKind::interrupt()),
@@ -241,8 +222,8 @@ pub(super) async fn interrupted() {
         return std::future::pending().await;
     };
     tokio::select! {
-        _ = interrupt.recv() => (),
-        _ = terminate.recv() => (),
+        _ = interrupt.recv() => ExitCode::Interrupted,
+        _ = terminate.recv() => ExitCode::Terminated,
     }
 }
 
@@ -250,7 +231,7 @@ pub(super) async fn interrupted() {
 fn code_of(job: &JobInfo) -> ExitCode {
     if job.quarantine.is_some() {
         // Its tasks run on, and it may yet finish: whoever took that for a failure would run it twice.
-        return ExitCode::Interrupted;
+        return ExitCode::Quarantined;
     }
     match job.state {
         JobStatus::Finished => ExitCode::Ended,
@@ -318,7 +299,7 @@ mod tests {
         assert_eq!(code_of(&job), ExitCode::JobFailed);
         job.state = JobStatus::Suspended;
         job.quarantine = Some("its graph can't be read".to_owned());
-        assert_eq!(code_of(&job), ExitCode::Interrupted);
+        assert_eq!(code_of(&job), ExitCode::Quarantined);
         Ok(())
     }
 
@@ -353,6 +334,7 @@ mod tests {
         let interrupted = async move {
             let reached = is_sent.wait_for(|sent| *sent).await.map(drop);
             reached.expect("the server lives");
+            ExitCode::Interrupted
         };
         let configuration = Configuration::defaults();
         let table = OutputFormat::Table;

@@ -3,7 +3,7 @@
 use tanist_proto::id::JobId;
 
 use super::args::{GlobalArgs, OutputFormat};
-use super::connect::connect;
+use super::connect::{connect, telling};
 use super::jobs::finish;
 use super::output::{Table, answer, answer_json, time_if_known};
 use crate::client::{ClientError, VertexInfo, VertexSubtasks};
@@ -19,7 +19,7 @@ pub(super) async fn subtasks(
     let showing = async {
         let connection = connect(configuration, &global.address).await?;
         let jobs = &connection.jobs;
-        let vertices = jobs.info(job).await?.vertices;
+        let vertices = telling(jobs.waits(), jobs.info(job)).await?.vertices;
         let wanted = wanted(&vertices, vertex)?;
         match global.output {
             OutputFormat::Json => {

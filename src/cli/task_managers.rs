@@ -1,7 +1,7 @@
 //! `tanist taskmanager list | drain | undrain`.
 
 use super::args::{DrainedArgs, GlobalArgs, TaskManagerCommand};
-use super::connect::connect;
+use super::connect::{connect_to_change, telling};
 use super::jobs::{finish, show};
 use super::output::{Table, say, time_if_known};
 use crate::client::{DrainOptions, DrainSummary, Drained, JobClient, TaskManagerSummary};
@@ -47,14 +47,18 @@ async fn drain(
     how: &DrainOptions,
 ) -> ExitCode {
     let draining = async {
-        let connection = connect(configuration, &global.address).await?;
+        let connection = connect_to_change(configuration, &global.address).await?;
         let left = match (how.evict, how.deadline) {
             (true, _) => "what runs there is moved as slots come free elsewhere",
             (false, Some(_)) => "what runs there is moved after the deadline",
             (false, None) => "what runs there ends by itself",
         };
         for drained in what.all() {
-            connection.jobs.drain(&drained, how).await?;
+            telling(
+                connection.jobs.waits(),
+                connection.jobs.drain(&drained, how),
+            )
+            .await?;
             say(format_args!("{drained} takes no more slots; {left}"));
         }
         Ok(())
@@ -68,9 +72,9 @@ async fn undrain(
     what: &DrainedArgs,
 ) -> ExitCode {
     let undraining = async {
-        let connection = connect(configuration, &global.address).await?;
+        let connection = connect_to_change(configuration, &global.address).await?;
         for drained in what.all() {
-            connection.jobs.undrain(&drained).await?;
+            telling(connection.jobs.waits(), connection.jobs.undrain(&drained)).await?;
             say(format_args!("{drained} gives slots to jobs again"));
         }
         Ok(())

@@ -8,6 +8,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::retrieval;
@@ -171,50 +172,74 @@ impl ClusterClient {
         addresses: &[String],
     ) -> Result<ClusterClient, ClientError> {
         let waits = watch::Sender::new(None);
-        ClusterClient::connect_telling(configuration, addresses, &waits).await
+        ClusterClient::connect_telling(configuration, addresses, None, &waits).await
     }
 
-    /// The same, which tells why it can't open the store so far.
+    /// The same, which tells why it can't open the store so far. With `reach_timeout` neither that nor a read takes longer while no
+    /// JobManager takes a connection.
     pub(crate) async fn connect_telling(
         configuration: &Configuration,
         addresses: &[String],
+        reach_timeout: Option<Duration>,
         waits: &watch::Sender<Option<String>>,
     ) -> Result<ClusterClient, ClientError> {
+        let reach_timeout = reach_timeout.map(|it| it.min(configuration.client().timeout));
         let client = configuration.client();
         if !addresses.is_empty() {
             let finder = StaticAddresses(addresses.to_vec());
-            return Ok(ClusterClient::over(configuration, finder, None));
+            return Ok(ClusterClient::over(
+                configuration,
+                finder,
+                None,
+                reach_timeout,
+            ));
         }
         if let Some(rest) = &client.rest {
             let finder = StaticAddresses(vec![rest.to_string()]);
-            return Ok(ClusterClient::over(configuration, finder, None));
+            return Ok(ClusterClient::over(
+                configuration,
+                finder,
+                None,
+                reach_timeout,
+            ));
         }
         let process = ProcessId::new(format!("client-{:016x}", rand::random::<u64>()));
         let opening = ha::observe(configuration.ha(), &process, waits);
-        let store = tokio::time::timeout(client.timeout, opening).await;
+        let timeout = reach_timeout.unwrap_or(client.timeout);
+        let store = tokio::time::timeout(timeout, opening).await;
         let store = store.map_err(|_| {
+            if let Some(place) = ha::unmade(configuration.ha()) {
+                return ClientError::NoCluster { place };
+            }
             let reason = waits.borrow().clone();
             let reason = reason.unwrap_or_else(|| {
                 "the store that is to say who leads has not answered".to_owned()
             });
             ClientError::Unreachable {
-                waited: client.timeout,
+                waited: timeout,
                 last: format!("{reason}; `--address` asks a JobManager without the store"),
             }
         })?;
         let finder = FollowedLeader(retrieval::follow(store.observed()));
-        Ok(ClusterClient::over(configuration, finder, Some(store)))
+        Ok(ClusterClient::over(
+            configuration,
+            finder,
+            Some(store),
+            reach_timeout,
+        ))
     }
 
     fn over(
         configuration: &Configuration,
         finder: impl LeaderFinder,
         store: Option<Arc<dyn ElectionDriver>>,
+        reach_timeout: Option<Duration>,
     ) -> ClusterClient {
         let client = configuration.client();
         let options = RetryOptions {
             timeout: client.timeout,
             retry_period: client.retry_period,
+            reach_timeout,
             ..RetryOptions::default()
         };
         ClusterClient {
@@ -354,11 +379,11 @@ mod tests {
         ]);
         let connected = ClusterClient::connect(&configuration).await;
         let error = connected.expect_err("there is no store");
-        assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+        assert!(matches!(error, ClientError::NoCluster { .. }), "{error}");
         let error = error.to_string();
         assert!(!store.exists(), "a client has made it");
         let named = store.join("c7").to_string_lossy().into_owned();
-        for said in [&*named, "there is none", "high-availability.embedded.dir"] {
+        for said in [&*named, "no cluster has been started here", "--address"] {
             assert!(error.contains(said), "{said} is not in: {error}");
         }
     }
@@ -378,7 +403,7 @@ mod tests {
         let waits = watch::Sender::new(None);
         let mut told = waits.subscribe();
         let told = tokio::select! {
-            _ = ClusterClient::connect_telling(&configuration, &[], &waits) => {
+            _ = ClusterClient::connect_telling(&configuration, &[], None, &waits) => {
                 panic!("nobody listens there")
             }
             told = told.wait_for(Option::is_some) => told.expect("it is told").clone(),

@@ -13,6 +13,14 @@ pub enum ClientError {
         /// What went wrong last, and where.
         last: String,
     },
+    /// The embedded store that is to name the leader was never made.
+    #[error(
+        "no cluster has been started here ({place})\nhint: `tanist jobmanager` starts one; --address asks another"
+    )]
+    NoCluster {
+        /// The store's directory, and what is wrong with it.
+        place: String,
+    },
     /// The cluster says no.
     #[error("{}", .errors.join("\n"))]
     Refused {

@@ -28,6 +28,9 @@ pub struct JobSummary {
     /// Its status.
     #[serde(deserialize_with = "read_status")]
     pub state: JobStatus,
+    /// The same for people, if the cluster tells it: `WAITING` while it runs nothing because it has no slots.
+    #[serde(default)]
+    pub shown_state: Option<String>,
     /// When it was submitted: milliseconds since 1970.
     pub start_time: i64,
     /// When it ended, or -1.
@@ -68,6 +71,9 @@ pub struct JobInfo {
     /// Its status.
     #[serde(deserialize_with = "read_status")]
     pub state: JobStatus,
+    /// The same for people, if the cluster tells it: `WAITING` while it runs nothing because it has no slots.
+    #[serde(rename = "shown-state", default)]
+    pub shown_state: Option<String>,
     /// When it was submitted: milliseconds since 1970.
     #[serde(rename = "start-time")]
     pub start_time: i64,

@@ -32,6 +32,9 @@ pub struct RetryOptions {
     pub request_timeout: Duration,
     /// How long a connection may take.
     pub connect_timeout: Duration,
+    /// How long a read goes on while no JobManager takes a connection; `None`: as long as `timeout`. Over a failover, and while none
+    /// leads, JobManagers do take connections.
+    pub reach_timeout: Option<Duration>,
 }
 
 impl Default for RetryOptions {
@@ -41,6 +44,7 @@ impl Default for RetryOptions {
             retry_period: Duration::from_millis(200),
             request_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(2),
+            reach_timeout: None,
         }
     }
 }
@@ -86,6 +90,13 @@ pub(super) type RequestBody = BoxBody<Bytes, std::io::Error>;
 pub(super) enum Failure {
     /// The next JobManager, or the same one later, may answer.
     Passing(String),
+    /// The same, and nobody took the connection. `is_refused`: nobody listens there.
+    Unreached {
+        /// Why.
+        reason: String,
+        /// At once, by the host itself.
+        is_refused: bool,
+    },
     /// It has others to serve first, and says so: whatever time that takes is not lost.
     Busy(String),
     /// Every try would end like this.
@@ -143,8 +154,10 @@ impl RestClient {
 
     /// The answer of the first JobManager that gives one.
     pub async fn send(&self, request: &Request) -> Result<Answer, ClientError> {
-        self.ask_around(async |address, patience| self.try_at(address, request, patience).await)
-            .await
+        let is_read = request.method == Method::GET;
+        let reach_timeout = self.options.reach_timeout.filter(|_| is_read);
+        let ask = async |address: &str, patience| self.try_at(address, request, patience).await;
+        self.ask_around_within(reach_timeout, ask).await
     }
 
     /// Asks one JobManager after the other, again and again, until one gives an answer. `ask` is told how long it may take to
@@ -153,21 +166,38 @@ impl RestClient {
         &self,
         ask: impl AsyncFn(&str, Duration) -> Result<Answer, Failure>,
     ) -> Result<Answer, ClientError> {
+        self.ask_around_within(None, ask).await
+    }
+
+    /// The same; after `reach_timeout` only if somebody has taken a connection by then.
+    async fn ask_around_within(
+        &self,
+        reach_timeout: Option<Duration>,
+        ask: impl AsyncFn(&str, Duration) -> Result<Answer, Failure>,
+    ) -> Result<Answer, ClientError> {
         let began_at = Instant::now();
         let mut heard_at = began_at;
-        let timeout = self.options.timeout;
-        let left = |heard_at: Instant| timeout.saturating_sub(heard_at.elapsed());
+        let mut timeout = reach_timeout.unwrap_or(self.options.timeout);
+        let left =
+            |heard_at: Instant, timeout: Duration| timeout.saturating_sub(heard_at.elapsed());
         let mut last = None;
         loop {
-            let finding = self.finder.addresses(left(heard_at));
+            let finding = self.finder.addresses(left(heard_at, timeout));
             match self.noticing(began_at, finding).await {
                 Ok(addresses) => {
                     for address in self.in_order(addresses) {
-                        if left(heard_at).is_zero() {
+                        if left(heard_at, timeout).is_zero() {
                             break;
                         }
-                        let patience = self.options.request_timeout.min(left(heard_at));
-                        match ask(&address, patience).await {
+                        // Who has not been reached yet is given the whole time for a connection: cut short, it would look like
+                        // one that was taken.
+                        let most = left(heard_at, self.options.timeout);
+                        let patience = self.options.request_timeout.min(most);
+                        let answer = ask(&address, patience).await;
+                        if !matches!(answer, Err(Failure::Unreached { .. })) {
+                            timeout = self.options.timeout;
+                        }
+                        match answer {
                             Ok(answer) => {
                                 self.set_answered(address);
                                 self.set_waits(None);
@@ -179,10 +209,19 @@ impl RestClient {
                                 self.set_waits(Some(reason));
                             }
                             Err(Failure::Final(error)) => return Err(error),
+                            Err(Failure::Unreached { reason, is_refused }) => {
+                                let reason = format!("{address}: {reason}");
+                                tracing::debug!(reason, "nobody took the connection, trying on");
+                                let is_told_at_once = is_refused && reach_timeout.is_some();
+                                if is_told_at_once || began_at.elapsed() >= NOTICE_AFTER {
+                                    self.notice(|| reason.clone());
+                                }
+                                last = Some(reason);
+                            }
                             Err(Failure::Passing(reason)) => {
                                 tracing::debug!(address, reason, "no answer, trying on");
                                 // What our own end cuts short says less than what was said before.
-                                let is_cut_short = left(heard_at).is_zero();
+                                let is_cut_short = left(heard_at, timeout).is_zero();
                                 if !is_cut_short || last.is_none() {
                                     last = Some(format!("{address}: {reason}"));
                                 }
@@ -195,7 +234,7 @@ impl RestClient {
                 }
                 Err(reason) => last = Some(reason),
             }
-            if left(heard_at) <= self.options.retry_period {
+            if left(heard_at, timeout) <= self.options.retry_period {
                 let waited = timeout;
                 let last = last.unwrap_or_else(|| "there was no time to ask anybody".to_owned());
                 return Err(ClientError::Unreachable { waited, last });
@@ -271,7 +310,13 @@ impl RestClient {
         }
         let http = http.body(body).map_err(wrong)?;
         let answer = self.http.request(http).await;
-        let answer = answer.map_err(|error| Failure::Passing(root_cause(&error)))?;
+        let answer = answer.map_err(|error| match error.is_connect() {
+            true => Failure::Unreached {
+                reason: root_cause(&error),
+                is_refused: is_refused(&error),
+            },
+            false => Failure::Passing(root_cause(&error)),
+        })?;
         let status = answer.status();
         if let Some(reason) = answer.headers().get(BUSY) {
             // The connection may end before the rest of the answer is read: our body is not wanted.
@@ -333,6 +378,15 @@ pub(super) fn judge(
             }))
         }
     }
+}
+
+/// Whether the host says that nobody listens there.
+fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    let refused = |error: &(dyn std::error::Error + 'static)| {
+        let io = error.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused)
+    };
+    std::iter::successors(Some(error), |error| error.source()).any(refused)
 }
 
 /// hyper's own words (`client error (Connect)`) say less than what lies beneath them.

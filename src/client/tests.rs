@@ -484,3 +484,47 @@ async fn a_followed_leader_is_asked_where_the_store_says_that_it_is() {
     });
     assert_eq!(answer, Ok(JobStatus::Running));
 }
+
+/// A client for a command that reads.
+fn reading(addresses: &[&str], timeout: Duration) -> JobClient {
+    let addresses = addresses.iter().map(ToString::to_string).collect();
+    let options = RetryOptions {
+        timeout,
+        retry_period: Duration::from_millis(1),
+        reach_timeout: Some(Duration::from_millis(50)),
+        ..RetryOptions::default()
+    };
+    let finder = Arc::new(StaticAddresses(addresses));
+    JobClient::new(RestClient::new(finder, options))
+}
+
+#[tokio::test]
+async fn a_read_without_a_cluster_ends_soon_and_says_at_once_that_nobody_listens() {
+    let client = reading(&[&nobody().await], Duration::from_secs(600));
+    let waits = client.waits();
+    let error = client.list().await.expect_err("nobody listens");
+    let ClientError::Unreachable { waited, last } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(waited, Duration::from_millis(50));
+    assert!(last.contains("refused"), "{last}");
+    let told = waits.borrow().clone();
+    assert!(told.is_some_and(|told| told.contains("refused")));
+}
+
+#[tokio::test]
+async fn a_read_goes_on_while_a_job_manager_takes_connections_and_so_does_what_changes_something() {
+    let mut script: Vec<Step> = (0..100).map(|_| unavailable()).collect();
+    script.push(status("RUNNING"));
+    let server = Scripted::server(script).await;
+    let client = reading(&[server.address.as_str()], Duration::from_secs(60));
+    assert_eq!(client.status(job()).await, Ok(JobStatus::Running));
+
+    let client = reading(&[&nobody().await], Duration::from_millis(200));
+    let error = client.cancel(job()).await.expect_err("nobody listens");
+    let whole = Duration::from_millis(200);
+    assert!(
+        matches!(error, ClientError::Unreachable { waited, .. } if waited == whole),
+        "{error}"
+    );
+}

@@ -31,6 +31,8 @@ const RESERVED_PREFIX: &str = "TANIST_TEST_";
 pub(super) struct Loaded {
     pub(super) file: Option<PathBuf>,
     pub(super) values: Values,
+    /// Variables of the environment that begin like ours and are of a service: see [`is_of_a_service`].
+    pub(super) passed_over: Vec<String>,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -47,18 +49,48 @@ pub(super) fn load(load: LoadOptions) -> Loaded {
     let credentials = secrets::credentials_directory(&load.environment);
     gathered.environment(load.environment);
     gathered.flags(load.overrides);
+    let passed_over = std::mem::take(&mut gathered.passed_over);
     let (mut values, mut problems) = gathered.check();
     problems.extend(secrets::read(&mut values, credentials.as_deref()));
     Loaded {
         file,
         values,
+        passed_over,
         problems,
     }
+}
+
+/// Whether Kubernetes or Docker has set this variable because there is a service or container whose name begins with `tanist`:
+/// `TANIST_PORT=tcp://10.0.0.1:8081`, `TANIST_SERVICE_HOST`, `TANIST_REST_PORT_8081_TCP_ADDR` and the like. An option has such a
+/// variable's name by chance: it counts unless its value is the address of a service.
+fn is_of_a_service(variable: &str, value: &str, is_option: bool) -> bool {
+    const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
+    let is_address = PROTOCOLS.iter().any(|protocol| {
+        let scheme = format!("{}://", protocol.to_ascii_lowercase());
+        value.trim().starts_with(&scheme)
+    });
+    let is_of_port = || {
+        let mut parts = variable.split("_PORT_").skip(1);
+        parts.any(|rest| {
+            let mut words = rest.split('_');
+            let number = words.next().unwrap_or_default();
+            let protocol = words.next().unwrap_or_default();
+            number.parse::<u16>().is_ok() && PROTOCOLS.contains(&protocol)
+        })
+    };
+    let is_named = || {
+        variable.ends_with("_SERVICE_HOST")
+            || variable.ends_with("_SERVICE_PORT")
+            || variable.contains("_SERVICE_PORT_")
+            || is_of_port()
+    };
+    is_address || (!is_option && is_named())
 }
 
 #[derive(Default)]
 struct Gathered {
     winning: BTreeMap<&'static str, (String, Source)>,
+    passed_over: Vec<String>,
     problems: Vec<Problem>,
 }
 
@@ -134,6 +166,10 @@ impl Gathered {
                 || RESERVED.contains(&variable.as_str())
                 || variable.starts_with(RESERVED_PREFIX)
             {
+                continue;
+            }
+            if is_of_a_service(&variable, &value, known.contains_key(&variable)) {
+                self.passed_over.push(variable);
                 continue;
             }
             match known.get(&variable) {

@@ -101,6 +101,7 @@ pub struct Configuration {
     file: Option<PathBuf>,
     values: Values,
     options: ClusterOptions,
+    passed_over: Vec<String>,
     warnings: Vec<String>,
 }
 
@@ -122,6 +123,7 @@ impl Configuration {
         let load::Loaded {
             file,
             values,
+            passed_over,
             mut problems,
         } = load::load(load);
         let built = build::build(&values, &facts);
@@ -133,6 +135,7 @@ impl Configuration {
             file,
             values,
             options: built.options,
+            passed_over,
             warnings: built.warnings,
         })
     }
@@ -141,6 +144,11 @@ impl Configuration {
     pub fn defaults() -> Configuration {
         Configuration::load(LoadOptions::default())
             .expect("the defaults are valid, as a test checks")
+    }
+
+    /// Variables of the environment that begin with `TANIST_` and set no option, as Kubernetes made them for a service.
+    pub fn passed_over(&self) -> &[String] {
+        &self.passed_over
     }
 
     /// All typed options.

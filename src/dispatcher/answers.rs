@@ -309,8 +309,11 @@ impl DispatcherActor {
             overview.workers = resources.workers;
             overview.task_managers = u32::try_from(task_managers.len()).unwrap_or(u32::MAX);
             overview.slots_total = task_managers.iter().map(|worker| worker.slots_number).sum();
-            let open = task_managers.iter().filter(|worker| !worker.draining);
-            overview.slots_available = open.map(|worker| worker.free_slots).sum();
+            let (blocked, open): (Vec<_>, Vec<_>) =
+                task_managers.iter().partition(|worker| worker.draining);
+            overview.slots_available = open.iter().map(|worker| worker.free_slots).sum();
+            overview.task_managers_blocked = u32::try_from(blocked.len()).unwrap_or(u32::MAX);
+            overview.slots_free_and_blocked = blocked.iter().map(|worker| worker.free_slots).sum();
             Ok(overview)
         });
     }

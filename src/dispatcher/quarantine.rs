@@ -334,8 +334,23 @@ impl DispatcherActor {
         let is_retry = action == pb::QuarantineAction::Retry;
         let refusal = match self.jobs.get(&job) {
             None => no_such_job(job),
-            // What was asked for came about: mostly the same request, repeated over a takeover.
-            Some(Entry::Running { .. } | Entry::Rebuilding { .. }) if is_retry => {
+            Some(Entry::Running { control, .. }) if is_retry => {
+                let control = control.clone();
+                self.spawn_reply(reply, async move {
+                    let details = control.describe().await?;
+                    // What was asked for came about, and the record says so: the same request, repeated over a takeover.
+                    let is_retried = |event: &pb::JobEvent| event.kind() == pb::JobEventKind::Retry;
+                    if details.events.iter().any(is_retried) {
+                        return Ok(pb::Ack {});
+                    }
+                    Err(GatewayError::Conflict(format!(
+                        "job {job} is not quarantined"
+                    )))
+                });
+                return;
+            }
+            // It is read again, as it would be for this.
+            Some(Entry::Rebuilding { .. }) if is_retry => {
                 let _ = reply.send(Ok(pb::Ack {}));
                 return;
             }

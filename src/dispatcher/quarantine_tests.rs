@@ -457,3 +457,21 @@ async fn a_deposed_leader_whose_write_was_refused_does_not_say_that_a_job_broke(
     }
     assert!(text().contains("a JobMaster broke"), "{}", text());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_a_job_that_is_not_quarantined_is_refused_unless_it_is_the_same_one_repeated() {
+    let b = leader_of_a_finished_job_that_is_set_aside().await;
+    for _ in 0..2 {
+        let retried = resolve(&b, pb::QuarantineAction::Retry).await;
+        retried.expect("no longer quarantined, and so says the record");
+    }
+    kill(&b).await;
+
+    let cluster = MemoryCluster::default();
+    let healthy = Leader::of(&cluster, "a").await;
+    healthy.submit(OTHER).await.expect("acknowledged");
+    match resolve(&healthy, pb::QuarantineAction::Retry).await {
+        Err(GatewayError::Conflict(text)) => assert!(text.contains("is not quarantined"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+}

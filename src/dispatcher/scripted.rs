@@ -97,6 +97,7 @@ impl JobMasterControl for Scripted {
         Ok(pb::JobDetails {
             job_id: self.state.job_id.clone(),
             status: pb::JobStatus::Running.into(),
+            events: self.state.events.clone(),
             ..pb::JobDetails::default()
         })
     }

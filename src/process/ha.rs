@@ -341,6 +341,19 @@ pub async fn observe(
     driver
 }
 
+/// Where an embedded store would be that no JobManager has ever made, for people; nothing where there is one, or another kind of store.
+pub fn unmade(options: &HaOptions) -> Option<String> {
+    let Backend::Embedded(embedded) = Backend::of(options) else {
+        return None;
+    };
+    embedded.check_made().err()?;
+    let place = embedded.dir.display();
+    Some(match embedded.dir.exists() {
+        true => format!("{place} has no store"),
+        false => format!("there is no {place}"),
+    })
+}
+
 /// For those who hear of it by the log alone.
 fn warn_only(_reason: &str) {}
 

@@ -1,6 +1,7 @@
 //! How a process is asked to end: SIGTERM and SIGINT end it in order; a second signal, or an end that takes too long,
-//! ends it at once.
+//! ends it at once. SIGHUP never ends it.
 
+use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -10,14 +11,30 @@ use tracing::{error, info};
 
 use crate::telemetry::ExitCode;
 
+static ASKED_BY: OnceLock<ExitCode> = OnceLock::new();
+
+/// The code that the first signal stands for: of a command that a signal ended before what it waited for.
+pub fn interrupted_by() -> ExitCode {
+    ASKED_BY.get().copied().unwrap_or(ExitCode::Interrupted)
+}
+
 /// Watches for signals from here on. The token is cancelled by the first one.
 pub fn watch_signals(shutdown_timeout: Duration) -> std::io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // It ends no process that runs a part of a cluster, whether anybody makes something of it or not.
+    let hangup = signal(SignalKind::hangup())?;
     let stop = CancellationToken::new();
     let asked = stop.clone();
     tokio::spawn(async move {
+        let _hangup = hangup;
         let name = next(&mut terminate, &mut interrupt).await;
+        let code = match name {
+            "SIGTERM" => ExitCode::Terminated,
+            _ => ExitCode::Interrupted,
+        };
+        // Only the first one counts.
+        let _ = ASKED_BY.set(code);
         info!(signal = name, "asked to end");
         asked.cancel();
         start_watchdog(shutdown_timeout);

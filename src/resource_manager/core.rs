@@ -12,7 +12,7 @@ use std::time::Duration;
 use tanist_ha::clock::millis;
 use tanist_ha::election::{ClusterIncarnation, Epoch, StoreIdentity, TermHolder};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
-use tanist_proto::resources::WorkerResourceSpec;
+use tanist_proto::resources::{Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
@@ -21,8 +21,10 @@ use super::draining::Drains;
 pub use super::effect::{Connection, Contact, Effect};
 use super::fulfilling::Fulfilling;
 use super::job_masters::JobMasters;
-use super::report::{parse_report, slot_outcome};
-use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, SlotsVersion, Turn};
+use super::report::{TaskCounts, parse_report, slot_outcome, task_counts};
+use super::slot_manager::{
+    RequestOutcome, Shortage, SlotHolder, SlotManager, SlotRequest, SlotsVersion, Turn,
+};
 use super::workers::core::Workers;
 use crate::gateway::refusals::{Judged, RefusedCalls};
 use crate::gateway::{GatewayError, GatewayResult};
@@ -65,6 +67,8 @@ pub(super) struct Worker {
     /// How many outputs it keeps that somebody may still read, once it has said so, and as of which version of its slots: what was
     /// made in a slot that it has freed since is not among them.
     pub(super) kept_outputs: Option<(u32, SlotsVersion)>,
+    /// How many tasks run in which of its slots, as it last said. For people: nothing is decided by it.
+    pub(super) tasks: TaskCounts,
 }
 
 /// See the module.
@@ -177,6 +181,7 @@ impl Core {
         };
         worker.last_heartbeat = now;
         worker.refused.reached();
+        worker.tasks = task_counts(&report);
         match parse_report(report, true) {
             Ok(report) => self.slots.report(&to.worker, &report, asked_at),
             Err(error) => tracing::warn!(task_manager = %to.worker, %error, "bad slot report"),
@@ -308,6 +313,11 @@ impl Core {
         let info = |(id, worker): (&ResourceId, &Worker)| {
             let (slots_number, free_slots) = self.slots.slot_counts(id);
             let ago = millis(now.saturating_duration_since(worker.last_heartbeat));
+            let slot = |(holder, profile): (SlotHolder, &Resources)| pb::AllocatedSlot {
+                job_id: holder.job.to_string(),
+                profile: Some(profile.into()),
+                tasks: worker.tasks.get(&holder.allocation).copied().unwrap_or(0),
+            };
             pb::TaskManagerInfo {
                 location: Some(worker.location.clone()),
                 last_heartbeat_ms: wall_clock_ms.saturating_sub(ago),
@@ -319,6 +329,7 @@ impl Core {
                 draining: worker.is_draining,
                 drain: self.drain_info(now, id, worker),
                 free_profile: Some((&self.slots.left(id)).into()),
+                allocated_slots: self.slots.allocated(id).map(slot).collect(),
             }
         };
         self.workers.iter().map(info).collect()

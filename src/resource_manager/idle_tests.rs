@@ -43,7 +43,7 @@ pub(super) fn slots(is_free: bool, version: u64) -> pb::SlotReport {
         slots: vec![pb::SlotStatus {
             slot: 0,
             allocation: (!is_free).then_some(allocation),
-            profile: None,
+            ..pb::SlotStatus::default()
         }],
         version,
     }

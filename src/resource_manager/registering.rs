@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::core::{Core, Effect, Worker};
 use super::job_masters::{Heard, Superseded};
-use super::report::{parse_report, worker_of};
+use super::report::{parse_report, task_counts, worker_of};
 use super::workers::core::Admission;
 use crate::gateway::refusals::RefusedCalls;
 use crate::gateway::registration::Answer;
@@ -73,7 +73,9 @@ impl Core {
         if sender.registration <= highest {
             return Ok(Answer::TooLow { highest });
         }
-        let report = parse_report(request.slot_report.unwrap_or_default(), true)?;
+        let report = request.slot_report.unwrap_or_default();
+        let tasks = task_counts(&report);
+        let report = parse_report(report, true)?;
         let is_releasing = match self.admit_worker(
             &worker,
             &request.worker_of,
@@ -138,6 +140,7 @@ impl Core {
                 is_draining,
                 is_releasing,
                 kept_outputs: None,
+                tasks,
             },
         );
         self.changed(now);

@@ -1,6 +1,8 @@
 //! What TaskExecutors say of their slots, taken out of the messages.
 
-use tanist_proto::id::ResourceId;
+use std::collections::BTreeMap;
+
+use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 
@@ -42,6 +44,18 @@ pub(super) fn parse_report(report: pb::SlotReport, are_all: bool) -> GatewayResu
         version: SlotsVersion(report.version),
         are_all,
     })
+}
+
+/// How many tasks run in which allocation.
+pub(super) type TaskCounts = BTreeMap<AllocationId, u32>;
+
+/// The tasks that a report names.
+pub(super) fn task_counts(report: &pb::SlotReport) -> TaskCounts {
+    let count = |status: &pb::SlotStatus| {
+        let allocation = status.allocation.as_ref()?;
+        Some((allocation.allocation_id.parse().ok()?, status.tasks))
+    };
+    report.slots.iter().filter_map(count).collect()
 }
 
 /// What a TaskExecutor that registers has. Who does not say how much that is has only its default slots.

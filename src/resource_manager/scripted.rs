@@ -69,7 +69,7 @@ impl ScriptedTaskExecutor {
         let status = |(slot, allocation): (usize, &Option<pb::SlotAllocation>)| pb::SlotStatus {
             slot: u32::try_from(slot).expect("few slots"),
             allocation: allocation.clone(),
-            profile: None,
+            ..pb::SlotStatus::default()
         };
         pb::SlotReport {
             slots: slots.iter().enumerate().map(status).collect(),

@@ -428,6 +428,17 @@ impl SlotManager {
         worker.map_or_else(SlotsVersion::default, |worker| worker.version())
     }
 
+    /// Who has which slots of a TaskExecutor, with what each of them has.
+    pub fn allocated(&self, worker: &ResourceId) -> impl Iterator<Item = (SlotHolder, &Resources)> {
+        let worker = self.slots.worker(worker).into_iter();
+        worker.flat_map(|worker| {
+            worker.slots().filter_map(|(_, slot)| {
+                let resources = worker.profile_of(slot).resources()?;
+                Some((slot.state.holder()?, resources))
+            })
+        })
+    }
+
     /// What of a TaskExecutor no slot has.
     pub fn left(&self, worker: &ResourceId) -> Resources {
         let worker = self.slots.worker(worker);

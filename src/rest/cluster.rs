@@ -12,7 +12,7 @@ use super::extract::{Parameters, PathParts, id, position_headers};
 use super::json::Nothing;
 use super::json::cluster::{Overview, UiConfig};
 use super::json::ha::role_name;
-use super::json::task_managers::{TaskManager, TaskManagers};
+use super::json::task_managers::{TaskManagerDetails, TaskManagers};
 use crate::process::Role;
 
 pub(super) async fn overview(
@@ -34,7 +34,7 @@ pub(super) async fn ui_config() -> Json<UiConfig> {
     Json(UiConfig::default())
 }
 
-async fn task_manager_list(
+pub(super) async fn task_manager_list(
     context: &Context,
     parameters: &Parameters,
 ) -> Result<pb::ListTaskManagersResponse, RestError> {
@@ -60,15 +60,15 @@ pub(super) async fn task_manager(
     State(context): State<Context>,
     PathParts(text): PathParts<String>,
     parameters: Parameters,
-) -> Result<(HeaderMap, Json<TaskManager>), RestError> {
+) -> Result<(HeaderMap, Json<TaskManagerDetails>), RestError> {
     let wanted: ResourceId = id(&text)?;
     let list = task_manager_list(&context, &parameters).await?;
     let found = list.task_managers.iter().find(|info| {
         let location = info.location.as_ref();
         location.is_some_and(|location| location.resource_id == wanted.as_str())
     });
-    let missing = || RestError::not_found(format!("no TaskManager {wanted} is registered"));
-    let body = TaskManager::new(found.ok_or_else(missing)?);
+    let missing = || RestError::not_found(format!("no TaskManager \"{wanted}\" is registered"));
+    let body = TaskManagerDetails::new(found.ok_or_else(missing)?);
     Ok((position_headers(list.as_of), Json(body)))
 }
 

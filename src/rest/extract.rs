@@ -60,6 +60,29 @@ impl Parameters {
         };
         self.0.get(name).map(read).transpose()
     }
+
+    /// The value of `name`, a whole number, if it is there.
+    pub(super) fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>, RestError> {
+        let read = |text: &String| {
+            text.parse().map_err(|_| {
+                RestError::bad_request(format!("{name} must be a whole number, not {text:?}"))
+            })
+        };
+        self.0.get(name).map(read).transpose()
+    }
+}
+
+impl Parameters {
+    /// The parts of a value that are separated by commas; none if it is not there.
+    pub(super) fn list<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&str) -> Result<T, RestError>,
+    ) -> Result<Vec<T>, RestError> {
+        let text = self.0.get(name).map_or("", String::as_str);
+        let parts = text.split(',').filter(|part| !part.is_empty());
+        parts.map(read).collect()
+    }
 }
 
 /// The query parameter of every read that asks for a [consistent](Parameters::consistent) answer.
@@ -105,7 +128,7 @@ pub(super) fn header_text<'a>(
     let read = |value: &'a HeaderValue| {
         value
             .to_str()
-            .map_err(|_| RestError::bad_request(format!("the header `{name}` is no plain text")))
+            .map_err(|_| RestError::bad_request(format!("the header `{name}` is not plain text")))
     };
     headers.get(name).map(read).transpose()
 }

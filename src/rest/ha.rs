@@ -79,7 +79,7 @@ pub(super) async fn history(
     State(context): State<Context>,
     parameters: Parameters,
 ) -> Result<Json<HistoryBody>, RestError> {
-    let limit = parameters.get("limit")?.unwrap_or(LISTED_TERMS);
+    let limit = parameters.number("limit")?.unwrap_or(LISTED_TERMS);
     let records = context.view.history(STATUS_TIMEOUT).await;
     let records =
         records.map_err(|error| RestError::new(StatusCode::SERVICE_UNAVAILABLE, error))?;

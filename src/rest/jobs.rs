@@ -22,6 +22,7 @@ use super::json::result::ExecutionResult;
 use super::json::vertex::{SubtaskTimesBody, VertexBody};
 use super::json::{Nothing, StopTriggered};
 use super::rows::Rows;
+use super::savepoints::is_trigger;
 
 /// How many failures are listed unless `maxExceptions` says otherwise.
 const MAX_EXCEPTIONS: usize = 20;
@@ -32,7 +33,7 @@ const MAX_STOP_BODY: usize = 64 * 1024;
 /// With the position that it is as of, in headers.
 type Answer<T> = Result<(HeaderMap, Json<T>), RestError>;
 
-async fn list(
+pub(super) async fn list(
     context: &Context,
     parameters: &Parameters,
 ) -> Result<pb::ListJobsResponse, RestError> {
@@ -45,7 +46,7 @@ async fn list(
         .await
 }
 
-async fn describe(
+pub(super) async fn describe(
     context: &Context,
     text: &str,
     parameters: &Parameters,
@@ -75,7 +76,7 @@ async fn describe_as(
         .await
 }
 
-fn of_job<T>(details: &pb::JobDetails, body: T) -> (HeaderMap, Json<T>) {
+pub(super) fn of_job<T>(details: &pb::JobDetails, body: T) -> (HeaderMap, Json<T>) {
     (position_headers(details.as_of), Json(body))
 }
 
@@ -204,7 +205,9 @@ pub(super) async fn exceptions(
     PathParts(job): PathParts<String>,
     parameters: Parameters,
 ) -> Answer<Exceptions> {
-    let maximum = parameters.get("maxExceptions")?.unwrap_or(MAX_EXCEPTIONS);
+    let maximum = parameters
+        .number("maxExceptions")?
+        .unwrap_or(MAX_EXCEPTIONS);
     let details = describe(&context, &job, &parameters).await?;
     Ok(of_job(&details, Exceptions::new(&details, maximum)))
 }
@@ -214,7 +217,7 @@ pub(super) async fn events(
     PathParts(job): PathParts<String>,
     parameters: Parameters,
 ) -> Answer<Events> {
-    let maximum = parameters.get("maxEvents")?.unwrap_or(usize::MAX);
+    let maximum = parameters.number("maxEvents")?.unwrap_or(usize::MAX);
     let details = describe(&context, &job, &parameters).await?;
     let events = match parameters.get("tasks")? {
         Some(true) => Events::with_tasks(&details, maximum),
@@ -276,6 +279,7 @@ pub(super) async fn change(
 struct StopRequest {
     drain: Option<bool>,
     target_directory: Option<String>,
+    trigger_id: Option<String>,
 }
 
 /// Accepted means that the store says that STOPPED is wanted. As with Flink's stop with drain; there is no savepoint to wait for.
@@ -290,21 +294,44 @@ pub(super) async fn stop(
     let request: StopRequest = if body.is_empty() {
         StopRequest::default()
     } else {
-        let wrong = |error| RestError::bad_request(format!("the body makes no sense: {error}"));
+        let wrong = |error| RestError::bad_request(invalid_json(&error));
         serde_json::from_slice(&body).map_err(wrong)?
     };
     if request.drain == Some(false) {
-        let text =
-            "a stop always drains: without checkpoints nothing else is left of a job's state";
+        let text = "a stop without drain needs a savepoint, and there are none: stop with drain (`flink stop --drain`, `tanist \
+                    stop`), and the job finishes with what its sources have read; or cancel it";
         return Err(RestError::bad_request(text));
     }
     if request.target_directory.is_some_and(|it| !it.is_empty()) {
         let text = "there are no savepoints: leave `targetDirectory` out";
         return Err(RestError::bad_request(text));
     }
+    if let Some(trigger) = &request.trigger_id
+        && !is_trigger(trigger)
+    {
+        let text = format!("triggerId \"{trigger}\" is not a trigger id (32 hex digits)");
+        return Err(RestError::bad_request(text));
+    }
     have_stopped(&context, job).await?;
-    let request_id = job.to_string();
+    // Whichever it is, it leads to the job, whose record says how its stop stands.
+    let request_id = request.trigger_id.unwrap_or_else(|| job.to_string());
     Ok((StatusCode::ACCEPTED, Json(StopTriggered { request_id })))
+}
+
+/// What is wrong with a body.
+fn invalid_json(error: &serde_json::Error) -> String {
+    let what = if error.is_data() {
+        "the body is JSON of another shape"
+    } else {
+        "the body is not valid JSON"
+    };
+    let text = error.to_string();
+    let (why, _) = text.rsplit_once(" at line").unwrap_or((&text, ""));
+    format!(
+        "{what}: line {}, column {}: {why}",
+        error.line(),
+        error.column()
+    )
 }
 
 async fn have_stopped(context: &Context, job: JobId) -> Result<(), RestError> {

@@ -7,6 +7,7 @@
 //! It keeps nothing between two requests and decides nothing: what is wrong with a request beyond its form is the
 //! Dispatcher's to say.
 
+mod aggregates;
 mod ask;
 mod cluster;
 mod deadline;
@@ -20,6 +21,7 @@ pub mod json;
 mod metrics;
 mod peers;
 mod rows;
+mod savepoints;
 mod server;
 mod submit;
 mod upload;

@@ -14,7 +14,7 @@ use super::ask::Context;
 use super::error::RestError;
 use super::peers::Peers;
 use super::view::ClusterView;
-use super::{cluster, drains, guard, ha, jobs, metrics, submit, upload};
+use super::{aggregates, cluster, drains, guard, ha, jobs, metrics, savepoints, submit, upload};
 use crate::config::AllowedHosts;
 use crate::net::http::{self, Protocol};
 use crate::net::{BodyShare, Listener};
@@ -118,6 +118,7 @@ fn paths() -> Router<Context> {
         .route("/overview", get(cluster::overview))
         .route("/config", get(cluster::ui_config))
         .route("/taskmanagers", get(cluster::task_managers))
+        .route("/taskmanagers/metrics", get(aggregates::of_task_managers))
         .route("/taskmanagers/{id}", get(cluster::task_manager))
         .route("/taskmanagers/{id}/drain", post(drains::drain))
         .route("/taskmanagers/{id}/undrain", post(drains::undrain))
@@ -133,9 +134,14 @@ fn paths() -> Router<Context> {
         .route("/readyz", get(cluster::readyz))
         .route("/jobs", get(jobs::job_ids).post(submit::submit))
         .route("/jobs/overview", get(jobs::overview))
+        .route("/jobs/metrics", get(aggregates::of_jobs))
         .route("/jobs/quarantine", get(jobs::quarantined))
         .route("/jobs/{job}", get(jobs::job).patch(jobs::change))
         .route("/jobs/{job}/stop", post(jobs::stop))
+        .route(
+            "/jobs/{job}/savepoints/{trigger}",
+            get(savepoints::operation),
+        )
         .route("/jobs/{job}/status", get(jobs::status))
         .route("/jobs/{job}/plan", get(jobs::plan))
         .route("/jobs/{job}/exceptions", get(jobs::exceptions))
@@ -159,6 +165,6 @@ async fn unknown_path(uri: Uri) -> RestError {
 }
 
 async fn unknown_method(method: Method, uri: Uri) -> RestError {
-    let text = format!("`{}` can't be asked with {method}", uri.path());
+    let text = format!("{method} is not allowed on {}", uri.path());
     RestError::new(StatusCode::METHOD_NOT_ALLOWED, text)
 }

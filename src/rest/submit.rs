@@ -164,7 +164,7 @@ fn compile_options(
     }
     let job_id: Option<JobId> = parameters.get("job-id")?;
     Ok(CompileOptions {
-        parallelism: parameters.get("parallelism")?,
+        parallelism: parameters.number("parallelism")?,
         default_parallelism: options.default_parallelism,
         max_parallelism: options.max_parallelism,
         chaining: ChainingOptions {

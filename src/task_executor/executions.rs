@@ -256,6 +256,11 @@ impl Executions {
         })
     }
 
+    /// The allocation of each execution that runs.
+    pub fn in_use(&self) -> impl Iterator<Item = AllocationId> {
+        self.live().map(|(_, execution)| execution.allocation)
+    }
+
     /// Whether nothing runs, every end is acknowledged, and no output is kept.
     pub fn is_empty(&self) -> bool {
         self.executions.is_empty() && self.outputs.is_empty()

@@ -162,7 +162,7 @@ impl Core {
             total_profile: Some(of.worker.total().into()),
             default_slot_profile: Some((&of.worker.default_slot()).into()),
             number_of_slots: of.worker.slots(),
-            slot_report: Some(self.slots.report()),
+            slot_report: Some(self.slot_report()),
             version: of.version.clone(),
             protocol_version: of.protocol_version,
             cluster_id: of.cluster_id.clone(),

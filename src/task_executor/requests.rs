@@ -4,6 +4,7 @@
 //! Every request passes two gates: the youngest epoch that this process has heard of, and the registration that the
 //! connection rests on. What is asked about a job also names the job's JobMaster.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use tanist_proto::id::{AllocationId, Generation, JobId};
@@ -182,11 +183,28 @@ impl Core {
     ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         self.admit_resource_manager(now, request.sender.as_ref())?;
         self.drain(request.draining, request.releasing);
-        let slot_report = Some(self.slots.report());
+        let slot_report = Some(self.slot_report());
         Ok(pb::HeartbeatFromResourceManagerResponse {
             slot_report,
             kept_outputs: u32::try_from(self.kept_outputs(untaken)).unwrap_or(u32::MAX),
         })
+    }
+
+    /// Every slot with the number of tasks that run in it.
+    pub(super) fn slot_report(&self) -> pb::SlotReport {
+        let mut tasks: BTreeMap<AllocationId, u32> = BTreeMap::new();
+        let in_use = self.jobs.values().flat_map(|job| job.executions.in_use());
+        for allocation in in_use {
+            *tasks.entry(allocation).or_default() += 1;
+        }
+        let mut report = self.slots.report();
+        for slot in &mut report.slots {
+            let allocation = slot.allocation.as_ref();
+            let allocation = allocation.and_then(|it| it.allocation_id.parse().ok());
+            let tasks = allocation.and_then(|allocation| tasks.get(&allocation));
+            slot.tasks = tasks.copied().unwrap_or_default();
+        }
+        report
     }
 
     /// A JobMaster asks for a sign of life. The answer names everything of the job, final states that it has not

@@ -308,6 +308,7 @@ impl SlotTable {
                 slot: number,
                 allocation: holder.map(allocation_message),
                 profile: holder.map(|holder| self.budget.reserved(holder.allocation).into()),
+                tasks: 0,
             }
         };
         numbers.iter().map(status).collect()

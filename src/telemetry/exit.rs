@@ -1,6 +1,7 @@
 //! The codes with which every process of Tanist ends, and its last words.
 //!
-//! A process that a signal killed has no code of ours: shells show 128 plus the signal's number.
+//! A process that a signal killed has no code of ours: shells show 128 plus the signal's number, and a command that ends in order
+//! because of one ends with that.
 
 use std::fmt;
 
@@ -22,14 +23,12 @@ pub enum ExitCode {
     JobCanceled = 5,
     /// No JobManager answered for as long as `client.timeout`; what was asked for may still take effect.
     Unreachable = 6,
-    /// A signal ended the client while it submitted a job or waited for one, or the job was quarantined. What was accepted goes on.
-    Interrupted = 7,
+    /// The job that was waited for was quarantined: it goes on, and may yet finish.
+    Quarantined = 7,
     /// Not started: the configuration is wrong or can't be read.
     Configuration = 10,
     /// Not started: a port can't be bound.
     Port = 11,
-    /// Not started: operators that the process was to bring are missing or don't fit.
-    Operators = 12,
     /// Not started: a local directory can't be used.
     Directory = 13,
     /// Fatal while running: the store's driver is broken for good, the process's own state is corrupt, memory is out, or a
@@ -40,11 +39,15 @@ pub enum ExitCode {
     Refused = 21,
     /// The orderly end took longer than `process.shutdown-timeout`, or was cut short by a second signal.
     ShutdownCutShort = 22,
+    /// SIGINT (^C) ended a command that waited for something, as shells show it of any program. What was accepted goes on.
+    Interrupted = 130,
+    /// The same by SIGTERM.
+    Terminated = 143,
 }
 
 impl ExitCode {
     /// Every code.
-    pub const ALL: [ExitCode; 15] = [
+    pub const ALL: [ExitCode; 16] = [
         ExitCode::Ended,
         ExitCode::Unsuccessful,
         ExitCode::Usage,
@@ -52,14 +55,15 @@ impl ExitCode {
         ExitCode::JobFailed,
         ExitCode::JobCanceled,
         ExitCode::Unreachable,
-        ExitCode::Interrupted,
+        ExitCode::Quarantined,
         ExitCode::Configuration,
         ExitCode::Port,
-        ExitCode::Operators,
         ExitCode::Directory,
         ExitCode::Fatal,
         ExitCode::Refused,
         ExitCode::ShutdownCutShort,
+        ExitCode::Interrupted,
+        ExitCode::Terminated,
     ];
 
     /// The exit status.
@@ -77,14 +81,15 @@ impl ExitCode {
             ExitCode::JobFailed => "job-failed",
             ExitCode::JobCanceled => "job-canceled",
             ExitCode::Unreachable => "unreachable",
-            ExitCode::Interrupted => "interrupted",
+            ExitCode::Quarantined => "quarantined",
             ExitCode::Configuration => "configuration",
             ExitCode::Port => "port",
-            ExitCode::Operators => "operators",
             ExitCode::Directory => "directory",
             ExitCode::Fatal => "fatal",
             ExitCode::Refused => "refused",
             ExitCode::ShutdownCutShort => "shutdown-cut-short",
+            ExitCode::Interrupted => "interrupted",
+            ExitCode::Terminated => "terminated",
         }
     }
 
@@ -92,20 +97,21 @@ impl ExitCode {
     pub fn text(self) -> &'static str {
         match self {
             ExitCode::Ended => "ended as asked",
-            ExitCode::Unsuccessful => "what was asked for did not come about",
+            ExitCode::Unsuccessful => "the request was refused",
             ExitCode::Usage => "the command line is wrong",
             ExitCode::InvalidJob => "the job is wrong: nothing was submitted",
             ExitCode::JobFailed => "the job failed",
             ExitCode::JobCanceled => "the job was canceled",
             ExitCode::Unreachable => "no JobManager answered",
-            ExitCode::Interrupted => "no longer waiting: the job goes on",
+            ExitCode::Quarantined => "no longer waiting: the job is quarantined",
             ExitCode::Configuration => "not started: the configuration is wrong",
             ExitCode::Port => "not started: a port can't be bound",
-            ExitCode::Operators => "not started: operators are missing or don't fit",
             ExitCode::Directory => "not started: a local directory can't be used",
             ExitCode::Fatal => "fatal error while running",
             ExitCode::Refused => "refused for good",
-            ExitCode::ShutdownCutShort => "ended before everything was put in order",
+            ExitCode::ShutdownCutShort => "shut down before cleaning up",
+            ExitCode::Interrupted => "interrupted by SIGINT",
+            ExitCode::Terminated => "interrupted by SIGTERM",
         }
     }
 
@@ -140,14 +146,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_and_names_are_distinct_and_leave_the_signals_alone() {
+    fn codes_and_names_are_distinct_and_those_of_signals_are_as_shells_show_them() {
         let codes: BTreeSet<u8> = ExitCode::ALL.iter().map(|code| code.code()).collect();
         let names: BTreeSet<&str> = ExitCode::ALL.iter().map(|code| code.name()).collect();
         assert_eq!(
             (codes.len(), names.len()),
             (ExitCode::ALL.len(), ExitCode::ALL.len())
         );
-        assert!(codes.iter().all(|code| *code < 126), "{codes:?}");
+        let of_signals = [ExitCode::Interrupted, ExitCode::Terminated].map(ExitCode::code);
+        assert_eq!(
+            of_signals,
+            [128 + 2, 128 + 15],
+            "as shells show SIGINT and SIGTERM"
+        );
+        let others = codes.iter().filter(|code| !of_signals.contains(code));
+        assert!(others.copied().all(|code| code < 126), "{codes:?}");
         assert_eq!(ExitCode::Usage.code(), 2, "clap ends with 2");
     }
 }

@@ -16,9 +16,9 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, reload};
 
 pub use exit::ExitCode;
 pub use memory_limit::memory_limit_bytes;
@@ -38,6 +38,7 @@ const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 const PANIC_TIMEOUT: Duration = Duration::from_millis(200);
 
 static WRITER: OnceLock<LogWriter> = OnceLock::new();
+static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// How log events look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,11 +53,14 @@ pub enum Format {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The filter is none.
-    #[error("{FILTER_VARIABLE} is no log filter: write `info` or `info,tanist::rpc=debug`")]
+    #[error("{FILTER_VARIABLE} is not a log filter: write `info` or `info,tanist::rpc=debug`")]
     Filter(#[source] tracing_subscriber::filter::ParseError),
     /// Only the first set-up of a process counts.
     #[error("the log of this process is already set up")]
     AlreadySet(#[source] tracing_subscriber::util::TryInitError),
+    /// The log goes on at its level.
+    #[error("the level of the log can't be changed")]
+    NotReloaded(#[source] reload::Error),
     /// Nobody would write it.
     #[error("the log has no thread")]
     Thread(#[source] io::Error),
@@ -65,7 +69,7 @@ pub enum Error {
 /// Sends this process's events to standard error: those that `filter` lets through (the value of `TANIST_LOG`), or, without
 /// one, those of at least `level`. Whoever logs does not wait for whoever reads: see [`flush`].
 pub fn init(level: &str, format: Format, filter: Option<&str>) -> Result<(), Error> {
-    let filter = parse_filter(level, filter)?;
+    let (filter, handle) = reload::Layer::new(parse_filter(level, filter)?);
     let registry = tracing_subscriber::registry().with(filter);
     let report: Report = match format {
         Format::Text => |dropped| format!("{dropped} log lines were dropped: nobody read them\n"),
@@ -78,7 +82,7 @@ pub fn init(level: &str, format: Format, filter: Option<&str>) -> Result<(), Err
     let writer = LogWriter::start(io::stderr(), WAITING_BYTES, report).map_err(Error::Thread)?;
     let lines = writer.clone();
     let layer = tracing_subscriber::fmt::layer().with_writer(move || lines.clone());
-    let colours = io::IsTerminal::is_terminal(&io::stderr());
+    let colours = io::IsTerminal::is_terminal(&io::stderr()) && are_colours_wanted();
     match format {
         Format::Text => {
             let layer = layer.with_ansi(colours).fmt_fields(fields::Fields);
@@ -87,10 +91,30 @@ pub fn init(level: &str, format: Format, filter: Option<&str>) -> Result<(), Err
         Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
     }
     .map_err(Error::AlreadySet)?;
+    // The first set-up of a process is the only one.
+    let _ = LEVEL.set(handle);
     if WRITER.set(writer).is_ok() {
         std::panic::set_hook(Box::new(panics::log_panic));
     }
     Ok(())
+}
+
+/// Lets other events through from here on, as [`init`] would with these arguments.
+pub fn set_level(level: &str, filter: Option<&str>) -> Result<(), Error> {
+    let filter = parse_filter(level, filter)?;
+    match LEVEL.get() {
+        Some(handle) => handle.reload(filter).map_err(Error::NotReloaded),
+        None => Ok(()),
+    }
+}
+
+/// Whether nobody has set `NO_COLOR` (https://no-color.org): to anything but the empty text.
+pub fn are_colours_wanted() -> bool {
+    colours_wanted_by(std::env::var_os("NO_COLOR").as_deref())
+}
+
+fn colours_wanted_by(no_color: Option<&std::ffi::OsStr>) -> bool {
+    no_color.is_none_or(std::ffi::OsStr::is_empty)
 }
 
 /// Waits a moment until all that was logged is written, unless nobody reads it. Before the process ends.
@@ -157,6 +181,15 @@ mod tests {
     fn a_filter_that_is_none_is_refused_by_the_variables_name() {
         let error = parse_filter("info", Some("tanist=loud")).expect_err("no such level");
         assert!(error.to_string().contains("TANIST_LOG"), "{error}");
+    }
+
+    #[test]
+    fn no_color_is_heeded_unless_it_is_empty() {
+        let wanted = |value: Option<&str>| colours_wanted_by(value.map(AsRef::as_ref));
+        assert!(wanted(None));
+        assert!(wanted(Some("")));
+        assert!(!wanted(Some("1")));
+        assert!(!wanted(Some("0")));
     }
 
     /// Set in the process that the test starts.

@@ -66,9 +66,9 @@ async fn until_told(demo: &mut Child, part: &str) -> anyhow::Result<String> {
 }
 
 /// What it says about its end, which is not the one that it wanted.
-async fn last_words(mut demo: Child, bound: Duration) -> anyhow::Result<String> {
+async fn last_words(mut demo: Child, code: i32, bound: Duration) -> anyhow::Result<String> {
     let status = tokio::time::timeout(bound, demo.wait()).await??;
-    ensure!(status.code() == Some(1), "{status}");
+    ensure!(status.code() == Some(code), "{status}");
     let mut said = String::new();
     let mut stderr = demo.stderr.take().context("it is a pipe")?;
     stderr.read_to_string(&mut said).await?;
@@ -129,7 +129,7 @@ async fn an_interrupted_demo_of_a_configuration_fails_and_leaves_nothing() -> an
     ensure!(of_the_file.len() == 5, "{of_the_file:?} run with {file}");
     let pid = demo.id().context("it runs")?;
     signal(i32::try_from(pid)?, Signal::INT)?;
-    let said = last_words(demo, DEMO_BOUND).await?;
+    let said = last_words(demo, 130, DEMO_BOUND).await?;
     ensure!(said.contains("interrupted"), "{said:?}");
     let bound = Duration::from_secs(10);
     wait_for("all processes and files to be gone", bound, async || {
@@ -204,7 +204,7 @@ async fn a_taskmanager_that_somebody_else_kills_is_named_at_once() -> anyhow::Re
     for pid in taskmanager(temporary.path(), "tm-1")? {
         signal(pid, Signal::KILL)?;
     }
-    let said = last_words(demo, Duration::from_secs(20)).await?;
+    let said = last_words(demo, 1, Duration::from_secs(20)).await?;
     ensure!(
         said.contains("tm-1") && said.contains("signal: 9"),
         "{said:?}"

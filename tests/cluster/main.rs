@@ -64,6 +64,7 @@ mod described;
 mod drained;
 mod every_step;
 mod forged;
+mod hangup;
 mod jobmanager_cut_off;
 mod jobmanager_frozen;
 mod jobmanager_killed;

@@ -1,5 +1,6 @@
 //! The tasks that cargo does: what is called, with which features, in which order.
 
+use std::env::consts::EXE_SUFFIX;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -92,6 +93,19 @@ pub fn demo(arguments: &[String]) -> anyhow::Result<()> {
     run(command.args(arguments))
 }
 
+/// Builds the program and has Flink's own client talk to a cluster of it.
+pub fn flink() -> anyhow::Result<()> {
+    run(&mut cargo(&[
+        "build",
+        "--package",
+        "tanist",
+        "--bin",
+        "tanist",
+    ]))?;
+    let program = target().join("debug").join(format!("tanist{EXE_SUFFIX}"));
+    run(Command::new("tests/flink/check.sh").arg(program))
+}
+
 /// Builds the released program and what measures it, each for itself: together, the features that only the harness wants
 /// would get into the program.
 pub fn bench(arguments: &[String]) -> anyhow::Result<()> {
@@ -99,12 +113,14 @@ pub fn bench(arguments: &[String]) -> anyhow::Result<()> {
         let build = ["build", "--release", "--package", package, "--bin", program];
         run(&mut cargo(&build))?;
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let built = PathBuf::from(target).join("release");
-    let suffix = std::env::consts::EXE_SUFFIX;
-    let mut command = Command::new(built.join(format!("tanist-bench{suffix}")));
-    let program = built.join(format!("tanist{suffix}"));
+    let built = target().join("release");
+    let mut command = Command::new(built.join(format!("tanist-bench{EXE_SUFFIX}")));
+    let program = built.join(format!("tanist{EXE_SUFFIX}"));
     run(command.arg("--program").arg(program).args(arguments))
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
 fn cargo(arguments: &[&str]) -> Command {

@@ -40,6 +40,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Has Flink's own REST client and CLI talk to a cluster (needs a JDK, pip, and once a download of 330 MB).
+    Flink,
     /// Builds and runs `tanist demo`: a cluster whose leader is killed in the middle of a job.
     Demo {
         /// What `tanist demo` takes.
@@ -77,6 +79,10 @@ fn main() -> anyhow::Result<()> {
                 setup::flink()?;
             }
             cargo::bench(&arguments)
+        }
+        Task::Flink => {
+            setup::protoc()?;
+            cargo::flink()
         }
         Task::Demo { arguments } => {
             setup::protoc()?;

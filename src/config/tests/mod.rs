@@ -9,6 +9,7 @@ mod described;
 mod related;
 mod resources;
 mod secrets;
+mod service_variables;
 
 use super::*;
 

@@ -29,11 +29,11 @@ fn says(change: impl FnOnce(&mut v1::JobGraph), expected: &str) {
 
 #[test]
 fn a_foreign_graph_is_refused_with_the_reason() {
-    says(|graph| graph.job_id = "1".into(), "\"1\" is no job id");
+    says(|graph| graph.job_id = "1".into(), "\"1\" is not a job id");
     says(|graph| graph.vertices.clear(), "it has no vertices");
     says(
         |graph| graph.vertices[0].id = "x".into(),
-        "\"x\" is no vertex id",
+        "\"x\" is not a vertex id",
     );
     says(
         |graph| graph.vertices[1].id = graph.vertices[0].id.clone(),

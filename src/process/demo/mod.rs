@@ -24,6 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::children::Playground;
 pub use self::settings::Inherited;
 use self::story::Story;
+use crate::telemetry::ExitCode;
 
 /// How often the leader is asked about a job.
 const ASK_INTERVAL: Duration = Duration::from_millis(10);
@@ -83,7 +84,7 @@ pub enum DemoError {
     WrongResult(String),
     /// A signal.
     #[error("interrupted")]
-    Interrupted,
+    Interrupted(ExitCode),
 }
 
 impl DemoError {
@@ -102,9 +103,10 @@ pub async fn run(program: PathBuf, options: DemoOptions) -> Result<(), DemoError
     let mut playground = Playground::create(program, options.inherited.clone(), options.keep)?;
     let played = tokio::select! {
         played = Story::play(&mut playground, &options) => played,
-        _ = interrupt.recv() => Err(DemoError::Interrupted),
-        _ = terminate.recv() => Err(DemoError::Interrupted),
-        _ = hangup.recv() => Err(DemoError::Interrupted),
+        _ = interrupt.recv() => Err(DemoError::Interrupted(ExitCode::Interrupted)),
+        _ = terminate.recv() => Err(DemoError::Interrupted(ExitCode::Terminated)),
+        // Its terminal is gone, and nobody would stop it.
+        _ = hangup.recv() => Err(DemoError::Interrupted(ExitCode::Terminated)),
     };
     let directory = playground.directory().display().to_string();
     let stopped = playground.stop().await;

@@ -13,6 +13,7 @@ mod job_records;
 mod large_graphs;
 mod leaderless;
 mod lifecycle;
+mod overview;
 mod partitions;
 mod random;
 mod registrations;

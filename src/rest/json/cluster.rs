@@ -11,15 +11,15 @@ use super::{REVISION, VERSION};
 pub struct Overview {
     /// Registered TaskManagers.
     pub taskmanagers: u32,
-    /// None is ever blocked.
+    /// Those of them that are drained.
     pub taskmanagers_blocked: u32,
     /// Those that a driver starts and that have not registered.
     pub taskmanagers_pending: usize,
     /// Their slots.
     pub slots_total: u32,
-    /// Those that no job has.
+    /// Those that no job has, of TaskManagers that are not drained.
     pub slots_available: u32,
-    /// None is ever blocked.
+    /// Those that no job has, of TaskManagers that are.
     pub slots_free_and_blocked: u32,
     /// Jobs that have not ended.
     pub jobs_running: u32,
@@ -40,11 +40,11 @@ impl Overview {
     pub fn new(overview: &ClusterOverview) -> Overview {
         Overview {
             taskmanagers: overview.task_managers,
-            taskmanagers_blocked: 0,
+            taskmanagers_blocked: overview.task_managers_blocked,
             taskmanagers_pending: overview.workers.as_ref().map_or(0, |it| it.pending.len()),
             slots_total: overview.slots_total,
             slots_available: overview.slots_available,
-            slots_free_and_blocked: 0,
+            slots_free_and_blocked: overview.slots_free_and_blocked,
             jobs_running: overview.jobs_running,
             jobs_finished: overview.jobs_finished,
             jobs_cancelled: overview.jobs_cancelled,

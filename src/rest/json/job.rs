@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
-use tanist_proto::v1::{ExecutionState, JobDetails, JobStatus, StatusTimestamp};
+use tanist_proto::v1::{ExecutionState, HindranceKind, JobDetails, JobStatus, StatusTimestamp};
 
 use super::hindrance::{HindranceBody, QuarantineBody};
 use super::plan::Plan;
@@ -19,6 +19,32 @@ pub fn status_of(job: &JobDetails) -> JobStatus {
         job.status()
     } else {
         JobStatus::Suspended
+    }
+}
+
+/// What people call the state of a job that gets no slots: Flink has no status for it.
+const WAITING: &str = "WAITING";
+
+/// The state to show to people: WAITING while a job runs nothing because it has no slots, else its status.
+fn shown_state(job: &JobDetails) -> &'static str {
+    let lacks_slots = job
+        .hindrances
+        .iter()
+        .any(|it| it.kind() == HindranceKind::NoSlots);
+    let is_idle = |state| {
+        matches!(
+            state,
+            ExecutionState::Created | ExecutionState::Scheduled | ExecutionState::Finished
+        )
+    };
+    let status = status_of(job);
+    match status {
+        JobStatus::Created | JobStatus::Running | JobStatus::Restarting
+            if lacks_slots && execution_states(job).all(is_idle) =>
+        {
+            WAITING
+        }
+        _ => job_status(status),
     }
 }
 
@@ -98,6 +124,8 @@ pub struct JobOverview {
     pub duration: i64,
     /// Its status.
     pub state: &'static str,
+    /// The same for people: WAITING while it runs nothing because it has no slots.
+    pub shown_state: &'static str,
     /// When the status last changed.
     pub last_modification: i64,
     /// What its tasks do.
@@ -129,6 +157,7 @@ impl JobOverview {
             end_time: time(job.ended_at_ms),
             duration: duration(job.started_at_ms, job.ended_at_ms, now),
             state: job_status(status_of(job)),
+            shown_state: shown_state(job),
             last_modification: last_change.map_or(-1, time),
             tasks: LowerCaseCounts(execution_states(job).collect()),
             pending_operators: 0,
@@ -161,6 +190,9 @@ pub struct JobBody {
     pub is_stoppable: bool,
     /// Its status.
     pub state: &'static str,
+    /// The same for people: WAITING while it runs nothing because it has no slots.
+    #[serde(rename = "shown-state")]
+    pub shown_state: &'static str,
     /// All jobs stream.
     #[serde(rename = "job-type")]
     pub job_type: &'static str,
@@ -220,6 +252,7 @@ impl JobBody {
             name: job.name.clone(),
             is_stoppable: is_stoppable(status_of(job)),
             state: job_status(status_of(job)),
+            shown_state: shown_state(job),
             job_type: JOB_TYPE,
             start_time: time(job.started_at_ms),
             end_time: time(job.ended_at_ms),
@@ -229,7 +262,7 @@ impl JobBody {
             timestamps: Timestamps(job.timestamps.clone()),
             vertices: vertices
                 .clone()
-                .map(|vertex| VertexSummary::new(vertex, now))
+                .map(|vertex| VertexSummary::new(&job.job_id, vertex, now))
                 .collect(),
             status_counts: vertices.map(vertex_state).collect(),
             plan: Plan::new(job),

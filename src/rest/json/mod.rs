@@ -3,15 +3,20 @@
 //! Flink writes -1 for a time that has not come and for the duration of what has not begun; times are milliseconds since 1970. Where
 //! Flink shows a number that does not exist here (JVM memory, JMX), it is 0 or -1, so that its users need not tell us apart.
 
+mod aggregated;
 pub mod cluster;
+mod durations;
 pub mod events;
 pub mod exceptions;
+pub mod failure_cause;
 pub mod ha;
 pub mod hindrance;
 pub mod history;
 pub mod job;
+pub mod metric;
 pub mod plan;
 pub mod result;
+pub mod savepoint;
 pub mod states;
 pub mod store;
 pub mod task_managers;
@@ -73,7 +78,7 @@ pub struct Uploaded {
 /// The answer to a request to stop a job, with Flink's name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StopTriggered {
-    /// The job's id: there is no savepoint to ask about.
+    /// Under which `/jobs/:id/savepoints/:trigger` tells how the stop stands.
     #[serde(rename = "request-id")]
     pub request_id: String,
 }

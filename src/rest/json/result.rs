@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tanist_proto::v1::{JobDetails, JobStatus};
 
+use super::failure_cause::FailureCause;
 use super::job::status_of;
 
 /// `/jobs/:id/execution-result`.
@@ -42,16 +43,6 @@ pub struct JobExecutionResult {
     pub failure_cause: Option<FailureCause>,
 }
 
-/// Why a job failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct FailureCause {
-    /// What kind of failure.
-    pub class: &'static str,
-    /// All that is known.
-    pub stack_trace: String,
-}
-
 impl ExecutionResult {
     /// The result of a job, if it has ended.
     pub fn new(job: &JobDetails) -> ExecutionResult {
@@ -82,10 +73,8 @@ impl ExecutionResult {
             application_status,
             accumulator_results: BTreeMap::new(),
             net_runtime: job.ended_at_ms.saturating_sub(job.started_at_ms),
-            failure_cause: cause.map(|failure| FailureCause {
-                class: "tanist.JobFailed",
-                stack_trace: failure.cause.clone(),
-            }),
+            failure_cause: cause
+                .map(|failure| FailureCause::new("tanist.JobFailed", &failure.cause)),
         };
         ExecutionResult {
             status: QueueStatus { id: "COMPLETED" },

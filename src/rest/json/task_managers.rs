@@ -89,6 +89,8 @@ pub struct TaskManager {
     pub slots_number: u32,
     /// Those that no job has.
     pub free_slots: u32,
+    /// Tasks that run there, as of its last heartbeat.
+    pub assigned_tasks: u32,
     /// All that it offers.
     pub total_resource: Resource,
     /// What no job has.
@@ -242,6 +244,7 @@ impl TaskManager {
             time_since_last_heartbeat: info.last_heartbeat_ms,
             slots_number: info.slots_number,
             free_slots: info.free_slots,
+            assigned_tasks: info.allocated_slots.iter().map(|slot| slot.tasks).sum(),
             total_resource: Resource::new(profile),
             free_resource: Resource::new(info.free_profile.as_ref()),
             hardware: Hardware {
@@ -262,6 +265,87 @@ impl TaskManager {
             },
             blocked: info.draining,
             drain: info.drain.as_ref().map(Drain::new),
+        }
+    }
+}
+
+/// `/taskmanagers/:id`: the same, with its slots.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskManagerDetails {
+    #[serde(flatten)]
+    task_manager: TaskManager,
+    /// The slots that jobs have.
+    pub allocated_slots: Vec<AllocatedSlot>,
+    /// What Flink tells of the JVM.
+    pub metrics: TaskManagerMetrics,
+}
+
+/// A slot that a job has.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedSlot {
+    /// Whose.
+    pub job_id: String,
+    /// What it has.
+    pub resource: Resource,
+    /// Tasks that run in it, as of the last heartbeat.
+    pub assigned_tasks: u32,
+}
+
+/// What Flink tells of the JVM that a TaskManager is. There is none: 0, but for the memory of the exchange.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(
+    missing_docs,
+    reason = "the names are Flink's, and say all there is to say"
+)]
+pub struct TaskManagerMetrics {
+    pub heap_used: u64,
+    pub heap_committed: u64,
+    pub heap_max: u64,
+    pub non_heap_used: u64,
+    pub non_heap_committed: u64,
+    pub non_heap_max: u64,
+    pub direct_count: u64,
+    pub direct_used: u64,
+    pub direct_max: u64,
+    pub mapped_count: u64,
+    pub mapped_used: u64,
+    pub mapped_max: u64,
+    pub netty_shuffle_memory_segments_available: u64,
+    pub netty_shuffle_memory_segments_used: u64,
+    pub netty_shuffle_memory_segments_total: u64,
+    pub netty_shuffle_memory_available: u64,
+    pub netty_shuffle_memory_used: u64,
+    pub netty_shuffle_memory_total: u64,
+    pub garbage_collectors: [u64; 0],
+}
+
+impl TaskManagerDetails {
+    /// A registered TaskManager.
+    pub fn new(info: &TaskManagerInfo) -> TaskManagerDetails {
+        let network = |profile: Option<&ResourceProfile>| {
+            profile.map_or(0, |profile| profile.network_memory_bytes)
+        };
+        let (total, free) = (
+            network(info.total_profile.as_ref()),
+            network(info.free_profile.as_ref()),
+        );
+        let slots = info.allocated_slots.iter().map(|slot| AllocatedSlot {
+            job_id: slot.job_id.clone(),
+            resource: Resource::new(slot.profile.as_ref()),
+            assigned_tasks: slot.tasks,
+        });
+        TaskManagerDetails {
+            task_manager: TaskManager::new(info),
+            allocated_slots: slots.collect(),
+            metrics: TaskManagerMetrics {
+                netty_shuffle_memory_available: free,
+                netty_shuffle_memory_used: total.saturating_sub(free),
+                netty_shuffle_memory_total: total,
+                ..TaskManagerMetrics::default()
+            },
         }
     }
 }

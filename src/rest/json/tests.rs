@@ -6,10 +6,14 @@ use serde_json::{Value, json};
 use tanist_proto::v1 as pb;
 
 use super::cluster::{Overview, UiConfig};
+use super::failure_cause::FailureCause;
 use super::job::{JobBody, JobIdAndStatus, JobOverview, JobStatusBody};
 use super::result::ExecutionResult;
-use super::task_managers::TaskManagers;
+use super::task_managers::{TaskManagerDetails, TaskManagers};
 use super::vertex::VertexBody;
+
+/// Of the group `default` in the job of these tests: the first half of the SHA-256 of job id, a zero byte and name.
+const SHARING_GROUP: &str = "e47f0c355e6742af7d2f538e9ffe71fd";
 
 fn subtask(index: u32, state: pb::ExecutionState) -> pb::SubtaskDetails {
     pb::SubtaskDetails {
@@ -134,7 +138,7 @@ fn a_job_has_flinks_fields() {
         json!([{"num": 0, "id": "b", "ship_strategy": "HASH", "exchange": "pipelined_bounded"}]);
     let vertex = |id: &str, name: &str, tasks: Value, metrics: Value| {
         json!({
-            "id": id, "slotSharingGroupId": "default", "name": name, "maxParallelism": 128,
+            "id": id, "slotSharingGroupId": SHARING_GROUP, "slot-sharing-group": "default", "name": name, "maxParallelism": 128,
             "parallelism": 2, "status": "RUNNING", "start-time": 1500, "end-time": -1,
             "duration": 500, "tasks": tasks, "metrics": metrics
         })
@@ -144,6 +148,7 @@ fn a_job_has_flinks_fields() {
         "name": "count",
         "isStoppable": true,
         "state": "RUNNING",
+        "shown-state": "RUNNING",
         "job-type": "STREAMING",
         "start-time": 1000,
         "end-time": -1,
@@ -181,7 +186,7 @@ fn the_lists_of_jobs_have_flinks_fields() {
     );
     let expected = json!({
             "jid": "a".repeat(32), "name": "count", "start-time": 1000, "end-time": -1,
-            "duration": 1000, "state": "RUNNING", "last-modification": 1200,
+            "duration": 1000, "state": "RUNNING", "shown-state": "RUNNING", "last-modification": 1200,
             "tasks": {
                 "total": 4, "created": 1, "scheduled": 0, "deploying": 0, "running": 3,
                 "finished": 0, "canceling": 0, "canceled": 0, "failed": 0, "reconciling": 0,
@@ -198,22 +203,50 @@ fn a_vertex_lists_every_subtask_with_its_place_and_attempt() {
         "CREATED": 0, "SCHEDULED": 0, "DEPLOYING": 0, "INITIALIZING": 0, "RUNNING": 0, "FINISHED": 0,
         "CANCELING": 0, "CANCELED": 0, "FAILED": 0, "RECONCILING": 0
     });
+    let mut unmeasured = never.clone();
+    for duration in unmeasured.as_object_mut().expect("an object").values_mut() {
+        *duration = json!(-1);
+    }
+    let statistics = |both: [i64; 2]| {
+        let [min, max] = both;
+        json!({
+            "min": min, "max": max, "avg": (min + max) / 2, "sum": min + max, "median": (min + max) / 2,
+            "p25": min, "p75": max, "p95": max
+        })
+    };
+    let never_in = statistics([-1, -1]);
     let expected = json!({
         "id": "c", "name": "sums", "parallelism": 2, "maxParallelism": 128, "now": 2000,
         "subtasks": [
             {
                 "subtask": 0, "status": "RUNNING", "attempt": 2, "host": "worker:5001",
-                "endpoint": "worker:5001", "start-time": 1500, "end-time": -1, "duration": 500,
-                "metrics": metrics(1, true), "taskmanager-id": "tm-1", "timestamps": never, "status-duration": {},
-                "other-concurrent-attempts": []
+                "endpoint": "worker:5001", "start-time": 1500, "start_time": 1500, "end-time": -1, "duration": 500,
+                "metrics": metrics(1, true), "taskmanager-id": "tm-1", "timestamps": never,
+                "status-duration": unmeasured, "other-concurrent-attempts": []
             },
             {
                 "subtask": 1, "status": "CREATED", "attempt": 0, "host": "(unassigned)",
-                "endpoint": "(unassigned)", "start-time": -1, "end-time": -1, "duration": -1,
+                "endpoint": "(unassigned)", "start-time": -1, "start_time": -1, "end-time": -1, "duration": -1,
                 "metrics": metrics(0, false), "taskmanager-id": "(unassigned)",
-                "timestamps": never, "status-duration": {}, "other-concurrent-attempts": []
+                "timestamps": never, "status-duration": unmeasured, "other-concurrent-attempts": []
             }
-        ]
+        ],
+        "aggregated": {
+            "metrics": {
+                "read-bytes": statistics([0, 100]), "write-bytes": statistics([0, 50]),
+                "read-records": statistics([0, 10]),
+                "write-records": {
+                    "min": 0, "max": 5, "avg": 2, "sum": 5, "median": 2, "p25": 0, "p75": 5, "p95": 5
+                },
+                "accumulated-backpressured-time": statistics([0, 0]),
+                "accumulated-idle-time": statistics([0, 0]),
+                "accumulated-busy-time": statistics([0, 0])
+            },
+            "status-duration": {
+                "CREATED": never_in, "SCHEDULED": never_in, "DEPLOYING": never_in,
+                "INITIALIZING": never_in, "RUNNING": never_in
+            }
+        }
     });
     assert_eq!(
         to_json(VertexBody::new(&job().vertices[1], 2_000)),
@@ -245,11 +278,43 @@ fn a_result_is_there_once_the_job_has_ended() {
     assert_eq!(to_json(finished), result("SUCCEEDED"));
     let mut failed = result("FAILED");
     failed["job-execution-result"]["failure-cause"] =
-        json!({"class": "tanist.JobFailed", "stack-trace": "second\nin detail"});
+        to_json(FailureCause::new("tanist.JobFailed", "second\nin detail"));
     assert_eq!(
         to_json(ExecutionResult::new(&ended(pb::JobStatus::Failed))),
         failed
     );
+}
+
+#[test]
+fn a_job_without_slots_is_shown_as_waiting_and_keeps_flinks_status() {
+    let lacking = |states: [pb::ExecutionState; 2]| {
+        let mut job = pb::JobDetails {
+            hindrances: vec![pb::Hindrance {
+                kind: pb::HindranceKind::NoSlots.into(),
+                ..pb::Hindrance::default()
+            }],
+            ..job()
+        };
+        job.vertices.truncate(1);
+        for (subtask, state) in job.vertices[0].subtasks.iter_mut().zip(states) {
+            subtask.set_state(state);
+        }
+        [
+            to_json(JobBody::new(&job, 2_000)),
+            to_json(JobOverview::new(&job, 2_000)),
+        ]
+    };
+    use pb::ExecutionState::{Created, Finished, Running, Scheduled};
+    for (states, shown) in [
+        ([Created, Scheduled], "WAITING"),
+        ([Finished, Created], "WAITING"),
+        ([Running, Created], "RUNNING"),
+    ] {
+        for body in lacking(states) {
+            assert_eq!(body["state"], "RUNNING");
+            assert_eq!(body["shown-state"], shown, "{states:?}");
+        }
+    }
 }
 
 #[test]
@@ -324,6 +389,17 @@ fn a_task_manager_has_flinks_fields() {
             framework_bytes: 1 << 27,
             overhead_bytes: 1 << 28,
         }),
+        allocated_slots: vec![pb::AllocatedSlot {
+            job_id: "a".repeat(32),
+            profile: Some(pb::ResourceProfile {
+                cpu_cores: 1.0,
+                memory_bytes: 256 << 20,
+                network_memory_bytes: 16 << 20,
+                managed_memory_bytes: 32 << 20,
+                ..pb::ResourceProfile::default()
+            }),
+            tasks: 3,
+        }],
     };
     let resource = |cores: f64, memory: u64| {
         json!({
@@ -333,7 +409,7 @@ fn a_task_manager_has_flinks_fields() {
     };
     let expected = json!({"taskmanagers": [{
         "id": "tm-1", "path": "worker:5000", "dataPort": 5001, "jmxPort": -1,
-        "timeSinceLastHeartbeat": 1900, "slotsNumber": 4, "freeSlots": 1,
+        "timeSinceLastHeartbeat": 1900, "slotsNumber": 4, "freeSlots": 1, "assignedTasks": 3,
         "totalResource": resource(4.0, 1024), "freeResource": resource(1.0, 256),
         "hardware": {
             "cpuCores": 8, "physicalMemory": 1u64 << 34, "freeMemory": 0, "managedMemory": 1 << 27
@@ -345,6 +421,17 @@ fn a_task_manager_has_flinks_fields() {
         },
         "blocked": false
     }]});
+    let details = to_json(TaskManagerDetails::new(&info));
+    for (name, value) in expected["taskmanagers"][0].as_object().expect("an object") {
+        assert_eq!(details[name], *value, "{name}");
+    }
+    assert_eq!(
+        details["allocatedSlots"],
+        json!([{"jobId": "a".repeat(32), "resource": resource(1.0, 256), "assignedTasks": 3}])
+    );
+    let metrics = &details["metrics"];
+    assert_eq!(metrics["nettyShuffleMemoryTotal"], 64 << 20);
+    assert_eq!(metrics["nettyShuffleMemoryUsed"], 48 << 20);
     let list = pb::ListTaskManagersResponse {
         task_managers: vec![info],
         ..pb::ListTaskManagersResponse::default()
@@ -381,11 +468,13 @@ fn the_cluster_has_flinks_fields() {
         jobs_finished: 4,
         jobs_cancelled: 5,
         jobs_failed: 6,
+        task_managers_blocked: 1,
+        slots_free_and_blocked: 2,
         ..pb::ClusterOverview::default()
     };
     let expected = json!({
-        "taskmanagers": 2, "taskmanagers-blocked": 0, "taskmanagers-pending": 0, "slots-total": 8, "slots-available": 3,
-        "slots-free-and-blocked": 0, "jobs-running": 1, "jobs-finished": 4, "jobs-cancelled": 5,
+        "taskmanagers": 2, "taskmanagers-blocked": 1, "taskmanagers-pending": 0, "slots-total": 8, "slots-available": 3,
+        "slots-free-and-blocked": 2, "jobs-running": 1, "jobs-finished": 4, "jobs-cancelled": 5,
         "jobs-failed": 6, "flink-version": env!("CARGO_PKG_VERSION"),
         "flink-commit": env!("TANIST_BUILD_REVISION")
     });

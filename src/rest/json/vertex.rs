@@ -3,18 +3,24 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 use tanist_proto::v1::{ExecutionState, SubtaskDetails, TaskMetrics, VertexDetails};
 
-use super::states::{Counts, EXECUTION_STATES, execution_state, vertex_state};
-use super::{Nothing, duration, time};
+use super::aggregated::Aggregated;
+use super::durations::{status_durations, timestamps};
+use super::states::{Counts, execution_state, vertex_state};
+use super::{duration, time};
 
 /// A vertex in `/jobs/:id`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VertexSummary {
     /// Its id.
     pub id: String,
-    /// The slots that its subtasks share with others.
+    /// The group whose subtasks share slots, as Flink names it: 32 hexadecimal digits, always the same for one name in one job.
     #[serde(rename = "slotSharingGroupId")]
+    pub slot_sharing_group_id: String,
+    /// The group's name.
+    #[serde(rename = "slot-sharing-group")]
     pub slot_sharing_group: String,
     /// Its name.
     pub name: String,
@@ -40,8 +46,8 @@ pub struct VertexSummary {
 }
 
 impl VertexSummary {
-    /// A vertex at `now`.
-    pub fn new(vertex: &VertexDetails, now: u64) -> VertexSummary {
+    /// A vertex of a job at `now`.
+    pub fn new(job_id: &str, vertex: &VertexDetails, now: u64) -> VertexSummary {
         let subtasks = || vertex.subtasks.iter();
         let started = subtasks().map(|subtask| subtask.started_at_ms);
         let start = started.filter(|at| *at > 0).min().unwrap_or(0);
@@ -50,6 +56,7 @@ impl VertexSummary {
         let end = last_end.filter(|_| all_ended).unwrap_or(0);
         VertexSummary {
             id: vertex.id.clone(),
+            slot_sharing_group_id: slot_sharing_group_id(job_id, &vertex.slot_sharing_group),
             slot_sharing_group: vertex.slot_sharing_group.clone(),
             name: vertex.name.clone(),
             max_parallelism: vertex.max_parallelism,
@@ -62,6 +69,16 @@ impl VertexSummary {
             metrics: IoMetrics::sum(subtasks()),
         }
     }
+}
+
+fn slot_sharing_group_id(job_id: &str, name: &str) -> String {
+    let digest = Sha256::new()
+        .chain_update(job_id)
+        .chain_update([0])
+        .chain_update(name)
+        .finalize();
+    let hex = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+    hex.collect()
 }
 
 /// What tasks read and wrote.
@@ -145,33 +162,37 @@ pub struct VertexBody {
     pub now: u64,
     /// Its subtasks.
     pub subtasks: Vec<SubtaskBody>,
+    /// Statistics over them.
+    pub aggregated: Aggregated,
 }
 
 impl VertexBody {
     /// A vertex at `now`.
     pub fn new(vertex: &VertexDetails, now: u64) -> VertexBody {
         let subtasks = vertex.subtasks.iter();
+        let subtasks: Vec<SubtaskBody> = subtasks
+            .map(|subtask| SubtaskBody::new(subtask, now))
+            .collect();
         VertexBody {
             id: vertex.id.clone(),
             name: vertex.name.clone(),
             parallelism: vertex.parallelism,
             max_parallelism: vertex.max_parallelism,
             now,
-            subtasks: subtasks
-                .map(|subtask| SubtaskBody::new(subtask, now))
-                .collect(),
+            aggregated: Aggregated::over(&subtasks),
+            subtasks,
         }
     }
 }
 
-/// When a subtask's present attempt entered each state.
-fn timestamps(subtask: &SubtaskDetails) -> BTreeMap<&'static str, u64> {
-    let none = EXECUTION_STATES.into_iter();
-    let mut all: BTreeMap<&str, u64> = none.map(|state| (execution_state(state), 0)).collect();
-    for entered in &subtask.timestamps {
-        all.insert(execution_state(entered.state()), entered.at_ms);
-    }
-    all
+/// A place, or Flink's word for none.
+fn placed(text: &str) -> String {
+    let text = if text.is_empty() {
+        "(unassigned)"
+    } else {
+        text
+    };
+    text.to_owned()
 }
 
 /// `/jobs/:id/vertices/:vid/subtasktimes`.
@@ -192,8 +213,10 @@ pub struct SubtaskTimesBody {
 pub struct SubtaskTimes {
     /// Its index.
     pub subtask: u32,
-    /// Where it runs.
+    /// Where it runs; `(unassigned)` while it is not placed.
     pub host: String,
+    /// The same by the name that Flink has for it since 2.0.
+    pub endpoint: String,
     /// How long it took so far.
     pub duration: i64,
     /// When its present attempt entered each state.
@@ -205,7 +228,8 @@ impl SubtaskTimesBody {
     pub fn new(vertex: &VertexDetails, now: u64) -> SubtaskTimesBody {
         let subtasks = vertex.subtasks.iter().map(|subtask| SubtaskTimes {
             subtask: subtask.subtask,
-            host: subtask.host.clone(),
+            host: placed(&subtask.host),
+            endpoint: placed(&subtask.host),
             duration: duration(subtask.started_at_ms, subtask.ended_at_ms, now),
             timestamps: timestamps(subtask),
         });
@@ -234,6 +258,9 @@ pub struct SubtaskBody {
     pub endpoint: String,
     /// When it started.
     pub start_time: i64,
+    /// The same by the name that Flink had for it once, and still writes.
+    #[serde(rename = "start_time")]
+    pub start_time_compatible: i64,
     /// When it ended.
     pub end_time: i64,
     /// How long it took so far.
@@ -244,20 +271,14 @@ pub struct SubtaskBody {
     pub taskmanager_id: String,
     /// When the present attempt entered each state, 0 where it did not or nobody knows when.
     pub timestamps: BTreeMap<&'static str, u64>,
-    /// Not measured.
-    pub status_duration: Nothing,
+    /// How long the present attempt was in each state, in milliseconds; -1 where it was not or nobody knows.
+    pub status_duration: BTreeMap<&'static str, i64>,
     /// A subtask runs once at a time.
     pub other_concurrent_attempts: Vec<u64>,
 }
 
 impl SubtaskBody {
     fn new(subtask: &SubtaskDetails, now: u64) -> SubtaskBody {
-        let placed = |text: &String| {
-            let unassigned = || "(unassigned)".to_owned();
-            Some(text.clone())
-                .filter(|text| !text.is_empty())
-                .unwrap_or_else(unassigned)
-        };
         let state: ExecutionState = subtask.state();
         let (start, end) = (subtask.started_at_ms, subtask.ended_at_ms);
         SubtaskBody {
@@ -267,12 +288,13 @@ impl SubtaskBody {
             host: placed(&subtask.host),
             endpoint: placed(&subtask.host),
             start_time: time(start),
+            start_time_compatible: time(start),
             end_time: time(end),
             duration: duration(start, end, now),
             metrics: IoMetrics::sum(std::iter::once(subtask)),
             taskmanager_id: placed(&subtask.resource_id),
             timestamps: timestamps(subtask),
-            status_duration: Nothing {},
+            status_duration: status_durations(subtask, now),
             other_concurrent_attempts: Vec::new(),
         }
     }

@@ -1,7 +1,9 @@
 //! The server on a real socket, over a Dispatcher that follows a script.
 
+mod flink_types;
 mod ha;
 mod kept_connection;
+mod savepoints;
 mod scripted;
 mod serving;
 mod submitting;

@@ -183,9 +183,18 @@ async fn stopping_is_asked_for_in_both_of_flinks_ways() {
     }
     let stopped = leader.stopped.lock().expect("no panic").len();
     assert_eq!(stopped, 4);
-    for body in ["no", r#"{"drain": false}"#, r#"{"targetDirectory": "/s"}"#] {
+    let refused = [
+        ("no", "not valid JSON: line 1, column 2"),
+        (r#"{"drain": "no"}"#, "another shape: line 1"),
+        (r#"{"drain": false}"#, "stop with drain"),
+        (r#"{"targetDirectory": "/s"}"#, "no savepoints"),
+        (r#"{"triggerId": "7"}"#, "not a trigger id"),
+    ];
+    for (body, text) in refused {
         let answer = served.ask(Method::POST, &path, &[], body).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
+        let error = answer.body["errors"][0].as_str().expect("a text");
+        assert!(error.contains(text), "{body}: {error}");
     }
 }
 
@@ -197,12 +206,12 @@ async fn what_is_wrong_with_a_request_is_said_in_flinks_error_body() {
     let cases = [
         ("/v1/nothing".to_owned(), 404, "there is no path"),
         ("/nothing".to_owned(), 404, "there is no path"),
-        ("/v1/jobs/xyz".to_owned(), 400, "is no job id"),
+        ("/v1/jobs/xyz".to_owned(), 400, "is not a job id"),
         (format!("/v1/jobs/{unknown}"), 404, "is not known"),
         (
             format!("/v1/jobs/{id}/vertices/xyz"),
             400,
-            "is no vertex id",
+            "is not a vertex id",
         ),
         (
             format!("/v1/jobs/{id}/vertices/{unknown}"),
@@ -212,7 +221,7 @@ async fn what_is_wrong_with_a_request_is_said_in_flinks_error_body() {
         (
             format!("/v1/jobs/{id}/exceptions?maxExceptions=many"),
             400,
-            "maxExceptions=many",
+            "maxExceptions must be a whole number, not \"many\"",
         ),
         ("/v1/taskmanagers/tm-1".to_owned(), 404, "no TaskManager"),
     ];

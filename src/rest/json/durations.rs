@@ -1,0 +1,91 @@
+//! When a subtask's present attempt entered each state, and how long it was in it.
+
+use std::collections::BTreeMap;
+
+use tanist_proto::v1::{ExecutionState, SubtaskDetails};
+
+use super::states::{EXECUTION_STATES, execution_state};
+
+/// The order in which an attempt may go through the states.
+fn rank(state: ExecutionState) -> u8 {
+    match state {
+        ExecutionState::Created => 0,
+        ExecutionState::Scheduled => 1,
+        ExecutionState::Deploying => 2,
+        ExecutionState::Reconciling => 3,
+        ExecutionState::Initializing => 4,
+        ExecutionState::Running => 5,
+        ExecutionState::Canceling => 6,
+        ExecutionState::Finished | ExecutionState::Canceled | ExecutionState::Failed => 7,
+    }
+}
+
+/// When the attempt entered each state; 0 where it did not, or nobody knows when.
+pub(super) fn timestamps(subtask: &SubtaskDetails) -> BTreeMap<&'static str, u64> {
+    let none = EXECUTION_STATES.into_iter();
+    let mut all: BTreeMap<&str, u64> = none.map(|state| (execution_state(state), 0)).collect();
+    for entered in &subtask.timestamps {
+        all.insert(execution_state(entered.state()), entered.at_ms);
+    }
+    all
+}
+
+/// How long the attempt was in each state, up to `now` in the present one, in milliseconds; -1 where it was not, where that is not
+/// known, and for the state in which it ended.
+pub(super) fn status_durations(subtask: &SubtaskDetails, now: u64) -> BTreeMap<&'static str, i64> {
+    let none = EXECUTION_STATES.into_iter();
+    let mut all: BTreeMap<&str, i64> = none.map(|state| (execution_state(state), -1)).collect();
+    let entered = subtask.timestamps.iter();
+    let mut entered: Vec<(u64, ExecutionState)> =
+        entered.map(|entry| (entry.at_ms, entry.state())).collect();
+    entered.sort_by_key(|&(at_ms, state)| (at_ms, rank(state)));
+    for (nth, &(at_ms, state)) in entered.iter().enumerate() {
+        let left_at_ms = match entered.get(nth + 1) {
+            Some(&(next_ms, _)) => next_ms,
+            None if state == subtask.state() && rank(state) < 7 => now,
+            None => continue,
+        };
+        let duration = i64::try_from(left_at_ms.saturating_sub(at_ms)).unwrap_or(i64::MAX);
+        all.insert(execution_state(state), duration);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use tanist_proto::v1::ExecutionTimestamp;
+
+    use super::*;
+    use ExecutionState as S;
+
+    fn subtask(state: S, entered: &[(S, u64)]) -> SubtaskDetails {
+        let entry = |&(state, at_ms): &(S, u64)| ExecutionTimestamp {
+            state: S::into(state),
+            at_ms,
+        };
+        SubtaskDetails {
+            state: state.into(),
+            timestamps: entered.iter().map(entry).collect(),
+            ..SubtaskDetails::default()
+        }
+    }
+
+    #[test]
+    fn a_state_lasts_until_the_next_one_and_the_present_one_until_now() {
+        let entered = [(S::Running, 130), (S::Created, 100), (S::Deploying, 100)];
+        let running = status_durations(&subtask(S::Running, &entered), 180);
+        let of = |name: &str| running[name];
+        assert_eq!(running.len(), EXECUTION_STATES.len());
+        assert_eq!((of("CREATED"), of("DEPLOYING"), of("RUNNING")), (0, 30, 50));
+        assert_eq!((of("SCHEDULED"), of("FINISHED")), (-1, -1));
+    }
+
+    #[test]
+    fn what_ended_lasts_no_longer_and_an_unknown_end_is_no_duration() {
+        let entered = [(S::Running, 100), (S::Finished, 150)];
+        let finished = status_durations(&subtask(S::Finished, &entered), 900);
+        assert_eq!((finished["RUNNING"], finished["FINISHED"]), (50, -1));
+        let unknown = status_durations(&subtask(S::Finished, &entered[..1]), 900);
+        assert_eq!(unknown["RUNNING"], -1);
+    }
+}

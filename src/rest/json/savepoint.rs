@@ -1,0 +1,89 @@
+//! How a stop stands that was asked for through Flink's API: the body of `/jobs/:id/savepoints/:trigger`.
+
+use serde::Serialize;
+use tanist_proto::v1::{HindranceKind, JobDetails, JobEventKind, JobStatus};
+
+use super::failure_cause::FailureCause;
+use super::job::status_of;
+use super::result::QueueStatus;
+
+/// What stands for the place of a savepoint once a job was drained. Flink's client shows it to people; nothing can be restored
+/// from it, as no scheme or file is called so.
+const NO_SAVEPOINT: &str = "none: the job was drained and has finished, no savepoint was taken";
+
+/// An asynchronous operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Operation {
+    /// Whether it has ended.
+    pub status: QueueStatus,
+    /// How it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<Savepoint>,
+}
+
+/// The end of a stop: exactly one of the two.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Savepoint {
+    /// In place of a savepoint's path: that there is none, as the job was drained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub location: Option<&'static str>,
+    /// Why the job did not finish.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure_cause: Option<FailureCause>,
+}
+
+impl Operation {
+    /// How the stop of a job stands, by the job's record alone; nothing if it was not asked to stop.
+    pub fn of_stop(job: &JobDetails) -> Option<Operation> {
+        let in_progress = || Operation {
+            status: QueueStatus { id: "IN_PROGRESS" },
+            operation: None,
+        };
+        let ended = |savepoint| Operation {
+            status: QueueStatus { id: "COMPLETED" },
+            operation: Some(savepoint),
+        };
+        let failed = |class, text: &str| {
+            ended(Savepoint {
+                location: None,
+                failure_cause: Some(FailureCause::new(class, text)),
+            })
+        };
+        let is_told = |kind| job.events.iter().any(|event| event.kind() == kind);
+        let is_stopping = |kind| kind == HindranceKind::Stopping;
+        let is_asked = is_told(JobEventKind::Stop)
+            || job.hindrances.iter().any(|it| is_stopping(it.kind()))
+            // What is left of an old job does not say what it was asked.
+            || !job.undescribed.is_empty();
+        if !is_asked {
+            return None;
+        }
+        Some(match status_of(job) {
+            JobStatus::Finished => ended(Savepoint {
+                location: Some(NO_SAVEPOINT),
+                failure_cause: None,
+            }),
+            JobStatus::Canceled if is_told(JobEventKind::Cancel) => failed(
+                "tanist.JobCanceled",
+                "the job was cancelled before it had stopped",
+            ),
+            JobStatus::Canceled => failed(
+                "tanist.JobCanceled",
+                "the job was cancelled: none of its tasks had begun, so there was nothing to drain",
+            ),
+            JobStatus::Failed => {
+                let why = job.failures.last().map_or("the job failed", |it| &it.cause);
+                failed("tanist.JobFailed", why)
+            }
+            JobStatus::Initializing
+            | JobStatus::Created
+            | JobStatus::Running
+            | JobStatus::Failing
+            | JobStatus::Cancelling
+            | JobStatus::Restarting
+            | JobStatus::Suspended
+            | JobStatus::Reconciling => in_progress(),
+        })
+    }
+}
