@@ -52,6 +52,8 @@ fn blobs_of(s3: AmazonS3Builder) -> BlobStore {
         survives_host: true,
         tag: ClusterTag::default(),
         directory: None,
+        location: format!("s3://{BUCKET}/a/b"),
+        guard: None,
     }
 }
 

@@ -37,7 +37,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
 /// What is left of ended jobs and terms, of which no reader needs more than the tombstone.
 /// A worker that is left ends when it finds no record of itself.
-const REMOVED: [Kind; 5] = [
+const REMOVED: [Kind; 6] = [
     Kind::Descriptions,
     Kind::Workers,
     Kind::Drains,

@@ -51,7 +51,10 @@ async fn a_task_manager_names_the_slots_and_tasks_of_jobs_and_counts_as_blocked_
     assert_eq!(blocked().await, (0, 0, 1));
     let location = task_manager(&*dispatcher).await.location;
     let resource_id = location.expect("it has one").resource_id;
-    let request = pb::DrainTaskManagerRequest { resource_id };
+    let request = pb::DrainTaskManagerRequest {
+        resource_id,
+        ..pb::DrainTaskManagerRequest::default()
+    };
     let drained = dispatcher.drain_task_manager(request).await;
     drained.expect("it heard");
     assert_eq!(blocked().await, (1, 1, 0));
