@@ -21,8 +21,8 @@ use crate::telemetry::{self, ExitCode};
 
 const EXIT_STATUS: &str = "\
 Exit status of jobmanager and local: 0 the application SUCCEEDED, or a signal asked a jobmanager to end; 4 it FAILED; \
-5 it was CANCELED, or a signal ended local and with it the application, whose store was its own; 7 a signal ended local, and the \
-application goes on with the store that is configured; 10 to 13 not started: configuration, port, operators, directory; 20 fatal error, or nobody knows how the \
+5 it was CANCELED; 130 (SIGINT) or 143 (SIGTERM) a signal ended local: an application with a store of its own ends with it, another one goes on with \
+the store that is configured; 10, 11 and 13 not started: configuration, port, directory; 20 fatal error, or nobody knows how the \
 application ended; 21 refused for good, also because the program is not the one that the application was started with.";
 
 /// An application: JobManager, TaskManager and client by subcommand

@@ -3,11 +3,11 @@
 //!
 //! What comes in passes four gates, each with a bound, before a message reaches a component:
 //!
-//! 1. [`Listener`]: the caller. Over loopback only the process's own user and root are served ([`caller`]).
-//! 2. [`Listener`]: the number. Each port has a share of the process's descriptors ([`limits`]), so that no port takes those of another one, of the
+//! 1. [`Listener`]: the caller. Over loopback only the process's own user and root are served (`caller`).
+//! 2. [`Listener`]: the number. Each port has a share of the process's descriptors (`limits`), so that no port takes those of another one, of the
 //!    store or of files.
 //! 3. [`http::serve`]: the time. A connection says within ten seconds what it wants, is not idle for ever, and its bodies are not silent.
-//! 4. [`http::serve`]: the memory. The bodies of all requests together have a bound ([`body`]).
+//! 4. [`http::serve`]: the memory. The bodies of all requests together have a bound (`body`).
 //!
 //! The exchange takes its connections from a [`Listener`] as well, and reads its own hello: after it, nothing of this module is between a
 //! task and its socket.

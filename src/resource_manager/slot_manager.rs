@@ -5,7 +5,7 @@
 //! - A slot is given to one allocation only, and while the request for it is unanswered to nobody else.
 //! - A job gets what its minimum lacks as a whole or not at all, so that two jobs can't block each other with halves; what
 //!   is left over is given up to the maximum. Jobs are served in the order in which they were submitted; one that can't be served
-//!   lets the next one pass, until it has waited for so long that slots are kept for it: [`super::queue`].
+//!   lets the next one pass, until it has waited for so long that slots are kept for it: `queue`.
 //! - A job's slots are taken from TaskExecutors that hold slots of it already, then from those with the most free slots.
 //!   The fewer TaskExecutors a job depends on, the fewer failures reach it and the fewer connections it needs; a
 //!   TaskExecutor with many free slots is the one most likely to take all of it, and taking from there keeps the load even.

@@ -108,7 +108,7 @@ pub fn set_level(level: &str, filter: Option<&str>) -> Result<(), Error> {
     }
 }
 
-/// Whether nobody has set `NO_COLOR` (https://no-color.org): to anything but the empty text.
+/// Whether nobody has set `NO_COLOR` (<https://no-color.org>): to anything but the empty text.
 pub fn are_colours_wanted() -> bool {
     colours_wanted_by(std::env::var_os("NO_COLOR").as_deref())
 }

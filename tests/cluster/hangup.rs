@@ -77,9 +77,10 @@ async fn a_process_that_gets_sighup_takes_the_new_log_level_and_goes_on() -> any
     kill_process(pid, Signal::HUP)?;
     let said = until_said(&mut log, "the configuration was read again").await?;
     ensure!(said.contains("heartbeat.interval"), "{said}");
-    until_said(&mut log, "DEBUG").await?;
 
+    // It goes on, and ends in order, of which it says more now.
     kill_process(pid, Signal::TERM)?;
+    until_said(&mut log, "DEBUG").await?;
     let ended = async {
         // A reader that stops could hold the log up.
         while log.next_line().await?.is_some() {}

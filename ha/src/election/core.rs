@@ -13,7 +13,7 @@
 //! Invariants:
 //! - A term is over only when this process's own store says that `epoch` moved on or refuses to attach it, or by resigning. Never
 //!   because of a clock, a lost session, an unreachable store, or a message: a higher epoch that one tells of causes one read
-//!   ([`super::claims`]).
+//!   (`claims`).
 //! - A term that is over is never granted again. What the store showed at or before the end of a term of this process says
 //!   nothing of what came after.
 //! - No term is taken or led in a store that shows another identity than the one in which the youngest epoch was taken, nor

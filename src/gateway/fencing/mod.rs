@@ -1,7 +1,7 @@
 //! Who refuses whom: the youngest epoch that this process goes by, for all its components and over all ways.
 //!
 //! - Who goes by an epoch refuses every lower one from all, and the same one from a process that does not hold it.
-//! - A higher epoch counts once the process's own store shows it ([`proof`]). A message of a higher epoch waits for that
+//! - A higher epoch counts once the process's own store shows it (`proof`). A message of a higher epoch waits for that
 //!   ([`HighestEpoch::prove`]), for less than its first deadline; without proof it is refused, and nothing has changed.
 //! - While the own store gives no answer, a leader is followed whose message names that same store. The first answer decides about it.
 

@@ -1,7 +1,7 @@
 //! Compares what a cache holds with what the store holds. What somebody changes there by hand no transaction names: a takeover from memory
 //! would bring it back.
 //!
-//! *While a process stands by*: some records at a time, by their values, in rounds ([`WarmCache::compare_some`]). *At a takeover*: all of
+//! *While a process stands by*: some records at a time, by their values, in rounds (`WarmCache::compare_some`). *At a takeover*: all of
 //! them, by their names, beside the decoding ([`as_stored`]). What differs is said, and taken as the store has it.
 //!
 //! Invariant: only what no transaction named between the look at the cache and the look at the store counts as a difference, and
