@@ -24,15 +24,12 @@ pub(super) fn on_hangup(load: LoadOptions, running: Configuration) {
         }
     };
     tokio::spawn(async move {
-        let mut running = running;
         while hangup.recv().await.is_some() {
             let load = load.clone();
             let loading = tokio::task::spawn_blocking(|| Configuration::load(load));
             match loading.await {
-                Ok(Ok(read)) => {
-                    take_effect(&running, &read);
-                    running = read;
-                }
+                // What waits for the next start goes on waiting: it is compared with what the process was started with.
+                Ok(Ok(read)) => take_effect(&running, &read),
                 Ok(Err(error)) => {
                     warn!(%error, "SIGHUP: the configuration is wrong, and nothing of it takes effect");
                 }

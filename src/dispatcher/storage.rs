@@ -134,6 +134,12 @@ struct Own {
     quiet: u32,
 }
 
+/// What is known of the storage at a location: one that was begun, if there is one.
+fn of_location<'a>(all: &'a [StorageRecord], location: &str) -> Option<&'a StorageRecord> {
+    let here = all.iter().filter(|known| known.is_at(location));
+    here.max_by_key(|known| known.is_begun)
+}
+
 impl JobStore {
     /// The blob store that this term uses.
     pub fn blobs(&self) -> Option<&std::sync::Arc<BlobStore>> {
@@ -182,7 +188,7 @@ impl JobStore {
             }
         });
         let all: Vec<StorageRecord> = readable.collect();
-        let here = all.iter().find(|known| known.is_at(blobs.location()));
+        let here = of_location(&all, blobs.location());
         if let Some(here) = here.filter(|known| known.is_begun) {
             blobs.rely_on(&here.storage, &here.confirmations);
         }
@@ -200,7 +206,7 @@ impl JobStore {
             return Ok(());
         }
         let location = blobs.location();
-        let here = known.all.iter().find(|it| it.is_at(location)).cloned();
+        let here = of_location(&known.all, location).cloned();
         let mut record = match here {
             Some(record) => record,
             None => match self.found_elsewhere(blobs, &known.all).await? {
@@ -218,6 +224,8 @@ impl JobStore {
         };
         let confirmation = record.confirm();
         self.put_storage(&record).await?;
+        // What fails from here on is tried again under the same name.
+        known.note(record.clone());
         failpoint("storage.decided").await;
         if record.is_begun {
             // What is lost is not made again.
@@ -236,9 +244,9 @@ impl JobStore {
                 }
                 Some(_) => {}
             }
-        } else {
-            let made = blobs.make_directory().await;
-            made.map_err(JobStoreError::Refused)?;
+        } else if let Err(error) = blobs.make_directory().await {
+            self.tell(Some(error.to_string()));
+            return Err(JobStoreError::Refused(error));
         }
         let written = self.write_marker(blobs, user, &record, &confirmation);
         written.await?;

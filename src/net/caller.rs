@@ -12,8 +12,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use rustix::process::geteuid;
 
-use super::connect::is_own;
 use super::diag::{Diag, Ends, Uid, listed_user};
+use super::route;
 use crate::config::LocalUsers;
 
 const ROOT: Uid = 0;
@@ -61,8 +61,7 @@ impl Callers {
             LocalUsers::Any => None,
             LocalUsers::Same => {
                 let ends = Ends::new(caller, ours);
-                let is_local = ends.caller.ip() == ends.ours.ip() || is_own(ends.caller.ip());
-                if !is_local {
+                if !is_of_this_host(ends) {
                     return None;
                 }
                 judge(self.user(ends), self.own, is_ambiguous)
@@ -86,6 +85,12 @@ impl Callers {
             None => listed_user(ends).ok().flatten(),
         }
     }
+}
+
+/// Where the kernel does not say whose an address is the caller may be of this host.
+fn is_of_this_host(ends: Ends) -> bool {
+    let caller = ends.caller.ip();
+    caller == ends.ours.ip() || caller.is_loopback() || route::is_local(caller).unwrap_or(true)
 }
 
 fn judge(user: Option<Uid>, own: Uid, is_ambiguous: impl Fn(Uid) -> bool) -> Option<Refusal> {

@@ -1,7 +1,7 @@
 //! Connects: for records, for calls, for REST; and looks whose an address is.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hyper::body::Body;
@@ -12,10 +12,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::http::KEPT_IDLE;
+use super::route;
 use super::socket::{PROBES, Probing, SERVED_SILENCE, set_up};
-
-/// A route does not depend on the port, but there has to be one.
-const DISCARD: u16 = 9;
 
 /// A client of REST servers that keeps its connections for a while.
 pub type HttpClient<B> = Client<HttpConnector, B>;
@@ -62,28 +60,19 @@ pub async fn is_refused(address: SocketAddr, patience: Duration) -> bool {
     }
 }
 
-/// Whether an address is this host's, in this network namespace. The kernel sends to such an address from that address. To bind it would
-/// prove less: where `ip_nonlocal_bind` is set, as on hosts whose addresses move, any address can be bound. Nothing is sent.
+/// Whether an address is known to be this host's, in this network namespace. Nothing is sent.
 pub fn is_own(address: IpAddr) -> bool {
-    if address.is_loopback() {
-        return true;
-    }
-    let any: IpAddr = match address {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let sent_from = UdpSocket::bind((any, 0))
-        .and_then(|socket| socket.connect((address, DISCARD)).map(|()| socket))
-        .and_then(|socket| socket.local_addr());
-    !address.is_unspecified() && sent_from.is_ok_and(|own| own.ip() == address)
+    address.is_loopback() || !address.is_unspecified() && route::is_local(address).unwrap_or(false)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
     use super::*;
 
     #[tokio::test]
-    async fn an_address_is_own_if_the_host_sends_from_it() {
+    async fn an_address_is_own_if_the_host_takes_what_is_sent_to_it() {
         assert!(is_own("127.0.0.2".parse().expect("an address")));
         // An address for documentation, which no interface has.
         assert!(!is_own("192.0.2.1".parse().expect("an address")));

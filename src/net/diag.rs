@@ -194,7 +194,12 @@ fn read_answer(message: &[u8], ends: Ends, sequence: u32) -> io::Result<Heard> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let state = message[HEADER + 1];
-    let is_it = message[HEADER + 4..].starts_with(&socket_id(ends)) && state != LISTEN;
+    // A socket of IPv6 may be connected to an address of IPv4: it is found, and shows both ends as it has them.
+    let shown = match message[HEADER] {
+        AF_INET6 => mapped(ends),
+        _ => ends,
+    };
+    let is_it = message[HEADER + 4..].starts_with(&socket_id(shown)) && state != LISTEN;
     let (uid, inode) = (word(HEADER + 64)?, word(HEADER + 68)?);
     Ok(Heard::Known((is_it && inode != 0).then_some(uid)))
 }
@@ -270,6 +275,8 @@ mod tests {
         let port = listener.local_addr().expect("bound").port();
         let to = match address {
             "[::]:0" | "127.0.0.1:0" => format!("127.0.0.1:{port}"),
+            // As a Java program calls an address of IPv4.
+            "127.0.0.2:0" => format!("[::ffff:127.0.0.2]:{port}"),
             _ => format!("[::1]:{port}"),
         };
         let stream = TcpStream::connect(to).expect("connected");
@@ -283,7 +290,7 @@ mod tests {
     fn both_ways_tell_whose_socket_is_at_the_other_end() {
         let own = rustix::process::geteuid().as_raw();
         let mut diag = Diag::open().expect("netlink is there");
-        for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+        for address in ["127.0.0.1:0", "127.0.0.2:0", "[::1]:0", "[::]:0"] {
             let (_listener, _stream, ends) = connection(address);
             assert_eq!(diag.user(ends).ok(), Some(Some(own)), "{address}");
             assert_eq!(listed_user(ends).ok(), Some(Some(own)), "{address}");

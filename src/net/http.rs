@@ -154,9 +154,11 @@ where
 {
     let mut serving = pin!(serving);
     let mut is_closing = false;
+    // Until when an idle one may still send what it had on the way when it was told to go.
+    let mut gone_by = None;
     loop {
         let look_at = Instant::now() + HANDSHAKE_TIMEOUT;
-        let deadline = connection.deadline(idle);
+        let deadline = connection.deadline(idle).map(|at| gone_by.unwrap_or(at));
         let look_at = deadline.map_or(look_at, |deadline| deadline.min(look_at));
         tokio::select! {
             ended = serving.as_mut() => return ended,
@@ -166,7 +168,7 @@ where
                 serving.as_mut().graceful_shutdown();
             }
             () = sleep_until(look_at) => {
-                let deadline = connection.deadline(idle);
+                let deadline = connection.deadline(idle).map(|at| gone_by.unwrap_or(at));
                 if deadline.is_none_or(|deadline| deadline > Instant::now()) {
                     continue;
                 }
@@ -175,6 +177,7 @@ where
                 }
                 // It hears of it before it asks again.
                 is_closing = true;
+                gone_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
                 serving.as_mut().graceful_shutdown();
             }
         }

@@ -20,6 +20,7 @@ pub mod http;
 mod limits;
 mod listener;
 mod minutely;
+mod route;
 mod socket;
 
 pub use body::{BodyError, BodyShare, RequestBody, Reservation};

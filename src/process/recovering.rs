@@ -29,6 +29,8 @@ use crate::gateway::persistence::PersistError;
 /// For so long the process has to live on once JobMasters stand, before they are held for innocent. A job that ends its process
 /// mostly does so at once; whoever kills leaders from outside, a little further apart than this, is not taken for one.
 const SETTLING: Duration = Duration::from_millis(200);
+/// How long a takeover waits until its culprit is set aside durably.
+const SET_ASIDE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads how the terms before ended, and says what follows from that.
 pub(super) async fn look_back(services: &TermServices, session: &LeaderSession) -> Result<Plan> {
@@ -48,9 +50,11 @@ pub(super) async fn look_back(services: &TermServices, session: &LeaderSession) 
     Ok(careful::plan(&records, former.as_ref()))
 }
 
-/// What is to be done with care, and the term's record. The culprit, if there is one, is set aside durably before.
+/// What is to be done with care, and the term's record. The culprit, if there is one, is set aside durably before; where the storage of its
+/// state does not take it soon, this term alone sets it aside, and its record still tells of the deaths: what the storage waits for may
+/// come only once this term is confirmed.
 pub(super) async fn prepare(
-    plan: Plan,
+    mut plan: Plan,
     session: &LeaderSession,
     store: &JobStore,
     pipeline: &CommitPipeline,
@@ -60,10 +64,15 @@ pub(super) async fn prepare(
     if let Some((job, deaths)) = &plan.culprit {
         let quarantine = careful::quarantine(deaths, wall_clock_ms());
         error!(%job, terms = deaths.len(), "a job ended the processes that led it: it is quarantined");
-        match store.set_aside(*job, &quarantine).await {
-            Ok(()) => {}
-            Err(PersistError::TermOver) => info!(%job, "the next term quarantines it"),
-            Err(error) => warn!(%job, %error, "only this term knows that a job is quarantined"),
+        let setting = store.set_aside(*job, &quarantine);
+        match tokio::time::timeout(SET_ASIDE_PATIENCE, setting).await {
+            Ok(Ok(())) => {}
+            Ok(Err(PersistError::TermOver)) => info!(%job, "the next term quarantines it"),
+            Ok(Err(error)) => warn!(%job, %error, "only this term knows that a job is quarantined"),
+            Err(_) => {
+                warn!(%job, "only this term sets the job aside: that can't be written at present");
+                plan.suspicion.died.clone_from(deaths);
+            }
         }
         caution.set_aside = Some((*job, quarantine));
     }
