@@ -38,6 +38,7 @@ async fn only_what_jobs_write_can_be_read_by_others_where_a_driver_starts_the_ta
     let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(0);
     let builder = builder
         .set("resourcemanager.driver", "local-process")
+        .set("resourcemanager.taskmanager-timeout", "2 s")
         .set("taskmanager.numberOfTaskSlots", "4");
     check_modes(builder.start().await?).await
 }
