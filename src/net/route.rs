@@ -7,7 +7,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use rustix::net::netlink::{ROUTE, SocketAddrNetlink};
+use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
 };
@@ -41,7 +41,8 @@ pub(super) fn is_local(address: IpAddr) -> io::Result<bool> {
         AddressFamily::NETLINK,
         SocketType::DGRAM,
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        Some(ROUTE),
+        // `NETLINK_ROUTE` is the default.
+        None,
     )?;
     let kernel = SocketAddrNetlink::new(0, 0);
     sendto(&socket, &question(address), SendFlags::empty(), &kernel)?;
