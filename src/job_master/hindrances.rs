@@ -140,6 +140,8 @@ impl JobMasterCore {
 
     fn restarting(&self) -> Option<pb::Hindrance> {
         let restarting = self.execution.overview.restarting_at.iter();
+        // Those that are moved have not failed: `moving` tells of them.
+        let restarting = restarting.filter(|(at_ms, _)| !self.is_of_move(*at_ms));
         let held = |region: usize| self.held_until_ms(region).unwrap_or_default();
         let due: Vec<u64> = restarting
             .map(|(at_ms, region)| (*at_ms).max(held(*region)))

@@ -35,6 +35,8 @@ pub(super) struct Moves {
     replaced: BTreeMap<SlotKey, AllocationId>,
     /// Since when slots are waited for.
     since_ms: u64,
+    /// For when regions that were moved last are restarted: it tells them from those that have failed.
+    restart_at_ms: u64,
 }
 
 impl JobMasterCore {
@@ -50,10 +52,12 @@ impl JobMasterCore {
             return;
         }
         self.leave_at_once(now_ms);
-        self.moves.replaced = self.slots_to_leave(&self.moves.regions);
         if self.moves.regions.iter().all(|it| !self.is_under_way(*it)) {
             self.begin_move(now_ms);
+        } else {
+            self.join_move();
         }
+        self.moves.replaced = self.slots_to_leave(&self.moves.regions);
         let runs = |region: &usize| self.execution.regions[*region].phase.is_placed();
         let are_here = self.moves.regions.iter().all(runs) && self.has_replacements();
         if !self.moves.regions.is_empty() && are_here {
@@ -104,37 +108,82 @@ impl JobMasterCore {
             let cause = "its TaskManager is drained, and the time for that is over";
             self.lose_outputs(tasks, |output| matches!(output, Output::Kept { .. }), cause);
         }
-        if !regions.is_empty() {
-            self.restart_moved(&regions, now_ms);
+        if regions.is_empty() {
+            return;
         }
+        self.restart_moved(&regions, now_ms);
+        let stopped = regions.into_iter().filter(|it| self.is_stopped(*it));
+        let stopped: BTreeSet<usize> = stopped.collect();
+        if !stopped.is_empty() {
+            // What ran and waited for slots begins its move anew, behind these.
+            let phases = &self.execution.regions;
+            let moved = &mut self.moves.regions;
+            moved.retain(|region| !phases[*region].phase.is_placed());
+            moved.extend(stopped);
+            self.moves.since_ms = now_ms;
+        }
+    }
+
+    fn is_stopped(&self, region: usize) -> bool {
+        let phase = self.execution.regions[region].phase;
+        matches!(phase, RegionPhase::Stopping { .. })
     }
 
     /// Chooses what is moved next: what needs the fewest slots.
     fn begin_move(&mut self, now_ms: u64) {
         let mut open = self.regions_to_leave(|leave| leave > Leave::ByItself);
         let by_slot = self.regions_by_slot_to_leave();
+        let mut by_region: BTreeMap<usize, BTreeSet<SlotKey>> = BTreeMap::new();
+        for task in self.tasks_to_leave() {
+            let slots = by_region.entry(self.execution.tasks[task].region);
+            slots.or_default().insert(self.execution.slot_key(task));
+        }
         let mut next: Option<(usize, BTreeSet<usize>)> = None;
         while let Some(region) = open.first().copied() {
             let together = self.regions_with_slots_of(region, &by_slot);
             open.retain(|it| !together.contains(it));
-            let slots = self.slots_to_leave(&together).len();
+            let slots = together.iter().filter_map(|it| by_region.get(it));
+            let slots = slots.flatten().collect::<BTreeSet<&SlotKey>>().len();
             if next.as_ref().is_none_or(|(fewest, _)| slots < *fewest) {
                 next = Some((slots, together));
             }
         }
         self.moves.regions = next.map(|(_, regions)| regions).unwrap_or_default();
-        self.moves.replaced = self.slots_to_leave(&self.moves.regions);
         self.moves.since_ms = now_ms;
     }
 
-    /// Which regions have each slot that is to be left.
+    /// While slots are waited for, others may have begun in slots of those that are moved: they go with them.
+    fn join_move(&mut self) {
+        let is_gone = |region: &usize| {
+            let phase = self.execution.regions[*region].phase;
+            matches!(
+                phase,
+                RegionPhase::Stopping { .. } | RegionPhase::Waiting { .. }
+            )
+        };
+        if self.moves.regions.iter().any(is_gone) {
+            return;
+        }
+        let by_slot = self.regions_by_slot_to_leave();
+        let mut together = BTreeSet::new();
+        for region in &self.moves.regions {
+            if !together.contains(region) && self.execution.regions[*region].phase.is_placed() {
+                together.extend(self.regions_with_slots_of(*region, &by_slot));
+            }
+        }
+        self.moves.regions = together;
+    }
+
+    /// Which regions that run have each slot that is to be left.
     fn regions_by_slot_to_leave(&self) -> BTreeMap<SlotKey, BTreeSet<usize>> {
         let mut by_slot: BTreeMap<SlotKey, BTreeSet<usize>> = BTreeMap::new();
         let there = self.moves.leaving.keys();
         for task in there.flat_map(|id| self.execution.live_on(id)) {
             let key = self.execution.slot_key(task);
             let region = self.execution.tasks[task].region;
-            by_slot.entry(key).or_default().insert(region);
+            if self.execution.regions[region].phase.is_placed() {
+                by_slot.entry(key).or_default().insert(region);
+            }
         }
         by_slot
     }
@@ -163,15 +212,44 @@ impl JobMasterCore {
 
     /// The slots that these regions have where they are to leave.
     fn slots_to_leave(&self, regions: &BTreeSet<usize>) -> BTreeMap<SlotKey, AllocationId> {
-        let tasks = regions
-            .iter()
-            .flat_map(|region| &self.execution.regions[*region].tasks);
-        let there = tasks.filter(|task| self.leave(**task) > Some(Leave::ByItself));
-        let slot = |task: &usize| {
-            let place = self.execution.tasks[*task].execution.place.as_ref()?;
-            Some((self.execution.slot_key(*task), place.allocation))
+        if regions.is_empty() {
+            return BTreeMap::new();
+        }
+        let tasks = self.tasks_to_leave().into_iter();
+        let there = tasks.filter(|task| regions.contains(&self.execution.tasks[*task].region));
+        let slot = |task: usize| {
+            let place = self.execution.tasks[task].execution.place.as_ref()?;
+            Some((self.execution.slot_key(task), place.allocation))
         };
         there.filter_map(slot).collect()
+    }
+
+    /// The tasks that run where they are not left to end by themselves.
+    fn tasks_to_leave(&self) -> Vec<usize> {
+        let leaving = self.moves.leaving.iter();
+        let there = leaving.filter(|(_, it)| **it > Leave::ByItself);
+        there
+            .flat_map(|(id, _)| self.execution.live_on(id))
+            .collect()
+    }
+
+    /// The slots that are being left: who has begun to wait joins nobody who has not stopped there yet.
+    pub(super) fn slots_being_left(&self) -> Vec<AllocationId> {
+        let tasks = self.tasks_to_leave().into_iter();
+        let stops = tasks.filter(|task| self.is_stopped(self.execution.tasks[*task].region));
+        let place = |task: usize| self.execution.tasks[task].execution.place.as_ref();
+        let slots = stops.filter_map(|task| Some(place(task)?.allocation));
+        slots.collect()
+    }
+
+    /// Whether this is for when regions are restarted that are moved.
+    pub(super) fn is_of_move(&self, restart_at_ms: u64) -> bool {
+        !self.moves.regions.is_empty() && restart_at_ms == self.moves.restart_at_ms
+    }
+
+    /// Whether a region is moved, or waits for that.
+    pub(super) fn is_moved(&self, region: usize) -> bool {
+        self.moves.regions.contains(&region)
     }
 
     /// Whether there are slots elsewhere for all that is moved.
@@ -202,6 +280,7 @@ impl JobMasterCore {
             cause,
             "regions are moved"
         );
+        self.moves.restart_at_ms = now_ms;
         self.tell_move(cause, now_ms);
         self.restart_all(regions, now_ms);
     }
@@ -231,11 +310,7 @@ impl JobMasterCore {
     /// Whether a region takes nothing at present, as what came free is for those that are moved.
     pub(super) fn leaves_slots_to_moves(&self, region: usize) -> bool {
         let moved = &self.moves.regions;
-        let is_stopping = |region: &usize| {
-            let phase = self.execution.regions[*region].phase;
-            matches!(phase, RegionPhase::Stopping { .. })
-        };
-        !moved.contains(&region) && moved.iter().any(is_stopping)
+        !moved.contains(&region) && moved.iter().any(|it| self.is_stopped(*it))
     }
 
     /// Gives back at once what nothing is in, where nothing begins any more: it may be all that keeps the TaskManager.
@@ -265,8 +340,21 @@ impl JobMasterCore {
         }
     }
 
-    /// That slots are waited for which a move needs.
+    /// That slots are waited for which a move needs, or that regions stop for it.
     pub(super) fn moving(&self) -> Option<pb::Hindrance> {
+        let restarting = self.execution.overview.restarting_at.iter();
+        let stopping = restarting.filter(|(at_ms, _)| self.is_of_move(*at_ms));
+        let number = stopping.count();
+        if number > 0 {
+            let text = format!(
+                "{number} regions are being moved off {}: they stop, and start elsewhere",
+                self.named_to_leave()
+            );
+            return Some(pb::Hindrance {
+                since_ms: self.moves.since_ms,
+                ..hindrance(pb::HindranceKind::Eviction, text)
+            });
+        }
         let runs = |region: &usize| self.execution.regions[*region].phase.is_placed();
         let waits = !self.moves.replaced.is_empty() && self.moves.regions.iter().all(runs);
         waits.then(|| {

@@ -8,7 +8,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, HindranceKind};
 
 use super::event::{Effect, Event};
-use super::recovered::{Recovered, both, id, one_region, report};
+use super::recovered::{Recovered, both, id, one_region, report, two_regions};
 use super::testing::{apart, submitted_earlier};
 use crate::gateway::{Leave, Leaving};
 
@@ -195,4 +195,62 @@ fn the_next_leader_ends_a_move_that_was_written() {
     let on: Vec<&str> = deployed.iter().map(|(name, _)| name.as_str()).collect();
     assert!(!on.contains(&"tm1") && on.contains(&"tm2"), "{on:?}");
     assert_no_failure(&next);
+}
+
+/// The regions of two vertices share their slots on `tm0` and `tm1`, and all of the first one stops before the other one.
+fn assert_nobody_goes_back(how: Leave) {
+    let mut job = with_slots(&two_regions(), &["tm0", "tm1"]);
+    assert_eq!(job.deployed().len(), 4);
+    leaves(&mut job, &[("tm1", how)]);
+    if how == Leave::Moved {
+        job.register("tm2", "1", vec![]);
+    }
+    assert_eq!(job.generations(), [2, 2]);
+    let told = job.core.hindrances();
+    let kinds: Vec<HindranceKind> = told.iter().map(|it| it.kind()).collect();
+    assert_eq!(kinds, [HindranceKind::Eviction], "{told:?}");
+    assert!(told[0].text.contains("being moved"), "{told:?}");
+    for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
+        job.reports(name, vec![report(1, subtask, 1, S::Canceled)]);
+    }
+    assert_eq!(job.deployed().len(), 4, "the other one has not stopped");
+    for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
+        job.reports(name, vec![report(2, subtask, 1, S::Canceled)]);
+    }
+    if how == Leave::AtOnce {
+        assert_eq!(job.deployed().len(), 4, "there is nowhere to go");
+        job.register("tm2", "1", vec![]);
+    }
+    let mut next = job.deployed().split_off(4);
+    assert_eq!(next.len(), 4, "{next:?}");
+    next.sort();
+    next.dedup();
+    assert_eq!(next, [("tm0".to_owned(), 2), ("tm2".to_owned(), 2)]);
+    assert_eq!(freed(&job), ["tm1"]);
+    assert_no_failure(&job);
+}
+
+#[test]
+fn who_stops_first_does_not_go_back_to_who_still_stops_in_its_slot() {
+    assert_nobody_goes_back(Leave::Moved);
+    assert_nobody_goes_back(Leave::AtOnce);
+}
+
+#[test]
+fn slots_that_came_for_a_move_are_for_what_is_moved() {
+    let mut job = with_slots(&apart(&[1, 1]), &["tm0", "tm1"]);
+    // The first region waits without a slot.
+    leaves(&mut job, &[("tm0", Leave::AtOnce)]);
+    job.reports("tm0", vec![report(1, 0, 1, S::Canceled)]);
+    assert_eq!(freed(&job), ["tm0"]);
+    leaves(&mut job, &[]);
+    leaves(&mut job, &[("tm1", Leave::Moved)]);
+    job.register("tm2", "1", vec![]);
+    assert_eq!(job.generations(), [2, 2]);
+    job.reports("tm1", vec![report(2, 0, 1, S::Canceled)]);
+    assert_eq!(job.deployed().split_off(2), [("tm2".to_owned(), 2)]);
+    assert!(job.stored.regions[0].placements.is_empty(), "it waits on");
+    job.register("tm3", "1", vec![]);
+    assert_eq!(job.deployed().len(), 4);
+    assert_no_failure(&job);
 }

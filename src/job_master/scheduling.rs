@@ -101,7 +101,7 @@ impl JobMasterCore {
         }
     }
 
-    /// The regions that wait for nothing but slots, in topological order.
+    /// The regions that wait for nothing but slots, in topological order: those first that are moved, as slots came for them.
     fn ready(&mut self, now_ms: u64) -> Vec<usize> {
         let waiting: Vec<usize> = self.execution.waiting().iter().copied().collect();
         let mut looks = OfVertices::default();
@@ -111,7 +111,9 @@ impl JobMasterCore {
                 && !self.stands_back(*region, now_ms)
                 && !self.leaves_slots_to_moves(*region)
         };
-        waiting.into_iter().filter(is_ready).collect()
+        let mut ready: Vec<usize> = waiting.into_iter().filter(is_ready).collect();
+        ready.sort_by_key(|region| !self.is_moved(*region));
+        ready
     }
 
     /// Whether enough of what is ready finds slots. Slots come one by one, and each is an event: nothing is looked for that can't be
@@ -258,7 +260,8 @@ impl JobMasterCore {
 
     /// From which regions get slots, as the pool and what runs are at present.
     pub(super) fn slot_assignment(&self) -> SlotAssignment {
-        let (taken, blocked) = (self.taken_slots(), self.blocked_slots());
+        let (taken, mut blocked) = (self.taken_slots(), self.blocked_slots());
+        blocked.extend(self.slots_being_left());
         let (profiles, closed) = (&self.execution.profiles, &self.moves.leaving);
         SlotAssignment::new(&self.pool, profiles, taken, blocked, closed)
     }

@@ -116,6 +116,12 @@ impl Core {
             return Err(GatewayError::NotFound(missing));
         }
         if request.undrain {
+            if let DrainTarget::TaskManager(id) = &target
+                && let Some(host) = self.drained_host_of(id)
+            {
+                let text = format!("{target} is drained with its host {host}: undrain the host");
+                return Err(GatewayError::Conflict(text));
+            }
             return Ok(known.map(|_| DrainChange {
                 target,
                 record: None,
@@ -148,6 +154,14 @@ impl Core {
             record: Some(record),
             forgotten,
         }))
+    }
+
+    /// The host of a TaskExecutor, if all of that is drained.
+    pub(super) fn drained_host_of(&self, id: &ResourceId) -> Option<&str> {
+        let worker = self.workers.get(id)?;
+        let host = host_of(&worker.location.rpc_address);
+        let by_host = DrainTarget::Host(host.to_owned());
+        self.drains.all.contains_key(&by_host).then_some(host)
     }
 
     /// TaskManagers have ids that never come again, mostly: of those that are gone not every record is kept for ever.

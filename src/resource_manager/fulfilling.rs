@@ -26,7 +26,7 @@ pub(super) struct Fulfilling {
     departed: BTreeMap<ResourceId, (Instant, WorkerResourceSpec)>,
     /// What jobs were told.
     told: BTreeMap<JobId, Unfulfillable>,
-    /// The jobs that lack slots and that the cluster has room for: they were told.
+    /// The jobs that were told last that the cluster has room for them.
     have_room: BTreeSet<JobId>,
     check_at: Option<Instant>,
 }
@@ -126,14 +126,17 @@ impl Core {
         // One that left may be on its way back.
         let departed = self.fulfilling.departed.values();
         let departed: Vec<_> = departed.map(|(_, spec)| spec.clone()).collect();
-        let have_room = self.slots.with_room(&departed);
+        let mut have_room = self.slots.with_room(&departed);
         let before = std::mem::take(&mut self.fulfilling.have_room);
+        for &job in &before {
+            // Who lacks nothing any more needs not know, and still believes what it was told.
+            if self.slots.is_known(job) && !self.slots.is_short(job) {
+                have_room.insert(job);
+            }
+        }
         for &job in have_room.symmetric_difference(&before) {
             let has_room = have_room.contains(&job);
-            // Who lacks nothing any more needs not know.
-            if has_room || self.slots.is_short(job) {
-                self.effects.push(Effect::Room { job, has_room });
-            }
+            self.effects.push(Effect::Room { job, has_room });
         }
         self.fulfilling.have_room = have_room;
     }

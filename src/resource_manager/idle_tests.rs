@@ -17,8 +17,8 @@ use super::slot_manager::Turn;
 use super::workers::acting::WorkerEvent;
 use super::workers::core::{Starter, Workers};
 use super::workers::{self, Found, WorkerRecord, WorkersOptions};
-use crate::gateway::GatewayResult;
 use crate::gateway::registration::Answer;
+use crate::gateway::{GatewayError, GatewayResult};
 
 /// Shorter than `heartbeat.interval`.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -170,6 +170,31 @@ fn a_worker_is_idle_only_when_it_has_said_since_its_slot_was_freed_that_it_keeps
 #[test]
 fn an_answer_that_tells_of_a_free_slot_also_tells_of_what_was_made_in_it() {
     let mut world = World::start();
+    world.answers(world.turn, slots(true, 2), 0);
+    assert!(world.is_released());
+}
+
+#[test]
+fn a_worker_that_is_drained_with_its_host_serves_nobody_and_is_released() {
+    let mut world = World::start();
+    let host = pb::DrainTaskManagerRequest {
+        host: "tm".to_owned(),
+        ..pb::DrainTaskManagerRequest::default()
+    };
+    let change = world.core.decide_drain(0, &host);
+    let change = change.expect("it is there").expect("it is not drained yet");
+    world.core.drain_decided(world.now, 0, change);
+    assert!(!world.is_released(), "its slot is in use");
+    let alone = pb::DrainTaskManagerRequest {
+        resource_id: worker().to_string(),
+        undrain: true,
+        ..pb::DrainTaskManagerRequest::default()
+    };
+    let undrained = world.core.decide_drain(0, &alone);
+    assert!(
+        matches!(&undrained, Err(GatewayError::Conflict(text)) if text.contains("host tm")),
+        "{undrained:?}"
+    );
     world.answers(world.turn, slots(true, 2), 0);
     assert!(world.is_released());
 }

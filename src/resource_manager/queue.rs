@@ -108,6 +108,11 @@ impl SlotManager {
         Some((reservation.job, reservation.workers))
     }
 
+    /// Whether a job has stated what it needs.
+    pub fn is_known(&self, job: JobId) -> bool {
+        self.jobs.contains_key(&job)
+    }
+
     /// Whether a job lacked slots when that was last looked at.
     pub fn is_short(&self, job: JobId) -> bool {
         self.wanting.short.contains_key(&job)
@@ -244,8 +249,28 @@ impl SlotManager {
         room
     }
 
+    /// What of a job's minimum it does not have on TaskExecutors that are drained: these are as good as gone, and what it has there needs no
+    /// room elsewhere as long as it has it.
+    fn minimum_elsewhere(&self, id: JobId, job: &Job) -> Vec<ResourceProfile> {
+        let mut minimum = job.minimum();
+        for (_, worker, _) in self.slots.held_by(id).filter(|(_, it, _)| it.is_draining) {
+            for (_, slot) in worker.slots() {
+                if slot.state.holder().is_none_or(|it| it.job != id) {
+                    continue;
+                }
+                let has = worker.profile_of(slot);
+                let states_profiles = job.states_profiles();
+                let serves = |it: &ResourceProfile| !states_profiles || has.is_matching(it);
+                if let Some(at) = minimum.iter().position(serves) {
+                    minimum.remove(at);
+                }
+            }
+        }
+        minimum
+    }
+
     /// The jobs that lack slots and whose whole minimum would fit into the TaskExecutors that there are, those that may come back, and those that
-    /// a driver could start, if nobody else had anything there.
+    /// a driver could start, if nobody else had anything there. What a job has where it is to leave is not looked for again.
     pub fn with_room(&mut self, departed: &[WorkerResourceSpec]) -> BTreeSet<JobId> {
         let short = self.short();
         let open = self.slots.workers().filter(|(_, it)| !it.is_draining);
@@ -257,8 +282,8 @@ impl SlotManager {
         // Of default slots so many fit, and so many do not.
         let (mut most, mut too_many) = (0, u32::MAX);
         let mut known: BTreeMap<Vec<ResourceProfile>, bool> = BTreeMap::new();
-        let mut has_room = |job: &Job| {
-            let minimum = job.minimum();
+        let mut has_room = |id: JobId, job: &Job| {
+            let minimum = self.minimum_elsewhere(id, job);
             if job.states_profiles() {
                 let fits = || fits(&minimum);
                 return *known.entry(minimum.clone()).or_insert_with(fits);
@@ -274,7 +299,7 @@ impl SlotManager {
         };
         let with_room = short.into_iter().filter(|job| {
             let known = self.jobs.get(job);
-            known.is_some_and(&mut has_room)
+            known.is_some_and(|known| has_room(*job, known))
         });
         with_room.collect()
     }

@@ -226,6 +226,24 @@ fn what_a_driver_could_start_is_room() {
     assert_eq!(slots.with_room(&[]), [job(2), job(4)].into());
 }
 
+#[test]
+fn what_a_job_has_where_it_is_to_leave_needs_no_room_elsewhere() {
+    let mut slots = keeping(&[2, 2]);
+    let now = Instant::now();
+    slots.declare(submitted(1, needs(job(1), 2, 2)));
+    let given = matched(&mut slots, now);
+    assert_eq!(given.len(), 2);
+    assert_eq!(given[0].worker, given[1].worker);
+    slots.declare(submitted(2, endless(needs(job(2), 2, 2))));
+    assert_eq!(served(&mut slots, now), [job(2)].into());
+    slots.set_draining(&given[0].worker, true);
+    // As many as it is to leave, beside these.
+    slots.declare(submitted(1, needs(job(1), 4, 4)));
+    assert_eq!(slots.with_room(&[]), [job(1)].into());
+    slots.declare(submitted(1, needs(job(1), 5, 5)));
+    assert_eq!(slots.with_room(&[]), BTreeSet::new());
+}
+
 /// What happens.
 #[derive(Debug, Clone)]
 enum Step {

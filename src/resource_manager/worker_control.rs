@@ -129,6 +129,9 @@ impl Core {
             let (slots, free) = self.slots.slot_counts(id);
             let is_releasing = known.record_of(id).is_some_and(|record| record.releasing);
             let is_open = !worker.is_draining && !is_releasing;
+            let is_own = known.record_of(id).is_some();
+            let is_in_vain =
+                is_own && !is_releasing && free == slots && self.drained_host_of(id).is_some();
             let room = is_open.then(|| Room {
                 free,
                 left: self.slots.left(id),
@@ -140,7 +143,8 @@ impl Core {
             let view = TaskExecutorView {
                 slots: worker.spec.slots(),
                 room,
-                is_unused: is_open && free == slots && keeps_nothing,
+                is_unused: (is_open || is_in_vain) && free == slots && keeps_nothing,
+                is_in_vain,
             };
             (id.clone(), view)
         };

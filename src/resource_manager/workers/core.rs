@@ -97,6 +97,8 @@ pub struct TaskExecutorView {
     pub room: Option<Room>,
     /// No slot of it is in use, and since the last one was freed it has said that it keeps nothing that somebody may still read.
     pub is_unused: bool,
+    /// A worker that is drained with its host and that nobody has anything of: the next one that is started would be drained, too.
+    pub is_in_vain: bool,
 }
 
 /// Who registers.
@@ -280,8 +282,13 @@ impl Workers {
     ) {
         let bounds = self.bounds();
         let situation = self.situation(lacking, registered);
-        self.note_startable(&situation);
+        let is_in_vain = registered.values().any(|view| view.is_in_vain);
+        self.note_startable(&situation, is_in_vain);
         self.plan = planning::plan(&situation, &bounds);
+        if is_in_vain {
+            self.plan.start = 0;
+            self.plan.kinds.clear();
+        }
         let mut review_at = None;
         if self.is_dismissed {
             self.dismiss_all();
@@ -301,11 +308,16 @@ impl Workers {
             }
         }
         let due = self.note_idle(now, registered);
-        let idle: Vec<(ResourceId, u32)> = due
-            .iter()
-            .filter(|(_, at)| *at <= now)
+        let idle = due.iter().filter(|(_, at)| *at <= now);
+        let (in_vain, idle): (Vec<_>, Vec<_>) = idle
             .map(|(id, _)| (id.clone(), registered[id].slots))
-            .collect();
+            .partition(|(id, _)| registered[id].is_in_vain);
+        if self.is_recovered {
+            // They serve nobody, so they are no part of the minimum, nor spare.
+            for (id, _) in &in_vain {
+                self.release(id);
+            }
+        }
         if self.is_recovered && !idle.is_empty() {
             for id in planning::releasable(&idle, situation.total, &self.plan, &bounds) {
                 self.release(&id);
@@ -315,13 +327,20 @@ impl Workers {
         self.review_at = next_idle.chain(review_at).min();
     }
 
-    fn note_startable(&mut self, situation: &Situation) {
+    fn note_startable(&mut self, situation: &Situation, is_in_vain: bool) {
         let bounds = self.bounds();
         let pending = (0..situation.pending).map(|_| &bounds.spec);
         let expected = pending.chain(&situation.pending_kinds).map(Room::of);
+        let (expected, slots_left) = match is_in_vain {
+            true => (Vec::new(), 0),
+            false => (
+                expected.collect(),
+                bounds.max.saturating_sub(situation.total),
+            ),
+        };
         self.startable = Some(Startable {
-            expected: expected.collect(),
-            slots_left: bounds.max.saturating_sub(situation.total),
+            expected,
+            slots_left,
             bounds,
         });
     }
