@@ -441,7 +441,7 @@ async fn a_deposed_leader_whose_write_was_refused_does_not_say_that_a_job_broke(
     let young = Leader::of(&cluster, "young").await;
     assert!(!deposed.session.is_over(), "it has not heard of it");
     deposed.end_last(End::Broken);
-    for _ in 0..100 {
+    for _ in 0..10_000 {
         if text().contains("the term is ending") {
             break;
         }
@@ -452,7 +452,10 @@ async fn a_deposed_leader_whose_write_was_refused_does_not_say_that_a_job_broke(
 
     // Where the term goes on, that is what it is.
     young.end_last(End::Broken);
-    for _ in 0..100 {
+    for _ in 0..10_000 {
+        if text().contains("a JobMaster broke") {
+            break;
+        }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(text().contains("a JobMaster broke"), "{}", text());

@@ -45,7 +45,13 @@ pub fn small_file_system(name: &str, bytes: u64) -> anyhow::Result<PathBuf> {
     let path = PathBuf::from(directory).join(name);
     std::fs::create_dir(&path)?;
     let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", &format!("size={bytes},mode=0700"), "tmpfs"])
+        .args([
+            "-t",
+            "tmpfs",
+            "-o",
+            &format!("size={bytes},mode=0700"),
+            "tmpfs",
+        ])
         .arg(&path)
         .stdin(Stdio::null())
         .output()
