@@ -451,6 +451,7 @@ async fn a_deposed_leader_whose_write_was_refused_does_not_say_that_a_job_broke(
     assert!(!text().contains("a JobMaster broke"), "{}", text());
 
     // Where the term goes on, that is what it is.
+    young.wait_for(OTHER, pb::JobStatus::Running).await;
     young.end_last(End::Broken);
     for _ in 0..10_000 {
         if text().contains("a JobMaster broke") {
