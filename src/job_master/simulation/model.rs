@@ -265,6 +265,19 @@ impl World {
             // Nobody says of what runs that it has ended: its slot would be given to others.
             return;
         }
+        let is_awaited = |core: &JobMasterCore| {
+            let task = core
+                .execution
+                .find(&key.0, key.1)
+                .expect("the graph has it");
+            let mut strays = core.strays.iter();
+            strays
+                .any(|(at, stray, _)| *at == connection.task_manager && stray == (task, generation))
+        };
+        if self.core.as_ref().is_some_and(is_awaited) {
+            // That it has ended is news: its slot is free now.
+            return;
+        }
         let id = pb::ExecutionId {
             vertex_id,
             subtask,
