@@ -60,8 +60,8 @@ pub(super) async fn measure(
     let beats = BeatFollower::start(&cluster).await?;
 
     let load = BusyMachine::start(cluster.directory())?;
-    let mut gap = Figure::new("longest gap in the records", Unit::Milliseconds, "");
-    let mut silence = Figure::new("longest silence of the leader", Unit::Milliseconds, "");
+    let mut gap = Figure::new("longest gap in the records", Unit::Milliseconds);
+    let mut silence = Figure::new("longest silence of the leader", Unit::Milliseconds);
     records.take_longest_gap();
     beats.take_longest();
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -97,7 +97,7 @@ pub(super) async fn measure(
         eprintln!("see {}", cluster.directory().display());
     }
     let count = |what: &str, number: f64| {
-        let mut figure = Figure::new(what, Unit::Count, "");
+        let mut figure = Figure::new(what, Unit::Count);
         figure.push(number);
         figure
     };

@@ -46,7 +46,7 @@ async fn of_jobs(
     is_running: bool,
 ) -> anyhow::Result<Vec<Figure>> {
     let how = if is_running { "running" } else { "waiting" };
-    let named = |unit: Unit, what: &str| Figure::new(format!("{count} {how}: {what}"), unit, "");
+    let named = |unit: Unit, what: &str| Figure::new(format!("{count} {how}: {what}"), unit);
     let mut accepted = named(Unit::Mebibytes, "accepted");
     let mut recovered = named(Unit::Mebibytes, "recovered");
     let mut of_one = named(Unit::Kibibytes, "recovered, a job");

@@ -28,54 +28,15 @@ pub(super) async fn measure(
 ) -> anyhow::Result<Vec<Figure>> {
     let idle = options.pick(IDLE.0, IDLE.1);
     let mut figures = Vec::new();
-    for (who, resident, threads, busy, with_job) in [
-        (
-            "leader",
-            "288 / 290 MiB",
-            "70 / 75",
-            "1.8 / 2.3 %",
-            "313 / 321 MiB",
-        ),
-        (
-            "standby",
-            "254 / 256 MiB",
-            "64",
-            "1.5 / 1.6 %",
-            "254 / 255 MiB",
-        ),
-        (
-            "TaskManager",
-            "347 / 350 MiB",
-            "57 / 60",
-            "1.5 %",
-            "423 / 471 MiB",
-        ),
-    ] {
-        figures.push(Figure::new(
-            format!("{who}, idle: resident"),
-            Unit::Mebibytes,
-            resident,
-        ));
-        figures.push(Figure::new(
-            format!("{who}, idle: anonymous"),
-            Unit::Mebibytes,
-            "",
-        ));
-        figures.push(Figure::new(
-            format!("{who}, idle: threads"),
-            Unit::Count,
-            threads,
-        ));
-        figures.push(Figure::new(
-            format!("{who}, idle: processor"),
-            Unit::PercentOfACore,
-            busy,
-        ));
-        figures.push(Figure::new(
-            format!("{who}, with a job: resident"),
-            Unit::Mebibytes,
-            with_job,
-        ));
+    for who in ["leader", "standby", "TaskManager"] {
+        let figure = |what: &str, unit| Figure::new(format!("{who}, {what}"), unit);
+        figures.extend([
+            figure("idle: resident", Unit::Mebibytes),
+            figure("idle: anonymous", Unit::Mebibytes),
+            figure("idle: threads", Unit::Count),
+            figure("idle: processor", Unit::PercentOfACore),
+            figure("with a job: resident", Unit::Mebibytes),
+        ]);
     }
     for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
         let builder = options.cluster(Store::shared(store).await?);

@@ -26,7 +26,7 @@ impl PhaseFigures {
     pub fn of(takeovers: &str) -> PhaseFigures {
         let figure = |(path, what)| {
             let what = format!("{takeovers}: {what}");
-            (path, Figure::new(what, Unit::Milliseconds, ""))
+            (path, Figure::new(what, Unit::Milliseconds))
         };
         PhaseFigures(PHASES.into_iter().map(figure).collect())
     }

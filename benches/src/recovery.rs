@@ -17,9 +17,7 @@ use tanist_chaos::store::{Store, StoreKind};
 pub(super) const METHOD: &str = "*Persisted jobs*: submitted to a JobManager without TaskManagers, which is then killed and started again (it ends its own earlier \
 term at once, so no lease is waited for): from the start of the process until its `/v1/ha/leader` says that it is confirmed, until `/v1/jobs` \
 lists all jobs, and what it holds then. *Running jobs*: two JobManagers and a TaskManager of 100 slots with 100 jobs of \
-one task; the leader gets SIGKILL, and the clock starts when the standby has been confirmed, so that it says nothing about leases \
-(Flink's \
-numbers are all RUNNING less leadership granted, 1.8 s; that still holds reading its jobs back, which comes before confirmation here.)";
+one task; the leader gets SIGKILL, and the clock starts when the standby has been confirmed, so that it says nothing about leases.";
 
 const REPETITIONS: (usize, usize) = (5, 1);
 const PERSISTED: ([usize; 2], [usize; 2]) = ([1_000, 10_000], [100, 1_000]);
@@ -45,17 +43,9 @@ async fn persisted(
     count: usize,
 ) -> anyhow::Result<Vec<Figure>> {
     let name = |what: &str| format!("{count} persisted jobs: {what}");
-    let mut led = Figure::new(name("start -> leads"), Unit::Milliseconds, "");
-    let mut listed = Figure::new(
-        name("start -> all listed"),
-        Unit::Milliseconds,
-        "100 jobs, after SIGKILL: 5 320 / 5 600 / 8 960 ms",
-    );
-    let mut resident = Figure::new(
-        name("leader, resident"),
-        Unit::Mebibytes,
-        "100 jobs: 791 - 947 MiB",
-    );
+    let mut led = Figure::new(name("start -> leads"), Unit::Milliseconds);
+    let mut listed = Figure::new(name("start -> all listed"), Unit::Milliseconds);
+    let mut resident = Figure::new(name("leader, resident"), Unit::Mebibytes);
     let builder = options.cluster(Store::own(store).await?);
     let mut cluster = builder.jobmanagers(1).taskmanagers(0).start().await?;
     let http = Http::default();
@@ -81,7 +71,6 @@ async fn running(store: StoreKind, options: &BenchOptions) -> anyhow::Result<Vec
     let mut figure = Figure::new(
         format!("{RUNNING} running jobs: confirmed -> all RUNNING"),
         Unit::Milliseconds,
-        "13 500 / 23 100 / 29 700 ms",
     );
     let builder = options.cluster(Store::own(store).await?).slots(RUNNING);
     let mut cluster = builder.jobmanagers(2).taskmanagers(1).start().await?;

@@ -18,19 +18,16 @@ pub struct Figure {
     pub unit: Unit,
     /// A number for each repetition.
     pub samples: Samples,
-    /// The same of Flink, in words.
-    pub flink: &'static str,
 }
 
 impl Figure {
     /// Without samples yet.
-    pub fn new(what: impl Into<String>, unit: Unit, flink: &'static str) -> Figure {
+    pub fn new(what: impl Into<String>, unit: Unit) -> Figure {
         let (what, samples) = (what.into(), Samples::default());
         Figure {
             what,
             unit,
             samples,
-            flink,
         }
     }
 
@@ -118,7 +115,6 @@ fn measurement_json(measurement: &Measurement) -> Value {
             "p99": figure.samples.quantile(0.99),
             "max": figure.samples.max(),
             "samples": figure.samples.all(),
-            "flink": figure.flink,
         })
     };
     let figures: Vec<Value> = measurement.figures.iter().map(figure).collect();
@@ -144,7 +140,6 @@ fn table(measurements: &[&Measurement]) -> String {
             "p99",
             "max",
             "load / others",
-            "Flink 2.3 (measured elsewhere on 2 cores)",
         ]
         .map(str::to_owned),
     ];
@@ -164,7 +159,7 @@ fn table(measurements: &[&Measurement]) -> String {
     rendered(&rows)
 }
 
-fn row(measurement: &Measurement, figure: &Figure) -> [String; 10] {
+fn row(measurement: &Measurement, figure: &Figure) -> [String; 9] {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
     [
         figure.what.clone(),
@@ -176,7 +171,6 @@ fn row(measurement: &Measurement, figure: &Figure) -> [String; 10] {
         number(figure.samples.quantile(0.99)),
         number(figure.samples.max()),
         measurement.load.to_string(),
-        figure.flink.to_owned(),
     ]
 }
 
@@ -217,7 +211,6 @@ mod tests {
                 what: "leads".to_owned(),
                 unit: Unit::Milliseconds,
                 samples: samples.into_iter().collect(),
-                flink: "3 850",
             }],
         }
     }
@@ -250,7 +243,7 @@ mod tests {
             rows[1][2..9],
             ["etcd", "ms", "3", "10.0", "20.0", "30.0", "30.0"]
         );
-        assert_eq!(rows[0][9..11], ["1.2 / 0.5", "3 850"]);
+        assert_eq!(rows[0][9], "1.2 / 0.5");
         assert!(
             text.contains("## Not measured\n\n- memory on etcd"),
             "{text}"

@@ -96,7 +96,7 @@ pub(super) async fn measure(
             figures.extend(of_cluster(store, options, shape, subtasks, task_executors).await?);
         }
         let name = format!("{subtasks} {}: decisions", shape.name());
-        let mut decisions = Figure::new(name, Unit::Milliseconds, "");
+        let mut decisions = Figure::new(name, Unit::Milliseconds);
         let graph = shape.graph(subtasks)?;
         for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
             let (graph, slots) = (graph.clone(), shape.slots(subtasks));
@@ -118,7 +118,7 @@ async fn of_cluster(
     let named = |unit: Unit, what: &str| {
         let shape = shape.name();
         let name = format!("{subtasks} {shape}, {task_executors} TaskExecutors: {what}");
-        Figure::new(name, unit, "")
+        Figure::new(name, unit)
     };
     let mut acknowledged = named(Unit::Milliseconds, "-> acknowledged");
     let mut started = named(Unit::Milliseconds, "-> all tasks started");

@@ -34,18 +34,13 @@ pub(super) async fn measure(
         options.pick(ALL_AT_ONCE.0, ALL_AT_ONCE.1),
         options.pick(IN_A_ROW.0, IN_A_ROW.1),
     );
-    let mut alone = Figure::new("in a row: submission -> FINISHED", Unit::Milliseconds, "");
+    let mut alone = Figure::new("in a row: submission -> FINISHED", Unit::Milliseconds);
     let name = |what: &str| format!("{many} all at once: {what}");
-    let mut rate = Figure::new(name("completed"), Unit::PerSecond, "");
-    let mut leader = Figure::new(
-        name("leader's processor time a job"),
-        Unit::Milliseconds,
-        "",
-    );
+    let mut rate = Figure::new(name("completed"), Unit::PerSecond);
+    let mut leader = Figure::new(name("leader's processor time a job"), Unit::Milliseconds);
     let mut worker = Figure::new(
         name("TaskManager's processor time a job"),
         Unit::Milliseconds,
-        "",
     );
     for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
         let builder = options.cluster(Store::own(store).await?);

@@ -28,7 +28,7 @@ const REPETITIONS: (usize, usize) = (10, 1);
 
 pub(super) async fn measure(options: &BenchOptions) -> anyhow::Result<Vec<Figure>> {
     let task_managers = options.pick(TASK_MANAGERS.0, TASK_MANAGERS.1);
-    let named = |what: String| Figure::new(what, Unit::Milliseconds, "");
+    let named = |what: String| Figure::new(what, Unit::Milliseconds);
     let mut one = named(format!("one job of {} slots", task_managers * SLOTS));
     let mut many = named(format!("{task_managers} jobs of {SLOTS} slots"));
     let mut full = named("a full cluster: another job gets the slots of one".to_owned());

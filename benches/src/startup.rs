@@ -25,25 +25,12 @@ pub(super) async fn measure(
     store: StoreKind,
     options: &BenchOptions,
 ) -> anyhow::Result<Vec<Figure>> {
-    let mut leads = Figure::new(
-        "process start -> leads",
-        Unit::Milliseconds,
-        "3 750 / 3 850 / 5 010 ms (3 calm runs)",
-    );
-    let mut cpu = Figure::new(
-        "processor time to lead",
-        Unit::Milliseconds,
-        "6 200 / 6 400 / 6 900 CPU ms",
-    );
-    let mut stands_by = Figure::new(
-        "process start -> stands by",
-        Unit::Milliseconds,
-        "3 980 / 4 250 / 6 850 ms",
-    );
+    let mut leads = Figure::new("process start -> leads", Unit::Milliseconds);
+    let mut cpu = Figure::new("processor time to lead", Unit::Milliseconds);
+    let mut stands_by = Figure::new("process start -> stands by", Unit::Milliseconds);
     let mut registers = Figure::new(
         "process start -> TaskManager registered",
         Unit::Milliseconds,
-        "4 770 / 5 740 / 7 430 ms",
     );
     for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
         let builder = options.cluster(Store::shared(store).await?);

@@ -18,8 +18,7 @@ use tanist_chaos::store::{Store, StoreKind};
 pub(super) const METHOD: &str = "One JobManager and no TaskManager: the jobs are accepted, persisted, get their JobMaster and wait for slots. Each client posts a \
 compiled graph of one vertex with a fresh job id to `/v1/jobs` over a connection of its own and waits for the answer before the \
 next one. Counted for 3 s after 0.5 s of warming up, on a fresh cluster each time; the clients share the cores with the \
-JobManager and the store. (Flink's jobs came as a jar that was started in the JobManager, and were deployed too; 8 clients; \
-cold, second and third round.) *At a steady pace*: 100 submissions a second for 10 s, each sent when its time has come, whether or not those before it were answered, \
+JobManager and the store. *At a steady pace*: 100 submissions a second for 10 s, each sent when its time has come, whether or not those before it were answered, \
 over 16 connections; from the time at which it was to be sent until its answer.";
 
 const REPETITIONS: (usize, usize) = (3, 1);
@@ -38,31 +37,13 @@ pub(super) async fn measure(
     let window = options.pick(WINDOW.0, WINDOW.1);
     let mut figures = Vec::new();
     for clients in CLIENTS {
-        let (rate, median, slow, cost) = match clients {
-            1 => (
-                "3.1 / 5.4 / 8.1",
-                "262 / 182 / 102 ms",
-                "1 410 / 474 / 281 ms",
-                "331 / 187 / 132 CPU ms",
-            ),
-            _ => (
-                "8.2 / 8.2 / 16.4 (8 clients)",
-                "882 / 904 / 448 ms",
-                "1 875 / 1 370 / 811 ms",
-                "120 / 127 / 63 CPU ms",
-            ),
-        };
         let plural = if clients == 1 { "" } else { "s" };
         let name = |what: &str| format!("{clients} client{plural}: {what}");
         let mut of_clients = [
-            Figure::new(name("acknowledged"), Unit::PerSecond, rate),
-            Figure::new(name("p50 of the answer"), Unit::Milliseconds, median),
-            Figure::new(name("p99 of the answer"), Unit::Milliseconds, slow),
-            Figure::new(
-                name("leader's processor time a job"),
-                Unit::Milliseconds,
-                cost,
-            ),
+            Figure::new(name("acknowledged"), Unit::PerSecond),
+            Figure::new(name("p50 of the answer"), Unit::Milliseconds),
+            Figure::new(name("p99 of the answer"), Unit::Milliseconds),
+            Figure::new(name("leader's processor time a job"), Unit::Milliseconds),
         ];
         for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
             let round = round(store, options, clients, window).await?;
@@ -75,9 +56,9 @@ pub(super) async fn measure(
         figures.extend(of_clients);
     }
     let name = |what: &str| format!("at a steady pace, 100/s: {what}");
-    let mut median = Figure::new(name("p50 of the answer"), Unit::Milliseconds, "");
-    let mut slow = Figure::new(name("p99 of the answer"), Unit::Milliseconds, "");
-    let mut slowest = Figure::new(name("slowest answer"), Unit::Milliseconds, "");
+    let mut median = Figure::new(name("p50 of the answer"), Unit::Milliseconds);
+    let mut slow = Figure::new(name("p99 of the answer"), Unit::Milliseconds);
+    let mut slowest = Figure::new(name("slowest answer"), Unit::Milliseconds);
     for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
         let latencies = paced(store, options, options.pick(PACED.0, PACED.1)).await?;
         median.push(latencies.median().unwrap_or(f64::NAN));

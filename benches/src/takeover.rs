@@ -105,7 +105,7 @@ impl JobFigures {
             Standby::Cold => "cold",
         };
         let named =
-            |unit: Unit, what: &str| Figure::new(format!("{count} jobs, {how}: {what}"), unit, "");
+            |unit: Unit, what: &str| Figure::new(format!("{count} jobs, {how}: {what}"), unit);
         let ms = |what: &str| named(Unit::Milliseconds, what);
         JobFigures {
             confirmed: ms("SIGKILL -> leader confirmed"),
@@ -258,7 +258,7 @@ async fn of_task_executors(
 ) -> anyhow::Result<Vec<Figure>> {
     let named = |what: &str| {
         let what = format!("{count} TaskExecutors: SIGKILL -> {what}");
-        Figure::new(what, Unit::Milliseconds, "")
+        Figure::new(what, Unit::Milliseconds)
     };
     let mut confirmed = named("leader confirmed");
     let mut registered = named("all registered");

@@ -21,9 +21,7 @@ TaskManager, started anew for each run; the result is checked. From the submissi
 FINISHED, files written and renamed. A record is a word. *Per core*: words over the TaskManager's processor time.";
 
 pub(super) const KEYED_COUNT_METHOD: &str = "`datagen` (unthrottled, 1000 keys) -> key-by -> count with each update emitted -> discard, one TaskManager of 2 slots, parallelism 2, a \
-fixed number of records, from the submission's acknowledgement until the job is seen FINISHED. (Flink's job: NumberSequenceSource -> \
-keyBy(n % 1000) -> count -> discard, parallelism 2, with a checkpoint each second, which Tanist does not take yet; warmed up for \
-20 s.)";
+fixed number of records, from the submission's acknowledgement until the job is seen FINISHED.";
 
 const REPETITIONS: (usize, usize) = (5, 1);
 const FILES: usize = 4;
@@ -43,9 +41,9 @@ pub(super) async fn wordcount(
     let mut figures = Vec::new();
     for parallelism in PARALLELISMS {
         let name = |what: &str| format!("parallelism {parallelism}: {what}");
-        let mut rate = Figure::new(name("words"), Unit::MillionsPerSecond, "");
-        let mut per_core = Figure::new(name("words per core"), Unit::MillionsPerSecond, "");
-        let mut resident = Figure::new(name("TaskManager, resident"), Unit::Mebibytes, "");
+        let mut rate = Figure::new(name("words"), Unit::MillionsPerSecond);
+        let mut per_core = Figure::new(name("words per core"), Unit::MillionsPerSecond);
+        let mut resident = Figure::new(name("TaskManager, resident"), Unit::Mebibytes);
         for repetition in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
             let output = directory
                 .path()
@@ -74,21 +72,9 @@ pub(super) async fn keyed_count(
 ) -> anyhow::Result<Vec<Figure>> {
     let records = options.pick(RECORDS.0, RECORDS.1);
     let millions = records as f64 / 1e6;
-    let mut rate = Figure::new(
-        "parallelism 2: records",
-        Unit::MillionsPerSecond,
-        "6.19 / 7.00 / 7.25 M/s",
-    );
-    let mut cost = Figure::new(
-        "parallelism 2: cost",
-        Unit::CpuSecondsPerMillion,
-        "0.261 / 0.268 / 0.300 CPU s/M",
-    );
-    let mut resident = Figure::new(
-        "parallelism 2: TaskManager, resident",
-        Unit::Mebibytes,
-        "663 MiB",
-    );
+    let mut rate = Figure::new("parallelism 2: records", Unit::MillionsPerSecond);
+    let mut cost = Figure::new("parallelism 2: cost", Unit::CpuSecondsPerMillion);
+    let mut resident = Figure::new("parallelism 2: TaskManager, resident", Unit::Mebibytes);
     for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
         let mut cluster = start(store, options).await?;
         let count = records.to_string();

@@ -47,7 +47,7 @@ pub(super) async fn measure(
 
 fn figure(told: &Value) -> anyhow::Result<Figure> {
     let what = told["what"].as_str().context("a figure of nothing")?;
-    let mut figure = Figure::new(what, Unit::Milliseconds, "");
+    let mut figure = Figure::new(what, Unit::Milliseconds);
     ensure!(told["unit"] == figure.unit.to_string(), "{told}");
     for sample in told["samples"].as_array().context("no samples")? {
         figure.push(sample.as_f64().context("no number")?);

@@ -135,7 +135,7 @@ async fn kills(
 ) -> anyhow::Result<[Figure; 2]> {
     let figure = |name: &str| {
         let what = format!("{name}: SIGKILL -> all RUNNING, {}", timeouts.name());
-        Figure::new(what, Unit::Milliseconds, "")
+        Figure::new(what, Unit::Milliseconds)
     };
     let mut ours = figure(TanistCluster::NAME);
     let mut theirs = figure(FlinkCluster::NAME);
@@ -183,7 +183,7 @@ impl Count {
     fn of(name: &str, which: &str) -> Count {
         let figure = |what: &str| {
             let what = format!("{name}: {which} count, records {what}");
-            Figure::new(what, Unit::MillionsPerSecond, "")
+            Figure::new(what, Unit::MillionsPerSecond)
         };
         Count {
             efficiency: figure("a CPU second"),
@@ -195,7 +195,7 @@ impl Count {
 impl Turns {
     fn of<S: System>() -> Turns {
         let name = S::NAME;
-        let figure = |what: &str, unit| Figure::new(format!("{name}: {what}"), unit, "");
+        let figure = |what: &str, unit| Figure::new(format!("{name}: {what}"), unit);
         Turns {
             leads: figure("process start -> leads", Unit::Milliseconds),
             leader: figure("leader, idle: resident", Unit::Mebibytes),
