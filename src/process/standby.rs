@@ -3,15 +3,17 @@
 //! The cache is followed only while nobody gave this process a term; a term takes the records out of it, and afterwards
 //! it begins anew. Others are told at a slow pace and only of news, so that standbys of an idle cluster write nothing.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use tanist_ha::election::{LeaderElection, LeaderSession, Member, MemberCache};
-use tanist_ha::keys::Kind;
+use tanist_ha::keys::{Key, Kind};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::CoordinationStore;
-use tanist_ha::store::cache::compare::as_stored;
-use tanist_ha::store::cache::{CacheOptions, CacheStatus, Proven, Records, WarmCache};
+use tanist_ha::store::cache::compare::{StoredNames, as_stored};
+use tanist_ha::store::cache::{CacheOptions, CacheStatus, Proof, Proven, Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
 use tokio::sync::watch;
@@ -23,7 +25,7 @@ use crate::dispatcher::JobStore;
 
 /// A member's record is written this seldom for the sake of its cache.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
-/// A takeover waits no longer for the names of the store's records.
+/// A takeover waits no longer for the names of the store's records once the cache is proven.
 const NAMES_PATIENCE: Duration = Duration::from_millis(500);
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const SLOWEST_RETRY: Duration = Duration::from_secs(1);
@@ -42,9 +44,43 @@ pub(super) fn cache(
     WarmCache::new(store, options, status)
 }
 
-/// The records as they are at the beginning of a term: proven against the number that its pipeline starts from, before
-/// the term has written anything. Tries until it succeeds or the term is over.
+/// The records as they are at the beginning of a term, before it has written anything: proven against the number that its pipeline
+/// starts from, and with the names that the store holds, where it lists these in time. Tries until it succeeds or the term is over.
+///
+/// The pipeline has started, so the fence is up: what a former leader had sent was applied before, or is refused. Until this term writes
+/// itself, all reads show the same records, whichever of them comes first, but for what somebody changes by hand. So the names are
+/// listed beside the proof, and cost no time of their own.
 pub(super) async fn prove(
+    cache: &mut WarmCache,
+    store: &dyn CoordinationStore,
+    pipeline: &CommitPipeline,
+    session: &LeaderSession,
+) -> Result<Proven> {
+    let proving = pin!(prove_number(cache, pipeline, session));
+    let listing = pin!(names(store));
+    let (proven, names) = match select(proving, listing).await {
+        Either::Left((proven, listing)) => {
+            let proven = proven?;
+            let names = match proven.proof {
+                // All of it was just read.
+                Proof::Listed => None,
+                Proof::Current | Proof::CaughtUp => in_time(listing).await,
+            };
+            (proven, names)
+        }
+        Either::Right((names, proving)) => (proving.await?, Some(names)),
+    };
+    let in_doubt = names.map(|names| names.in_doubt(&proven.records));
+    match in_doubt {
+        Some(in_doubt) if !in_doubt.is_empty() => {
+            let records = read_again(store, &in_doubt, &proven.records, session).await?;
+            Ok(Proven { records, ..proven })
+        }
+        Some(_) | None => Ok(proven),
+    }
+}
+
+async fn prove_number(
     cache: &mut WarmCache,
     pipeline: &CommitPipeline,
     session: &LeaderSession,
@@ -56,36 +92,59 @@ pub(super) async fn prove(
             Ok(proven) => return Ok(proven),
             Err(error) => warn!(%error, "the records can't be proven current, this is tried again"),
         }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_delay()) => {}
-            () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
-        }
+        wait(&mut backoff, session).await?;
     }
 }
 
-/// What the store holds by name, where that is not what the cache gave: somebody deleted records there, or put some, by hand. Has to be
-/// asked before the term has written any. `None` as well where the store does not answer that soon: nobody waits for it long.
-pub(super) async fn damaged(store: &dyn CoordinationStore, proven: &Proven) -> Option<Records> {
-    if proven.from_cache == 0 {
-        // All of it was just read.
-        return None;
-    }
+/// The names of what the store holds. Tries until it succeeds.
+async fn names(store: &dyn CoordinationStore) -> StoredNames {
     // Of results there may be very many, and what is known of an ended job is written no more.
     let kinds: Vec<Kind> = JobStore::KINDS
         .into_iter()
         .filter(|it| *it != Kind::Results)
         .collect();
-    let compared = as_stored(store, &kinds, &proven.records);
-    match tokio::time::timeout(NAMES_PATIENCE, compared).await {
-        Ok(Ok(damaged)) => damaged,
-        Ok(Err(error)) => {
-            debug!(%error, "the records of the cache are not compared with the store's");
-            None
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    loop {
+        match StoredNames::list(store, &kinds).await {
+            Ok(names) => return names,
+            Err(error) => debug!(%error, "the names of the store's records can't be listed"),
         }
-        Err(_) => {
-            debug!("the records of the cache are not compared with the store's: it takes too long");
-            None
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
+}
+
+/// The names, unless the store takes so long that a takeover does not wait for them.
+async fn in_time(listing: impl Future<Output = StoredNames>) -> Option<StoredNames> {
+    let names = tokio::time::timeout(NAMES_PATIENCE, listing).await.ok();
+    if names.is_none() {
+        warn!("the records of the cache are not compared with the store's: it takes too long");
+    }
+    names
+}
+
+/// With what somebody deleted or put by hand as the store has it: nothing is brought back, nor passed over.
+async fn read_again(
+    store: &dyn CoordinationStore,
+    in_doubt: &[Key],
+    held: &Records,
+    session: &LeaderSession,
+) -> Result<Records> {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    loop {
+        match as_stored(store, in_doubt, held).await {
+            Ok(records) => return Ok(records),
+            Err(error) => {
+                warn!(%error, "records that the cache has not as the store lists them can't be read, this is tried again");
+            }
         }
+        wait(&mut backoff, session).await?;
+    }
+}
+
+async fn wait(backoff: &mut Backoff, session: &LeaderSession) -> Result<()> {
+    tokio::select! {
+        () = tokio::time::sleep(backoff.next_delay()) => Ok(()),
+        () = session.over() => Err(Error::Fenced { epoch: session.epoch().next() }),
     }
 }
 

@@ -1,9 +1,10 @@
 //! One term of a JobManager: built on grant, stopped when it is over.
 //!
-//! Order: the pipeline reads the change number, the standby's cache is proven against it, the ResourceManager and the
-//! Dispatcher start with the jobs, the TaskExecutors that run them are dialled, and only then the term is confirmed
-//! (`leader-info`). The results of jobs that had ended are read after that. A crash between any two steps leaves what the store had before: what a term writes is fenced, and whoever
-//! was dialled knows an epoch whose leader is gone, and waits for the next.
+//! Order: the pipeline reads the change number, the standby's cache is proven against it and compared with the names that the store
+//! lists, the ResourceManager and the Dispatcher start with the jobs, the TaskExecutors that run them are dialled, and only then the
+//! term is confirmed (`leader-info`). The results of jobs that had ended are read after that. A crash between any two steps leaves what
+//! the store had before: what a term writes is fenced, and whoever was dialled knows an epoch whose leader is gone, and waits for the
+//! next.
 //! Stopping is forgetting: nobody is told, the store knows.
 
 use std::collections::BTreeMap;
@@ -149,45 +150,30 @@ async fn begin(
     if let Some(reports) = reports {
         reports.moved();
     }
-    // Nothing has been committed since: what is proven here is what the term begins with.
+    // Nothing has been committed since: what is proven here is what the term begins with. Nothing is decided on anything else.
     let (proven, plan) = tokio::try_join!(
-        standby::prove(cache, &pipeline, session),
+        standby::prove(cache, &*services.ha.store, &pipeline, session),
         recovering::look_back(services, session),
     )?;
     phases.cache_proven_ms = Some(millis(started));
-    let standing = application_standing(services, &proven.records)?;
-    let recovery = Recovery::from(&proven);
-    let (mut store, decoded) = job_store(services, session, &pipeline);
-    store.expect_storage(&proven.records).await;
-    let plan = if has_jobs(&proven.records) {
+    let records = &proven.records;
+    let standing = application_standing(services, records)?;
+    let (store, decoded) = job_store(services, session, &pipeline);
+    store.expect_storage(records).await;
+    let plan = if has_jobs(records) {
         plan
     } else {
         plan.without_jobs()
     };
     let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
-    // Beside the decoding, which takes longer.
-    let (recovered, damaged) = tokio::join!(
-        recover(&store, &proven.records, &caution, session, decoded, reports),
-        standby::damaged(&*services.ha.store, &proven),
-    );
-    let (recovered, recorded) = match damaged {
-        None => (recovered?, Recorded::of(&proven.records)),
-        Some(records) => {
-            // What somebody deleted by hand is not written again: all is taken from what the store holds.
-            let (from_store, decoded) = job_store(services, session, &pipeline);
-            store = from_store;
-            store.expect_storage(&records).await;
-            let recovered = recover(&store, &records, &caution, session, decoded, reports).await?;
-            (recovered, Recorded::of(&records))
-        }
-    };
+    let recovered = recover(&store, records, &caution, session, decoded, reports).await?;
     phases.recovered_ms = millis(started);
     Ok(Begun {
-        recorded,
+        recorded: Recorded::of(records),
+        recovery: Recovery::from(&proven),
         pipeline,
         store,
         recovered,
-        recovery,
         phases,
         standing,
         record,

@@ -6,8 +6,13 @@ use tanist_ha::store::CoordinationStore as _;
 use tanist_ha::store::cache::Proof;
 use tanist_proto::id::JobId;
 
+use crate::config::Configuration;
+use crate::process::ApplicationSetup;
+use crate::process::application::job_id_of;
+use crate::process::careful::TermPhase;
 use crate::process::history::{self, HistoryRecord};
 use crate::process::testing::cluster::{TestCluster, graph};
+use crate::telemetry::ExitCode;
 
 fn jobs(count: u128) -> impl Iterator<Item = JobId> {
     (1..=count).map(JobId::from_bits)
@@ -113,6 +118,72 @@ async fn what_somebody_deleted_from_the_store_is_not_brought_back_by_a_takeover_
     unknown.expect_err("nothing is there of it");
     let found = cluster.memory.store().get(&deleted).await;
     assert_eq!(found.expect("readable"), [None, None, None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_application_whose_record_somebody_deleted_is_not_led_from_memory() {
+    let mut cluster = TestCluster::start(0, 1, 2).await;
+    let application = ApplicationSetup::new("one", |context| async move {
+        context.execute_graph(graph(JobId::from_bits(0), 1)).await?;
+        Ok(())
+    });
+    cluster.application = Some(application);
+    cluster.start_job_manager("jm1");
+    let cluster_id = Configuration::defaults().ha().cluster_id.clone();
+    cluster.until_running(job_id_of(&cluster_id, 0), 2).await;
+    cluster.start_job_manager("jm2");
+    until_current(&cluster, "jm2").await;
+    let record = Key::new(Kind::Applications, cluster_id);
+    let store = cluster.memory.store();
+    let before = store.get(std::slice::from_ref(&record)).await;
+    assert!(before.expect("readable")[0].is_some());
+    cluster.memory.overwrite(&record, None);
+    cluster.kill_job_manager("jm1").await;
+    // By the store these jobs are no application's, by the standby's memory they are its own.
+    assert_eq!(cluster.end_of_job_manager("jm2").await, ExitCode::Refused);
+    let after = store.get(&[record]).await;
+    assert_eq!(after.expect("readable"), [None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_knows_only_jobs_which_somebody_deleted_has_none_to_recover_with_care() {
+    let mut cluster = cluster_with_jobs(2, 2).await;
+    let leader = cluster.leader().await;
+    until_current(&cluster, other(&leader)).await;
+    for job in jobs(2) {
+        let name = job.to_string().parse().expect("a name");
+        cluster
+            .memory
+            .overwrite(&Key::new(Kind::Graphs, name), None);
+        let name = job.to_string().parse().expect("a name");
+        cluster
+            .memory
+            .overwrite(&Key::new(Kind::States, name), None);
+    }
+    cluster.kill_job_manager(&leader).await;
+    cluster.leader_above(1).await;
+    let record = record_of(&cluster, 2).await;
+    assert_eq!(record.recovery.expect("noted").from_cache, 4);
+    // With jobs it would say so only when they have stood for some time.
+    assert_eq!((record.jobs, record.phase), (0, Some(TermPhase::Leading)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_put_into_the_store_is_found_by_a_standby_that_knew_no_record() {
+    let mut cluster = TestCluster::start(2, 1, 1).await;
+    let leader = cluster.leader().await;
+    assert_eq!(until_current(&cluster, other(&leader)).await.records, 0);
+    let [put] = [1].map(JobId::from_bits);
+    for kind in [Kind::Graphs, Kind::States] {
+        let key = Key::new(kind, put.to_string().parse().expect("a name"));
+        cluster.memory.overwrite(&key, Some("no record".into()));
+    }
+    cluster.kill_job_manager(&leader).await;
+    cluster.leader_above(1).await;
+    let recovery = record_of(&cluster, 2).await.recovery.expect("noted");
+    assert_eq!((recovery.proof, recovery.from_cache), (Proof::Current, 0));
+    let details = cluster.client.describe(put).await.expect("known");
+    assert!(!details.quarantine.is_empty(), "{details:?}");
 }
 
 #[tokio::test(start_paused = true)]

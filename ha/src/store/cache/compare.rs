@@ -2,7 +2,7 @@
 //! would bring it back.
 //!
 //! *While a process stands by*: some records at a time, by their values, in rounds (`WarmCache::compare_some`). *At a takeover*: all of
-//! them, by their names, beside the decoding ([`as_stored`]). What differs is said, and taken as the store has it.
+//! them, by their names, beside the proof ([`StoredNames`]). What differs is said, and taken as the store has it ([`as_stored`]).
 //!
 //! Invariant: only what no transaction named between the look at the cache and the look at the store counts as a difference, and
 //! only if it is still there when it is read once more.
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::{Records, Ring, WarmCache};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name};
 use crate::store::{CoordinationStore, PageToken};
 
@@ -167,38 +167,57 @@ fn say(key: &Key, was_known: bool, is_there: bool) {
     warn!(%key, what, "a record in the store is not what was written last: somebody changed it, what the store holds counts");
 }
 
-/// The records of these kinds as the store has them by name, where that is not what `held` says; `None`: it is. Each difference is said.
-/// Has to be asked before the term has written any of them.
+/// The names that the store lists of some kinds.
+#[derive(Debug)]
+pub struct StoredNames {
+    kinds: Vec<Kind>,
+    keys: BTreeSet<Key>,
+}
+
+impl StoredNames {
+    /// Lists them, all kinds at once.
+    pub async fn list(store: &dyn CoordinationStore, kinds: &[Kind]) -> Result<StoredNames> {
+        let listings = kinds.iter().map(|kind| async move {
+            let names = store.names(*kind).await?;
+            Ok::<_, Error>(names.into_iter().map(|name| Key::new(*kind, name)))
+        });
+        let keys = try_join_all(listings).await?.into_iter().flatten();
+        Ok(StoredNames {
+            kinds: kinds.to_vec(),
+            keys: keys.collect(),
+        })
+    }
+
+    /// The records of these kinds that are listed and not held, or held and not listed. It means something only where no transaction wrote
+    /// any of them since the older of both was begun to be read: under an epoch that is the caller's own and before its term has written.
+    pub fn in_doubt(&self, held: &Records) -> Vec<Key> {
+        let of_kinds = held.all.keys().filter(|key| self.kinds.contains(&key.kind));
+        let gone = of_kinds.filter(|key| !self.keys.contains(*key));
+        let unknown = self.keys.iter().filter(|key| !held.all.contains_key(key));
+        gone.chain(unknown).cloned().collect()
+    }
+}
+
+/// What was held, with these records as the store has them when they are read once more. What still differs is said.
 pub async fn as_stored(
     store: &dyn CoordinationStore,
-    kinds: &[Kind],
+    in_doubt: &[Key],
     held: &Records,
-) -> Result<Option<Records>> {
-    let listings = kinds.iter().map(|kind| async move {
-        let names = store.names(*kind).await?;
-        Ok::<_, crate::error::Error>(names.into_iter().map(|name| Key::new(*kind, name)))
-    });
-    let stored: BTreeSet<Key> = try_join_all(listings)
-        .await?
-        .into_iter()
-        .flatten()
-        .collect();
-    let of_kinds = held.all.keys().filter(|key| kinds.contains(&key.kind));
-    let gone: Vec<&Key> = of_kinds.filter(|key| !stored.contains(*key)).collect();
-    let unknown = stored.iter().filter(|key| !held.all.contains_key(key));
-    let unknown: Vec<Key> = unknown.cloned().collect();
-    if gone.is_empty() && unknown.is_empty() {
-        return Ok(None);
+) -> Result<Records> {
+    let mut values = Vec::new();
+    for some in in_doubt.chunks(PAGE) {
+        values.extend(store.get(some).await?);
     }
-    let values = store.get(&unknown).await?;
     let mut all = held.all.clone();
-    for key in gone {
-        say(key, true, false);
-        all.remove(key);
+    for (key, value) in in_doubt.iter().zip(values) {
+        if held.get(key) == value.as_ref() {
+            continue;
+        }
+        say(key, held.get(key).is_some(), value.is_some());
+        match value {
+            Some(value) => all.insert(key.clone(), value),
+            None => all.remove(key),
+        };
     }
-    for (key, value) in unknown.into_iter().zip(values) {
-        say(&key, false, true);
-        all.extend(value.map(|value| (key, value)));
-    }
-    Ok(Some(Records { all }))
+    Ok(Records { all })
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::{BOUND, CaseResult, Process, Subject, key, put, put_bytes, settled};
 use crate::election::{LeaderSession, ProcessId};
 use crate::keys::{CHANGES_RING, Key, Kind};
-use crate::store::cache::compare::as_stored;
+use crate::store::cache::compare::{StoredNames, as_stored};
 use crate::store::cache::{CacheOptions, CacheStatus, Proof, Proven, WarmCache};
 use crate::store::health::ServerRole;
 use crate::store::{Change, CoordinationStore, Write};
@@ -166,14 +166,21 @@ pub async fn a_cache_notices_what_somebody_changed_by_hand(subject: &dyn Subject
 
     // And what nobody had the time to compare, by name.
     let kinds = [Kind::States, Kind::Results];
-    let compared = settled(async || as_stored(&*store, &kinds, &proven.records).await).await?;
-    assert_eq!(compared, None);
+    let names = settled(async || StoredNames::list(&*store, &kinds).await).await?;
+    assert_eq!(names.in_doubt(&proven.records), []);
     subject.write_by_hand(&key("item-04"), None).await?;
     subject.write_by_hand(&key("item-32"), Some(b"1")).await?;
-    let compared = settled(async || as_stored(&*store, &kinds, &proven.records).await).await?;
-    let found = compared.ok_or("no difference was found")?;
+    let names = settled(async || StoredNames::list(&*store, &kinds).await).await?;
+    let in_doubt = names.in_doubt(&proven.records);
+    assert_eq!(in_doubt, [key("item-04"), key("item-32")]);
+    let compared = async || as_stored(&*store, &in_doubt, &proven.records).await;
+    let found = settled(compared).await?;
     assert_eq!((found.get(&key("item-04")), found.len()), (None, 29));
     assert_eq!(found.get(&key("item-32")), Some(&Bytes::from_static(b"1")));
+    // What was put back since the names were listed is no difference.
+    subject.write_by_hand(&key("item-04"), Some(b"1")).await?;
+    subject.write_by_hand(&key("item-32"), None).await?;
+    assert_eq!(settled(compared).await?, proven.records);
     Ok(())
 }
 
