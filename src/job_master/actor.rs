@@ -413,7 +413,7 @@ impl JobMasterActor {
                     self.note(event);
                 }
                 if let Some(cause) = lost {
-                    self.note(Event::TaskManagerLost { connection, cause });
+                    self.lose(connection, cause);
                 }
             }
         }

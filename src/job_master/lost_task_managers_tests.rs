@@ -8,6 +8,9 @@ use tanist_proto::v1::JobStatus;
 use super::RestartStrategy;
 use super::scripted::{Fixture, Mood, lock, options, wait_until};
 
+/// What a JobMaster says to whom it gives up.
+const GOODBYE: &str = "disconnect, ended: false";
+
 /// The job fails for this reason, long before a heartbeat times out.
 async fn fails_soon(fixture: &Fixture, reason: &str) {
     let before = tokio::time::Instant::now();
@@ -67,6 +70,7 @@ async fn a_silent_task_manager_is_lost_and_its_region_restarts_elsewhere() {
         (1, 2)
     );
     let failure = details.failures.last().expect("one failure");
+    assert!(first.was_called(GOODBYE));
     assert_eq!(failure.task, "a (1/1)");
     assert_eq!(
         failure.cause,
@@ -79,6 +83,8 @@ async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_tim
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     *lock(&task_executor.mood) = Mood::Unreachable;
     fails_soon(&fixture, "TaskManager tm1 (tm1:1) was lost").await;
+    // It may live all the same: then it is not to obey what is still on its way to it.
+    assert!(task_executor.was_called(GOODBYE));
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,5 +112,6 @@ async fn a_task_manager_that_refuses_heartbeats_is_lost_without_ending_the_term(
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     *lock(&task_executor.mood) = Mood::StartedAnew;
     fails_soon(&fixture, "no such registration").await;
+    assert!(task_executor.was_called(GOODBYE));
     assert_eq!(*lock(&fixture.deposed_by), None);
 }

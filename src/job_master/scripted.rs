@@ -160,8 +160,12 @@ impl TaskExecutorGateway for TaskExecutor {
         &self,
         request: pb::DisconnectJobMasterRequest,
     ) -> GatewayResult<pb::Ack> {
-        self.answer(format!("disconnect, ended: {}", request.job_ended))
-            .await
+        let goodbye = format!("disconnect, ended: {}", request.job_ended);
+        if *lock(&self.mood) != Mood::Well {
+            // It was said, whatever comes of it.
+            lock(&self.calls).push(goodbye.clone());
+        }
+        self.answer(goodbye).await
     }
 
     async fn disconnect_resource_manager(

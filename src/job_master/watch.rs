@@ -86,7 +86,7 @@ impl JobMasterActor {
             return;
         }
         match peer.refused.judged(is_lost, threshold) {
-            Judged::Lost => self.note(Event::TaskManagerLost { connection, cause }),
+            Judged::Lost => self.lose(connection, cause),
             Judged::Ask(question) => self.judge(connection, cause, question),
             Judged::Open => {}
         }
@@ -111,20 +111,24 @@ impl JobMasterActor {
             .collect();
         for connection in silent {
             let cause = format!("no heartbeat for {} ms", millis(timeout));
-            // If it lives, it learns that it has to register again.
-            if let Some(location) = self.core.location(&connection.task_manager).cloned() {
-                let (connection, cause) = (connection.clone(), cause.clone());
-                let goodbye = Effect::Disconnect {
-                    connection,
-                    location,
-                    cause,
-                };
-                self.calls.start(&mut self.io, &self.core, goodbye);
-            }
-            self.note(Event::TaskManagerLost { connection, cause });
+            self.lose(connection, cause);
         }
         let heard = self.peers.values().map(|peer| peer.last_heard);
         self.silence_at = heard.min().map(|at| at + timeout);
+    }
+
+    /// Gives a TaskManager up. If it lives, it learns that it has to register again, and refuses what is still on its way under the
+    /// registration that is over.
+    pub(super) fn lose(&mut self, connection: Connection, cause: String) {
+        if let Some(location) = self.core.location(&connection.task_manager).cloned() {
+            let goodbye = Effect::Disconnect {
+                connection: connection.clone(),
+                location,
+                cause: cause.clone(),
+            };
+            self.calls.start(&mut self.io, &self.core, goodbye);
+        }
+        self.note(Event::TaskManagerLost { connection, cause });
     }
 
     /// Watches over exactly the TaskManagers that the core knows.

@@ -43,7 +43,7 @@ pub struct Connection {
     pub address: String,
     /// Tells a run of attempts from earlier ones.
     pub run: u64,
-    /// The number of the last registration that was sent.
+    /// The number of the registration that the last run of attempts has sent last; 0: it has sent none, or was ended.
     registration: u64,
     incarnation: Option<ClusterIncarnation>,
     epoch: Epoch,
@@ -62,16 +62,19 @@ impl Connection {
         }
     }
 
-    /// Begins a run of attempts.
+    /// Begins a run of attempts. The registration of before is over, also while none of the next is sent: what had waited on its way
+    /// is refused.
     pub fn begin(&mut self, address: String) {
         self.run += 1;
+        self.registration = 0;
         self.address = address;
         self.state = ConnectionState::Registering;
     }
 
-    /// Gives it up.
+    /// Gives it up, and its registration.
     pub fn end(&mut self) {
         self.run += 1;
+        self.registration = 0;
         self.state = ConnectionState::Idle;
     }
 
@@ -157,5 +160,31 @@ impl Connection {
             } => Some(last_heard + silence.doubted_after),
             ConnectionState::Idle | ConnectionState::Registering => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registration_is_over_when_another_run_of_attempts_begins_and_when_the_connection_is_given_up()
+     {
+        let mut connection = Connection::idle();
+        let send = |connection: &mut Connection, number| {
+            let sender = connection.send(ClusterIncarnation::new("c1"), Epoch::new(1), number);
+            assert_eq!(sender.registration, number);
+            assert!(connection.is_of(number));
+        };
+        connection.begin("jm1:1".to_owned());
+        send(&mut connection, 1);
+        // One after the other in a run: the last one counts.
+        send(&mut connection, 2);
+        assert!(!connection.is_of(1));
+        connection.begin("jm1:1".to_owned());
+        assert!(!connection.is_of(2) && !connection.is_of(0));
+        send(&mut connection, 3);
+        connection.end();
+        assert!(!connection.is_of(3) && !connection.is_of(0));
     }
 }

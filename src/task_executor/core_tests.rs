@@ -291,3 +291,41 @@ proptest! {
         })?;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_waited_until_its_registration_was_given_up_starts_nothing() {
+    let mut world = World::new();
+    let submit = |generation| Step::Submit {
+        sender: 0,
+        job: 1,
+        subtask: 0,
+        generation,
+        allocation: 1,
+    };
+    let steps = [
+        Step::Lead { epoch: 1 },
+        Step::Register {
+            at: None,
+            succeeds: true,
+        },
+        Step::RequestSlot {
+            sender: 0,
+            slot: 0,
+            job: 1,
+            allocation: 1,
+        },
+        Step::Register {
+            at: Some(1),
+            succeeds: true,
+        },
+        submit(1),
+    ];
+    for step in &steps {
+        world.step(step).expect("it holds");
+    }
+    assert_eq!(world.running.len(), 1);
+    // Its JobMaster is silent, and the next registration is not sent yet.
+    world.step(&Step::Wait { seconds: 99 }).expect("it holds");
+    world.step(&submit(2)).expect("it is refused");
+    assert_eq!(world.running.len(), 1, "{:?}", world.running);
+}

@@ -1,6 +1,6 @@
 //! A TaskExecutor's core and what the outside world saw of it, for properties that hold whatever comes in:
 //!
-//! - Nobody is heard who has not the youngest epoch and the last registration of a connection; epochs and registrations only grow.
+//! - Nobody is heard who has not the youngest epoch and the registration on which a connection rests; epochs and registrations only grow.
 //! - A slot has one holder and an allocation one slot; what runs, runs in a slot that its job holds.
 //! - A generation starts once, never after it was cancelled, and what the store says to be superseded is told to end.
 //!
@@ -53,7 +53,7 @@ pub(super) struct World {
     runs: BTreeMap<Target, u64>,
     /// Every sender that a registration named, the youngest first.
     senders: Vec<pb::Sender>,
-    /// The last registration of each connection.
+    /// The last registration of each connection that was not begun anew, or given up, since.
     registrations: BTreeMap<Target, u64>,
     pub(super) running: Vec<(TaskKey, String)>,
     told_to_end: BTreeSet<TaskKey>,
@@ -100,7 +100,7 @@ impl World {
         })
     }
 
-    /// Nobody who has not the youngest epoch and the last registration of a connection is heard.
+    /// Nobody who has not the youngest epoch and the registration of a connection is heard.
     pub(super) fn check_heard<T>(
         &self,
         sender: Option<&pb::Sender>,
@@ -216,9 +216,11 @@ impl World {
             match effect {
                 Effect::Register { target, run, .. } => {
                     self.runs.insert(target, run);
+                    self.registrations.remove(&target);
                 }
                 Effect::StopRegistering(target) => {
                     self.runs.remove(&target);
+                    self.registrations.remove(&target);
                 }
                 Effect::Start(task, start) => {
                     prop_assert!(self.started.insert(task), "{task:?} was started twice");
