@@ -10,6 +10,10 @@ use tracing::{debug, warn};
 
 use crate::election::driver::{Attempt, ElectionDriver, ElectionView, LeaderInformation};
 use crate::election::session::LeaderSession;
+use crate::retry::Backoff;
+
+/// How long it takes at most until the store is asked once more, where the watch tells nothing.
+const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 
 /// Follows the keys until the term is over.
 pub(super) async fn keep(
@@ -19,6 +23,7 @@ pub(super) async fn keep(
     retry_interval: Duration,
 ) {
     let mut observed = driver.observed();
+    let mut backoff = Backoff::new(retry_interval, SLOWEST_RETRY);
     let mut warned = false;
     loop {
         let seen_damaged = |view: &Option<ElectionView>| {
@@ -47,8 +52,18 @@ pub(super) async fn keep(
             Ok(_) => {}
             Err(error) => debug!(%error, "leader-info is looked at again later"),
         }
+        // Whoever overwrites it again and again is answered no more often than this.
         tokio::select! {
             () = tokio::time::sleep(retry_interval) => {}
+            () = session.over() => return,
+        }
+        // A watch that is behind goes on showing the same until it tells what comes next. One that comes to the same again tells nothing.
+        tokio::select! {
+            changed = observed.changed() => match changed {
+                Ok(()) => backoff.reset(),
+                Err(_) => return,
+            },
+            () = tokio::time::sleep(backoff.next_delay()) => {}
             () = session.over() => return,
         }
     }

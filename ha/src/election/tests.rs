@@ -483,3 +483,32 @@ async fn leaders_on_a_copy_of_the_store_that_tell_of_their_epochs_depose_nobody(
         tell_from_a_copy(seed).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_does_not_show_the_confirmed_leader_yet_costs_few_reads() {
+    let cluster = MemoryCluster::default();
+    let a = start(&cluster, "a");
+    let session = a.until_granted(1).await;
+    a.faults.watch_lag(Duration::from_secs(3600));
+    let retry_interval = Duration::from_millis(20);
+    let addresses = std::collections::BTreeMap::new();
+    let confirmed = a.election.confirm(&session, addresses, retry_interval);
+    confirmed.await.expect("it leads");
+    let before = a.faults.reads();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let reads = a.faults.reads() - before;
+    assert!((100..200).contains(&reads), "{reads} reads in ten minutes");
+
+    // It is looked for all the same, though the watch tells nothing.
+    let observer = cluster.observer();
+    cluster.delete_leader_info();
+    let mut is_there = false;
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        is_there = observer.read().await.expect("readable").info.is_some();
+        if is_there {
+            break;
+        }
+    }
+    assert!(is_there, "nobody published leader-info again");
+}

@@ -121,6 +121,11 @@ impl Faults {
         }
     }
 
+    /// How often something was read through the handle.
+    pub fn reads(&self) -> u64 {
+        self.link.reads.load(Ordering::Relaxed)
+    }
+
     /// Every request but renewals reaches the server this much later.
     pub fn delay(&self, delay: Duration) {
         lock(&self.link.injected).delay = delay;
@@ -192,6 +197,8 @@ pub(super) struct Link {
     pub(super) server: Arc<Server>,
     process: Option<ProcessId>,
     injected: Mutex<Injected>,
+    /// How often it was read.
+    reads: AtomicU64,
 }
 
 impl fmt::Debug for Link {
@@ -208,6 +215,7 @@ impl Link {
             server,
             process,
             injected: Mutex::default(),
+            reads: AtomicU64::new(0),
         })
     }
 
@@ -259,6 +267,7 @@ impl Link {
 
     /// Sends a request that no test loses or holds.
     pub(super) async fn read<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.travel().await?;
         Ok(self.server.apply(request))
     }

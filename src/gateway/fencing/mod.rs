@@ -43,7 +43,7 @@ const RECHECK_PAUSE: Duration = Duration::from_millis(500);
 const SAID_INTERVAL: Duration = Duration::from_secs(1);
 /// What is told of a name from outside.
 const LONGEST_NAME: usize = 100;
-/// Messages that may wait for proof at once.
+/// Messages of leaders that may wait for proof at once, and as many hellos of the exchange.
 const WAITING: usize = 1024;
 
 /// Told that another process has named a younger epoch than that of this process's own term, and which one named it: the store
@@ -77,7 +77,10 @@ pub struct HighestEpoch {
 struct Shared {
     proof: watch::Sender<Proof>,
     store: OnceLock<OwnStore>,
-    waiting: Semaphore,
+    /// Places for leaders' messages that wait for proof.
+    leaders: Semaphore,
+    /// Places for hellos of the exchange that do: however many come, they keep no leader's message out.
+    hellos: Semaphore,
     /// When it was last said that a message names a term which is not in the store: they may be many.
     said: Mutex<Option<Instant>>,
 }
@@ -97,7 +100,8 @@ impl Default for HighestEpoch {
             shared: Arc::new(Shared {
                 proof: watch::Sender::default(),
                 store: OnceLock::new(),
-                waiting: Semaphore::new(WAITING),
+                leaders: Semaphore::new(WAITING),
+                hellos: Semaphore::new(WAITING),
                 said: Mutex::default(),
             }),
         }
@@ -191,7 +195,12 @@ impl HighestEpoch {
         let Some(store) = self.shared.store.get() else {
             return Err(unproven(claim, "this process has no store yet"));
         };
-        let Ok(_place) = self.shared.waiting.try_acquire() else {
+        let places = match &claim.holder {
+            Some(_) => &self.shared.leaders,
+            // Only the exchange names no holder.
+            None => &self.shared.hellos,
+        };
+        let Ok(_place) = places.try_acquire() else {
             return Err(unproven(claim, "too many messages wait for proof"));
         };
         let mut leaders = store.leaders();

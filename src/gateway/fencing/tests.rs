@@ -254,3 +254,26 @@ async fn many_messages_of_an_epoch_that_is_not_shown_yet_cost_two_reads() {
     assert!(proven.iter().all(Result::is_ok), "{proven:?}");
     assert!(*count.borrow() <= 2, "{} reads", *count.borrow());
 }
+
+#[tokio::test(start_paused = true)]
+async fn however_many_hellos_wait_for_proof_a_message_of_a_leader_gets_its_own() {
+    let process = Process::start(None);
+    process.reads.send_replace(None);
+    let ours = ClusterIncarnation::new("c1");
+    let mut hellos = tokio::task::JoinSet::new();
+    for _ in 0..=WAITING {
+        let (gate, ours) = (process.gate.clone(), ours.clone());
+        hellos.spawn(async move { EpochGate::admit(&gate, &ours, Epoch::new(9)).await });
+    }
+    let refused = hellos.join_next().await.expect("one too many");
+    let refused = refused.expect("it does not panic");
+    assert!(
+        matches!(&refused, Err(Refused::Unproven(why)) if why.contains("too many")),
+        "{refused:?}"
+    );
+    assert_eq!(hellos.len(), WAITING, "the others wait");
+    process.reads.send_replace(Some(view(2, "b", None)));
+    let leader = sender(2, "b", None);
+    assert_eq!(process.gate.prove(leader.as_ref()).await, Ok(()));
+    assert_eq!(process.epoch(), 2);
+}
