@@ -57,13 +57,19 @@ pub(super) async fn clear_away(
     if let Err(error) = left.await {
         warn!(%job, %error, "the requirements of a broken JobMaster could not be withdrawn");
     }
-    // A write that the fence refused ends a JobMaster before the term is known to be over. That is no fault of the job.
-    store.confirm_term().await?;
-    if is_fit {
+    if is_fault_of_job(&store, is_fit).await? {
         error!(%job, broken, "a JobMaster broke");
     }
     if broken <= TOLERATED {
         tokio::time::sleep(FIRST_DELAY * 2u32.pow(broken)).await;
     }
     store.reread(job).await
+}
+
+/// Whether a JobMaster that ended without a result broke, which is a bug and has to be seen. A write that the fence refused ends one before
+/// the term is known to be over: that is no fault of the job, and the store says so by an error. Nor is a record of which none can be
+/// made: that is said when the job is set aside.
+pub(super) async fn is_fault_of_job(store: &JobStore, is_fit: bool) -> Result<bool, JobStoreError> {
+    store.confirm_term().await?;
+    Ok(is_fit)
 }
