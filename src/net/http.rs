@@ -4,13 +4,13 @@
 //! no silent bodies; memory for bodies from the port's [`BodyShare`]. A connection that has to go for another one is dropped.
 
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -208,7 +208,8 @@ where
         drop(held);
         answer.map(Either::Left)
     };
-    Ok(answer.map(|body| AnswerBody { body, _busy: busy }))
+    let busy = Arc::new(busy);
+    Ok(answer.map(|body| AnswerBody { body, busy }))
 }
 
 /// The answer to a request whose body there is no memory for.
@@ -222,11 +223,36 @@ fn full() -> Response<Full<Bytes>> {
     answer
 }
 
-/// An answer's body: its request is in progress until it was sent.
+/// An answer's body: its request is in progress until the body was sent.
 #[derive(Debug)]
 struct AnswerBody<B> {
     body: Either<B, Full<Bytes>>,
-    _busy: Busy,
+    busy: Arc<Busy>,
+}
+
+/// A piece of an answer. The server drops the body once it has taken the last piece, and a piece once the socket has taken it.
+#[derive(Debug)]
+struct Piece {
+    bytes: Bytes,
+    _busy: Arc<Busy>,
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.bytes.chunks_vectored(slices)
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+    }
 }
 
 impl<B> Body for AnswerBody<B>
@@ -234,14 +260,19 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+    ) -> Poll<Option<Result<Frame<Piece>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let piece = |bytes| Piece {
+            bytes,
+            _busy: self.busy.clone(),
+        };
+        Poll::Ready(frame.map(|frame| Ok(frame?.map_data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -295,7 +326,7 @@ impl AsyncWrite for Watched {
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
+        bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
     }

@@ -3,11 +3,12 @@
 use axum::Router;
 use axum::body::{Bytes as Content, to_bytes};
 use axum::extract::Request as Asked;
-use axum::routing::any;
+use axum::routing::{any, get};
+use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
-use crate::net::{BodyError, Port};
+use crate::net::{BodyError, Connections, Port};
 
 /// Answers with what was sent, or says which error it was.
 async fn echo(request: Asked) -> Result<Content, (StatusCode, String)> {
@@ -27,16 +28,33 @@ async fn echo(request: Asked) -> Result<Content, (StatusCode, String)> {
 /// What all bodies may take, in bytes.
 const LARGEST: usize = 1 << 20;
 
+async fn listen() -> Listener {
+    let listener = Listener::bind("127.0.0.1:0", Port::Rest).await;
+    listener.expect("a free port")
+}
+
 /// An address where that is served, and what bodies take there.
 async fn served(protocol: Protocol) -> (String, BodyShare) {
-    let listener = Listener::bind("127.0.0.1:0", Port::Rest).await;
-    let listener = listener.expect("a free port");
+    served_on(listen().await, protocol)
+}
+
+fn served_on(listener: Listener, protocol: Protocol) -> (String, BodyShare) {
     let address = listener.local_addr().expect("bound").to_string();
     let bodies = BodyShare::of_a_test(LARGEST);
-    let router = Router::new().fallback(any(echo));
+    let large = get(async || Content::from(vec![b'x'; LARGE_ANSWER]));
+    let router = Router::new().fallback(any(echo)).route("/large", large);
     let never = CancellationToken::new();
     tokio::spawn(serve(listener, router, protocol, bodies.clone(), never));
     (address, bodies)
+}
+
+/// More than sockets take before somebody reads, in bytes.
+const LARGE_ANSWER: usize = 32 << 20;
+
+/// Such a service with one connection at most.
+async fn served_to_one(protocol: Protocol) -> String {
+    let listener = listen().await.within(Connections::within(2));
+    served_on(listener, protocol).0
 }
 
 struct Client(TcpStream);
@@ -161,4 +179,41 @@ async fn a_body_for_which_there_is_no_memory_is_answered_503_and_others_go_on() 
     let answer = first.read_to_end().await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert_eq!(bodies.held(), 0);
+}
+
+/// The only connection that may be is kept for its answer.
+async fn check_another_one_is_closed(address: &str) {
+    let mut another = Client::to(address).await;
+    another.0.write_all(GET.as_bytes()).await.ok();
+    assert_eq!(another.read_to_end().await, "");
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_a_large_answer_makes_no_room_for_another_connection() {
+    let address = served_to_one(Protocol::Http1).await;
+    let mut slow = Client::to(&address).await;
+    slow.send("GET /large HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .await;
+    // The server has the whole body in its hands by the time the head comes.
+    assert_eq!(slow.status().await, "200");
+    check_another_one_is_closed(&address).await;
+    assert_eq!(slow.read_to_end().await.len(), LARGE_ANSWER);
+}
+
+#[tokio::test]
+async fn a_slow_reader_over_http2_makes_no_room_either() {
+    let (streams, resets) = (10, 10);
+    let address = served_to_one(Protocol::Http2 { streams, resets }).await;
+    let stream = TcpStream::connect(&address).await.expect("connected");
+    let client = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (mut asking, connection) = client.await.expect("it is spoken there");
+    tokio::spawn(connection);
+    let request = Request::get("/large").body(Full::new(Bytes::new()));
+    let answer = asking.send_request(request.expect("valid")).await;
+    let mut body = answer.expect("an answer").into_body();
+    let first = body.frame().await.expect("a body").expect("nothing broke");
+    check_another_one_is_closed(&address).await;
+    let rest = body.collect().await.expect("nothing broke").to_bytes();
+    let first = first.into_data().expect("data");
+    assert_eq!(first.len() + rest.len(), LARGE_ANSWER);
 }
