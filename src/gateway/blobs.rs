@@ -16,8 +16,10 @@ use futures::stream::{self, BoxStream};
 use tanist_ha::blob::{BlobStore, Checksum};
 use tanist_ha::jobs::record::MAX_PAYLOAD;
 use tanist_ha::keys::Name;
+use tanist_ha::retry::Backoff;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::fetch_blob_request::Content;
+use tokio::time::Instant;
 
 use super::{Connector, GatewayError, GatewayResult};
 
@@ -189,6 +191,10 @@ impl Drop for HeldBlob {
     }
 }
 
+/// How soon a server that had no room is asked again at first, and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
 /// Fetches content from other processes, and checks it.
 #[derive(Debug, Clone)]
 pub struct BlobFetcher {
@@ -234,6 +240,29 @@ impl BlobFetcher {
             }
         }
         Err(failure)
+    }
+
+    /// The same, tried again for `patience` while the servers have no room: with more connections than a blob port may have, those
+    /// that come last are closed. A try that has begun is not broken off.
+    pub async fn fetch_patiently(
+        &self,
+        reference: &pb::BlobReference,
+        patience: Duration,
+    ) -> GatewayResult<Bytes> {
+        let last_try_by = Instant::now() + patience;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        loop {
+            let error = match self.fetch(reference).await {
+                Err(error) if error.is_retryable() => error,
+                fetched => return fetched,
+            };
+            let next_try_at = Instant::now() + backoff.next_delay();
+            if next_try_at > last_try_by {
+                return Err(error);
+            }
+            tracing::debug!(%error, "content is fetched again");
+            tokio::time::sleep_until(next_try_at).await;
+        }
     }
 
     async fn fetch_from(

@@ -1,5 +1,7 @@
 //! Content that is held, served and fetched within one process, and what is refused of it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tanist_ha::blob::BlobOptions;
 use tanist_ha::election::Epoch;
 
@@ -113,6 +115,52 @@ async fn another_server_is_asked_when_one_is_gone_or_silent() {
     let silent = fetcher.fetch(&reference).await;
     let is_retryable = silent.as_ref().is_err_and(GatewayError::is_retryable);
     assert!(is_retryable, "{silent:?}");
+}
+
+/// Has no room for the first ones that ask.
+#[derive(Debug)]
+struct Full {
+    served: ServedBlobs,
+    refuses: AtomicUsize,
+}
+
+#[async_trait]
+impl BlobGateway for Full {
+    async fn fetch(&self, request: pb::FetchBlobRequest) -> GatewayResult<BlobStream> {
+        let one_less = |left: usize| left.checked_sub(1);
+        let (before, after) = (Ordering::SeqCst, Ordering::SeqCst);
+        match self.refuses.fetch_update(before, after, one_less) {
+            Ok(_) => Err(GatewayError::NotYet("it is full".to_owned())),
+            Err(_) => self.served.fetch(request).await,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_room_is_asked_again_while_there_is_patience() {
+    let (connector, served, fetcher) = world();
+    let content = noise(800);
+    let held = served.hold(content.clone()).await.expect("held");
+    let reference = held.reference();
+    let full = Arc::new(Full {
+        served,
+        refuses: AtomicUsize::new(5),
+    });
+    connector.put_blobs("jm:1", full.clone());
+    let fetched = fetcher.fetch_patiently(&reference, PATIENCE).await;
+    assert_eq!(fetched, Ok(content));
+    full.refuses.store(usize::MAX, Ordering::SeqCst);
+    let begun = Instant::now();
+    let refused = fetcher.fetch_patiently(&reference, PATIENCE).await;
+    assert_eq!(refused, Err(GatewayError::NotYet("it is full".to_owned())));
+    assert!(begun.elapsed() <= PATIENCE, "{:?}", begun.elapsed());
+    // What is not there is not asked for again.
+    full.refuses.store(0, Ordering::SeqCst);
+    drop(held);
+    let begun = Instant::now();
+    let gone = fetcher.fetch_patiently(&reference, PATIENCE).await;
+    assert!(matches!(gone, Err(GatewayError::NotFound(_))), "{gone:?}");
+    assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test]

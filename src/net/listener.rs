@@ -139,7 +139,7 @@ impl Listener {
 
     /// The same with other bounds than the process's.
     #[cfg(test)]
-    pub(super) fn within(mut self, connections: Arc<Connections>) -> Listener {
+    pub(crate) fn within(mut self, connections: Arc<Connections>) -> Listener {
         connections.serve(self.port);
         self.connections = connections;
         self

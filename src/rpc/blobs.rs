@@ -112,18 +112,32 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
+    use tokio::sync::Semaphore;
+    use tokio::task::JoinSet;
 
     use super::*;
+    use crate::gateway::Connector as _;
     use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
-    use crate::net::Port;
+    use crate::net::{Connections, Port};
     use crate::rpc::{RpcOptions, TonicConnector};
+
+    async fn listen() -> (Listener, String) {
+        let listener = Listener::bind("127.0.0.1:0", Port::Blob).await;
+        let listener = listener.expect("a free port");
+        let address = listener.local_addr().expect("bound").to_string();
+        (listener, address)
+    }
+
+    /// One that shares its connections with no other.
+    fn fetcher() -> BlobFetcher {
+        let connector = TonicConnector::new(RpcOptions::default());
+        BlobFetcher::new(Arc::new(connector), Duration::from_secs(30))
+    }
 
     #[tokio::test]
     async fn content_larger_than_any_message_comes_over_the_wire_whole() {
-        let listener = Listener::bind("127.0.0.1:0", Port::Blob).await;
-        let listener = listener.expect("a free port");
+        let (listener, address) = listen().await;
         let server = BlobServer::new(listener);
-        let address = server.local_addr().expect("bound").to_string();
         let served = ServedBlobs::new(address);
         let stop = CancellationToken::new();
         let serving = tokio::spawn(server.serve(Arc::new(served.clone()), stop.clone()));
@@ -145,5 +159,60 @@ mod tests {
 
         stop.cancel();
         serving.await.expect("it ends in order");
+    }
+
+    /// Counts who has begun to fetch, and answers when the test lets it.
+    #[derive(Debug)]
+    struct Gated {
+        served: ServedBlobs,
+        begun: Semaphore,
+        may_answer: Semaphore,
+    }
+
+    #[async_trait]
+    impl BlobGateway for Gated {
+        async fn fetch(&self, request: pb::FetchBlobRequest) -> GatewayResult<BlobStream> {
+            self.begun.add_permits(1);
+            let _open = self.may_answer.acquire().await.expect("never closed");
+            self.served.fetch(request).await
+        }
+    }
+
+    #[tokio::test]
+    async fn more_fetchers_than_the_port_admits_get_their_graph_all_the_same() {
+        const ADMITTED: u32 = 4;
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let (listener, address) = listen().await;
+        let listener = listener.within(Connections::within(2 * ADMITTED as usize));
+        let gated = Arc::new(Gated {
+            served: ServedBlobs::new(address),
+            begun: Semaphore::new(0),
+            may_answer: Semaphore::new(0),
+        });
+        let server = BlobServer::new(listener);
+        tokio::spawn(server.serve(gated.clone(), CancellationToken::new()));
+        let content = Bytes::from(vec![7; 1_000_000]);
+        let held = gated.served.hold(content.clone()).await.expect("held");
+        let fetch = || {
+            let (fetcher, reference) = (fetcher(), held.reference());
+            async move { (fetcher.fetch_patiently(&reference, PATIENCE).await, fetcher) }
+        };
+        let mut fetching = JoinSet::new();
+        for _ in 0..ADMITTED {
+            fetching.spawn(fetch());
+        }
+        let all = gated.begun.acquire_many(ADMITTED).await;
+        all.expect("never closed").forget();
+        let refused = fetcher().fetch(&held.reference()).await;
+        let is_retryable = refused.as_ref().is_err_and(GatewayError::is_retryable);
+        assert!(is_retryable, "{refused:?}");
+        for _ in 0..8 * ADMITTED {
+            fetching.spawn(fetch());
+        }
+        gated.may_answer.add_permits(1);
+        // Their connections stay open, idle.
+        for (fetched, _) in fetching.join_all().await {
+            assert!(fetched.as_ref() == Ok(&content), "{:?}", fetched.err());
+        }
     }
 }

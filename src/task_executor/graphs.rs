@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prost::Message as _;
 use tanist_proto::id::JobId;
@@ -132,7 +133,9 @@ impl Actor {
         };
         let reference = request.graph_reference.clone().unwrap_or_default();
         if self.fetches.wait(key.clone(), request, reply) {
-            let fetching = fetch(self.fetcher.clone(), reference);
+            // Below what a JobMaster waits for an answer: it is to hear why there is no graph.
+            let patience = self.options.rpc_timeout * 3 / 4;
+            let fetching = fetch(self.fetcher.clone(), reference, patience);
             self.calls
                 .spawn(async move { Called::Fetched(key, fetching.await) });
         }
@@ -166,8 +169,9 @@ impl Actor {
 async fn fetch(
     fetcher: BlobFetcher,
     reference: pb::BlobReference,
+    patience: Duration,
 ) -> GatewayResult<Arc<pb::JobGraph>> {
-    let encoded = fetcher.fetch(&reference).await?;
+    let encoded = fetcher.fetch_patiently(&reference, patience).await?;
     let decoded = tokio::task::spawn_blocking(move || pb::JobGraph::decode(encoded)).await;
     let no_graph = |error: String| GatewayError::Invalid(format!("it is no job graph: {error}"));
     let decoded = decoded.map_err(|error| no_graph(error.to_string()))?;
