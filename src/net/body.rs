@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
+use tonic::Status;
 
 use super::limits::Port;
 
@@ -26,13 +27,22 @@ const SMALL: usize = 64 << 10;
 pub enum BodyError {
     /// All bodies together take what they may.
     #[error("the bodies of other requests take all the memory that bodies may: try again")]
-    Full,
+    Full(#[source] Status),
     /// Nothing more of it came.
     #[error("nothing of the body came for {SILENCE_TIMEOUT:?}")]
     Silent,
     /// The connection broke, or the sender did.
     #[error(transparent)]
     Broken(#[from] hyper::Error),
+}
+
+impl BodyError {
+    /// With what a caller over gRPC is told: tonic looks for it among the sources.
+    fn full() -> BodyError {
+        BodyError::Full(Status::unavailable(
+            "the bodies of other requests take all the memory that bodies may: try again",
+        ))
+    }
 }
 
 /// A port's share of the memory for bodies. Cheap to clone; clones count together.
@@ -75,7 +85,7 @@ impl BodyShare {
 
     /// That of no port.
     #[cfg(test)]
-    pub(super) fn of_a_test(largest: usize) -> BodyShare {
+    pub(crate) fn of_a_test(largest: usize) -> BodyShare {
         BodyShare::new(Arc::default(), 0, largest)
     }
 
@@ -117,7 +127,7 @@ impl Reservation {
         let before = self.share.held.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) > self.share.bound_for(own) {
             self.share.held.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(BodyError::Full);
+            return Err(BodyError::full());
         }
         self.held.fetch_add(bytes, Ordering::Relaxed);
         Ok(())

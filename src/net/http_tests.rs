@@ -17,7 +17,7 @@ async fn echo(request: Asked) -> Result<Content, (StatusCode, String)> {
         let first: &(dyn std::error::Error + 'static) = &error;
         let mut causes = std::iter::successors(Some(first), |error| error.source());
         let status = match causes.find_map(|cause| cause.downcast_ref::<BodyError>()) {
-            Some(BodyError::Full) => StatusCode::SERVICE_UNAVAILABLE,
+            Some(BodyError::Full(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Some(BodyError::Silent) => StatusCode::REQUEST_TIMEOUT,
             Some(BodyError::Broken(_)) | None => StatusCode::BAD_REQUEST,
         };

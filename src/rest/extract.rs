@@ -163,7 +163,7 @@ pub(super) fn broken_body(
             return too_large();
         }
         match cause.downcast_ref::<BodyError>() {
-            Some(full @ BodyError::Full) => {
+            Some(full @ BodyError::Full(_)) => {
                 return RestError::new(StatusCode::SERVICE_UNAVAILABLE, full.to_string());
             }
             Some(silent @ BodyError::Silent) => {

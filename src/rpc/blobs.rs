@@ -215,4 +215,26 @@ mod tests {
             assert!(fetched.as_ref() == Ok(&content), "{:?}", fetched.err());
         }
     }
+
+    #[tokio::test]
+    async fn a_request_for_which_there_is_no_memory_may_be_tried_again() {
+        let (listener, address) = listen().await;
+        let service = BlobServiceServer::new(Serve(Arc::new(ServedBlobs::new(""))));
+        let routes = Routes::new(service.max_decoding_message_size(LARGEST_REQUEST));
+        let protocol = Protocol::Http2 {
+            streams: 1,
+            resets: 1,
+        };
+        let (bodies, never) = (BodyShare::of_a_test(1 << 20), CancellationToken::new());
+        tokio::spawn(http::serve(listener, routes, protocol, bodies, never));
+        let connector = TonicConnector::new(RpcOptions::default());
+        let object = "x".repeat(2 << 20);
+        let content = Some(pb::fetch_blob_request::Content::Object(object));
+        let request = pb::FetchBlobRequest { content };
+        let refused = connector.blobs(&address).fetch(request).await.err();
+        assert!(
+            matches!(&refused, Some(GatewayError::NotYet(text)) if text.contains("memory")),
+            "{refused:?}"
+        );
+    }
 }
