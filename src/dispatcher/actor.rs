@@ -21,7 +21,7 @@ use super::core::{self, Known, Submission};
 use super::denials::{self, Denials};
 use super::descriptions::Dropped;
 use super::entry::{Entry, state_key};
-use super::handle::{Command, DispatcherHandle, Reply};
+use super::handle::{Command, DispatcherHandle, Reply, Subject};
 use super::job_store::{JobStore, JobStoreError};
 use super::kept_results::Unread;
 use super::options::DispatcherOptions;
@@ -345,26 +345,16 @@ impl DispatcherActor {
 
     /// Whether the answer is that there is no such job, or rests on it, or was asked to be consistent.
     fn needs_confirmation(&self, command: &Command) -> bool {
-        match command {
-            Command::Consistent(_) => true,
-            Command::Cancel { job, .. }
-            | Command::StopJob { job, .. }
-            | Command::Describe { job, .. }
-            | Command::ResolveQuarantine { job, .. }
-            | Command::JobMaster { job, .. } => !self.jobs.contains_key(job),
-            Command::Submit { submission, .. } => {
+        if matches!(command, Command::Consistent(_)) {
+            return true;
+        }
+        match command.subject() {
+            Subject::Job(job) => !self.jobs.contains_key(&job),
+            Subject::Submission(submission) => {
                 !self.jobs.contains_key(&submission.job)
                     && core::admit(submission, Known::Nothing, &self.clock.times()).is_err()
             }
-            Command::List { .. }
-            | Command::JobMasters { .. }
-            | Command::Overview { .. }
-            | Command::TaskManagers { .. }
-            | Command::DrainTaskManager { .. }
-            | Command::StartSuspects { .. }
-            | Command::ReadResults { .. }
-            | Command::Turn { .. }
-            | Command::Stop => false,
+            Subject::AllJobs | Subject::Other => false,
         }
     }
 

@@ -104,7 +104,40 @@ pub struct DispatcherHandle {
     pub(super) clock: TermClock,
 }
 
+/// What a command asks about.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Subject<'a> {
+    /// Whether this may be accepted.
+    Submission(&'a Submission),
+    Job(JobId),
+    /// All jobs, also those that have ended.
+    AllJobs,
+    /// Nothing that a job's end changes.
+    Other,
+}
+
 impl Command {
+    /// What it asks about.
+    pub(super) fn subject(&self) -> Subject<'_> {
+        match self {
+            Command::Consistent(command) => command.subject(),
+            Command::Submit { submission, .. } => Subject::Submission(submission),
+            Command::Cancel { job, .. }
+            | Command::StopJob { job, .. }
+            | Command::Describe { job, .. }
+            | Command::ResolveQuarantine { job, .. }
+            | Command::JobMaster { job, .. } => Subject::Job(*job),
+            Command::List { .. } | Command::Overview { .. } => Subject::AllJobs,
+            Command::JobMasters { .. }
+            | Command::TaskManagers { .. }
+            | Command::DrainTaskManager { .. }
+            | Command::StartSuspects { .. }
+            | Command::ReadResults { .. }
+            | Command::Turn { .. }
+            | Command::Stop => Subject::Other,
+        }
+    }
+
     /// Answers with an error.
     pub(super) fn refuse(self, error: GatewayError) {
         // In each case: whoever asked and has gone does not need the answer.

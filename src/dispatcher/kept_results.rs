@@ -18,7 +18,7 @@ use tanist_proto::v1 as pb;
 use tracing::warn;
 
 use super::actor::{DispatcherActor, Event};
-use super::handle::{Command, Reply};
+use super::handle::{Command, Reply, Subject};
 use super::job_store::{FIRST_RETRY, JobStore, ResultRecord, SLOWEST_RETRY, may_pass};
 use super::recovery::{RecoveredJobs, unreadable_kind};
 use super::retention::Retention;
@@ -63,22 +63,11 @@ impl Unread {
     }
 
     fn holds_up(&self, command: &Command) -> bool {
-        match command {
-            Command::Consistent(command) => self.holds_up(command),
-            Command::Submit { submission, .. } => self.has(submission.job),
-            Command::Cancel { job, .. }
-            | Command::StopJob { job, .. }
-            | Command::Describe { job, .. }
-            | Command::ResolveQuarantine { job, .. }
-            | Command::JobMaster { job, .. } => self.has(*job),
-            Command::List { .. } | Command::Overview { .. } => true,
-            Command::JobMasters { .. }
-            | Command::TaskManagers { .. }
-            | Command::DrainTaskManager { .. }
-            | Command::StartSuspects { .. }
-            | Command::ReadResults { .. }
-            | Command::Turn { .. }
-            | Command::Stop => false,
+        match command.subject() {
+            Subject::Submission(submission) => self.has(submission.job),
+            Subject::Job(job) => self.has(job),
+            Subject::AllJobs => true,
+            Subject::Other => false,
         }
     }
 }
