@@ -4,7 +4,10 @@
 //! into the newtypes of [`id`] where they are used.
 
 pub mod id;
+mod job_status;
 pub mod resources;
+
+pub use job_status::JobEnd;
 
 /// The version of what processes say to each other. Fields are only ever added, with which older and newer programs work
 /// together: then it stays. It is raised by a change with which they would not, and never otherwise.

@@ -5,8 +5,9 @@
 
 use std::pin::pin;
 
+use tanist_proto::JobEnd;
 use tanist_proto::id::JobId;
-use tanist_proto::v1::{JobGraph, JobStatus};
+use tanist_proto::v1::JobGraph;
 use tokio::sync::watch;
 
 use super::args::{JobArgs, OutputFormat, RunArgs};
@@ -233,18 +234,10 @@ fn code_of(job: &JobInfo) -> ExitCode {
         // Its tasks run on, and it may yet finish: whoever took that for a failure would run it twice.
         return ExitCode::Quarantined;
     }
-    match job.state {
-        JobStatus::Finished => ExitCode::Ended,
-        JobStatus::Canceled => ExitCode::JobCanceled,
-        JobStatus::Failed
-        | JobStatus::Initializing
-        | JobStatus::Created
-        | JobStatus::Running
-        | JobStatus::Failing
-        | JobStatus::Cancelling
-        | JobStatus::Restarting
-        | JobStatus::Suspended
-        | JobStatus::Reconciling => ExitCode::JobFailed,
+    match job.state.end() {
+        Some(JobEnd::Finished) => ExitCode::Ended,
+        Some(JobEnd::Canceled) => ExitCode::JobCanceled,
+        Some(JobEnd::Failed) | None => ExitCode::JobFailed,
     }
 }
 
@@ -284,6 +277,7 @@ mod tests {
     use axum::{Json, Router};
     use clap::Parser as _;
     use serde_json::json;
+    use tanist_proto::v1::JobStatus;
     use tokio::net::TcpListener;
 
     use super::*;

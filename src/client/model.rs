@@ -161,11 +161,7 @@ pub struct Evidence {
 impl JobInfo {
     /// Whether nothing more will happen to it by itself: it ended, or it can't be recovered.
     pub fn has_ended(&self) -> bool {
-        let terminal = matches!(
-            self.state,
-            JobStatus::Finished | JobStatus::Canceled | JobStatus::Failed
-        );
-        terminal || self.quarantine.is_some()
+        self.state.has_ended() || self.quarantine.is_some()
     }
 
     /// How many tasks it has in all.

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use super::commits::{NotCommitted, commit, retries};
-use super::context::{ApplicationContext, Cause, is_terminal};
+use super::context::{ApplicationContext, Cause};
 use super::end::{self, Unfinished};
 use super::record::{ApplicationRecord, ApplicationStatus, LONGEST_TEXT, Standing};
 use super::setup::{ApplicationSetup, Ending};
@@ -190,7 +190,7 @@ impl ApplicationTerm {
         let submitted: BTreeSet<JobId> = awaited.iter().copied().collect();
         for (job, details) in self.all_jobs().await {
             if !submitted.contains(&job) {
-                if !is_terminal(details.status()) {
+                if !details.status().has_ended() {
                     warn!(%job, "a job of the application was not submitted by its program this time: its end is waited for");
                 }
                 awaited.push(job);

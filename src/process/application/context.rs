@@ -342,7 +342,7 @@ impl ApplicationContext {
         let mut is_quarantined = false;
         let details = loop {
             match self.describe(job).await {
-                Ok(details) if is_terminal(details.status()) => break details,
+                Ok(details) if details.status().has_ended() => break details,
                 Ok(details) if !details.quarantine.is_empty() && !is_quarantined => {
                     is_quarantined = true;
                     warn!(%job, reason = details.quarantine, "the application waits for a job that is quarantined");
@@ -437,13 +437,6 @@ impl ApplicationContext {
         let noted = self.inner.noted.lock();
         noted.unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-pub(super) fn is_terminal(status: pb::JobStatus) -> bool {
-    matches!(
-        status,
-        pb::JobStatus::Finished | pb::JobStatus::Canceled | pb::JobStatus::Failed
-    )
 }
 
 #[cfg(test)]

@@ -22,7 +22,6 @@ use tracing::{debug, info, warn};
 
 use super::bootstrap::ApplicationTerm;
 use super::cancellations::Cancellations;
-use super::context::is_terminal;
 use super::record::{ApplicationRecord, ApplicationStatus, LONGEST_TEXT};
 use crate::dispatcher::JobStoreError;
 use crate::resource_manager::workers::{
@@ -184,7 +183,7 @@ async fn end_jobs(
         let jobs = term.all_jobs().await;
         let is_given_up = |details: &pb::JobDetails| !details.left_behind.is_empty();
         let is_done = |details: &pb::JobDetails| {
-            is_terminal(details.status()) && (!details.cleaning_up || is_given_up(details))
+            details.status().has_ended() && (!details.cleaning_up || is_given_up(details))
         };
         if jobs.iter().all(|(_, details)| is_done(details)) {
             let left = jobs.into_iter().filter(|(_, details)| is_given_up(details));
@@ -193,7 +192,7 @@ async fn end_jobs(
         let (mut stuck, mut others) = (Vec::new(), 0);
         for (job, details) in jobs.iter().filter(|(_, details)| !is_done(details)) {
             let is_ending =
-                is_terminal(details.status()) || details.status() == pb::JobStatus::Cancelling;
+                details.status().has_ended() || details.status() == pb::JobStatus::Cancelling;
             let never_ends = match is_ending {
                 true => None,
                 false => cancellations.ask(&*term.dispatcher, *job, details).await,

@@ -177,9 +177,9 @@ impl Story<'_> {
         job: JobId,
         wanted: impl Fn(&JobDetails) -> bool,
     ) -> Result<JobDetails, DemoError> {
-        let reached = self
-            .watch
-            .until(job, |details| wanted(details) || is_over(details.status()));
+        let reached = self.watch.until(job, |details| {
+            wanted(details) || details.status().has_ended()
+        });
         self.playground.bounded(what, JOB_BOUND, reached).await
     }
 
@@ -317,7 +317,7 @@ fn start_jobmanager(playground: &mut Playground, id: &str) -> Result<Child, Demo
 
 /// The part of all words that the sources have passed on, in percent.
 fn progress(details: &JobDetails, words: u64) -> u64 {
-    if is_over(details.status()) {
+    if details.status().has_ended() {
         return 100;
     }
     let source = details.vertices.iter().min_by_key(|vertex| {
@@ -334,11 +334,4 @@ fn progress(details: &JobDetails, words: u64) -> u64 {
         .map(|metrics| metrics.records_out)
         .sum();
     passed * 100 / words.max(1)
-}
-
-fn is_over(status: JobStatus) -> bool {
-    matches!(
-        status,
-        JobStatus::Finished | JobStatus::Canceled | JobStatus::Failed
-    )
 }

@@ -130,11 +130,7 @@ impl Client {
             loop {
                 let status = self.describe(job).await.map(|details| details.status());
                 match status {
-                    Ok(
-                        status @ (pb::JobStatus::Finished
-                        | pb::JobStatus::Canceled
-                        | pb::JobStatus::Failed),
-                    ) => return status,
+                    Ok(status) if status.has_ended() => return status,
                     Ok(_) => tokio::time::sleep(PAUSE).await,
                     Err(error) => panic!("job {job} can't be described: {error}"),
                 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tanist_proto::v1::{JobDetails, JobStatus};
+use tanist_proto::JobEnd;
+use tanist_proto::v1::JobDetails;
 
 use super::failure_cause::FailureCause;
 use super::job::status_of;
@@ -46,28 +47,18 @@ pub struct JobExecutionResult {
 impl ExecutionResult {
     /// The result of a job, if it has ended.
     pub fn new(job: &JobDetails) -> ExecutionResult {
-        let application_status = match status_of(job) {
-            JobStatus::Finished => "SUCCEEDED",
-            JobStatus::Canceled => "CANCELED",
-            JobStatus::Failed => "FAILED",
-            JobStatus::Initializing
-            | JobStatus::Created
-            | JobStatus::Running
-            | JobStatus::Failing
-            | JobStatus::Cancelling
-            | JobStatus::Restarting
-            | JobStatus::Suspended
-            | JobStatus::Reconciling => {
-                return ExecutionResult {
-                    status: QueueStatus { id: "IN_PROGRESS" },
-                    job_execution_result: None,
-                };
-            }
+        let Some(end) = status_of(job).end() else {
+            return ExecutionResult {
+                status: QueueStatus { id: "IN_PROGRESS" },
+                job_execution_result: None,
+            };
         };
-        let cause = job
-            .failures
-            .last()
-            .filter(|_| application_status == "FAILED");
+        let application_status = match end {
+            JobEnd::Finished => "SUCCEEDED",
+            JobEnd::Canceled => "CANCELED",
+            JobEnd::Failed => "FAILED",
+        };
+        let cause = job.failures.last().filter(|_| end == JobEnd::Failed);
         let result = JobExecutionResult {
             id: job.job_id.clone(),
             application_status,

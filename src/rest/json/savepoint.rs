@@ -1,7 +1,8 @@
 //! How a stop stands that was asked for through Flink's API: the body of `/jobs/:id/savepoints/:trigger`.
 
 use serde::Serialize;
-use tanist_proto::v1::{HindranceKind, JobDetails, JobEventKind, JobStatus};
+use tanist_proto::JobEnd;
+use tanist_proto::v1::{HindranceKind, JobDetails, JobEventKind};
 
 use super::failure_cause::FailureCause;
 use super::job::status_of;
@@ -36,10 +37,6 @@ pub struct Savepoint {
 impl Operation {
     /// How the stop of a job stands, by the job's record alone; nothing if it was not asked to stop.
     pub fn of_stop(job: &JobDetails) -> Option<Operation> {
-        let in_progress = || Operation {
-            status: QueueStatus { id: "IN_PROGRESS" },
-            operation: None,
-        };
         let ended = |savepoint| Operation {
             status: QueueStatus { id: "COMPLETED" },
             operation: Some(savepoint),
@@ -59,31 +56,29 @@ impl Operation {
         if !is_asked {
             return None;
         }
-        Some(match status_of(job) {
-            JobStatus::Finished => ended(Savepoint {
+        let Some(end) = status_of(job).end() else {
+            return Some(Operation {
+                status: QueueStatus { id: "IN_PROGRESS" },
+                operation: None,
+            });
+        };
+        Some(match end {
+            JobEnd::Finished => ended(Savepoint {
                 location: Some(NO_SAVEPOINT),
                 failure_cause: None,
             }),
-            JobStatus::Canceled if is_told(JobEventKind::Cancel) => failed(
+            JobEnd::Canceled if is_told(JobEventKind::Cancel) => failed(
                 "tanist.JobCanceled",
                 "the job was cancelled before it had stopped",
             ),
-            JobStatus::Canceled => failed(
+            JobEnd::Canceled => failed(
                 "tanist.JobCanceled",
                 "the job was cancelled: none of its tasks had begun, so there was nothing to drain",
             ),
-            JobStatus::Failed => {
+            JobEnd::Failed => {
                 let why = job.failures.last().map_or("the job failed", |it| &it.cause);
                 failed("tanist.JobFailed", why)
             }
-            JobStatus::Initializing
-            | JobStatus::Created
-            | JobStatus::Running
-            | JobStatus::Failing
-            | JobStatus::Cancelling
-            | JobStatus::Restarting
-            | JobStatus::Suspended
-            | JobStatus::Reconciling => in_progress(),
         })
     }
 }
