@@ -202,6 +202,18 @@ impl RunningOn {
         self.workload.check_adopted(cluster, &self.attempts).await
     }
 
+    /// Kills the leader, and checks that the next one has the next epoch and finds every task as it was. Gives who was killed.
+    pub async fn check_next_leader(&self, cluster: &mut Cluster) -> anyhow::Result<Leader> {
+        let former = cluster.kill_leader().await?;
+        let next = cluster.successor_of(&former).await?;
+        ensure!(
+            next.epoch == former.epoch + 1,
+            "{next:?} follows {former:?}"
+        );
+        self.check_untouched(cluster).await?;
+        Ok(former)
+    }
+
     /// Checks that nobody else has led, and what [`RunningOn::check_finished_under`] does.
     pub async fn check_finished_under_the_first(
         &self,
