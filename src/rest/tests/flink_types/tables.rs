@@ -1,0 +1,346 @@
+//! What Flink's classes read of each answer, field by field.
+
+use super::types::Type::{
+    self, Bool, Id, Int, List, Long, Map, MapOf, Number, Object, OneOf, Optional, Raw, Text,
+};
+
+const EXECUTION_STATES: &[&str] = &[
+    "CREATED",
+    "SCHEDULED",
+    "DEPLOYING",
+    "RUNNING",
+    "FINISHED",
+    "CANCELING",
+    "CANCELED",
+    "FAILED",
+    "RECONCILING",
+    "INITIALIZING",
+];
+pub(super) const JOB_STATUSES: &[&str] = &[
+    "INITIALIZING",
+    "CREATED",
+    "RUNNING",
+    "FAILING",
+    "FAILED",
+    "CANCELLING",
+    "CANCELED",
+    "FINISHED",
+    "RESTARTING",
+    "SUSPENDED",
+    "RECONCILING",
+];
+/// Those whose durations Flink's classes add up.
+const MEASURED_STATES: &[&str] = &[
+    "CREATED",
+    "SCHEDULED",
+    "DEPLOYING",
+    "INITIALIZING",
+    "RUNNING",
+];
+const STATISTICS: Type = MapOf(
+    &["min", "max", "avg", "sum", "median", "p25", "p75", "p95"],
+    &Long,
+);
+const IO_NAMES: &[&str] = &[
+    "read-bytes",
+    "write-bytes",
+    "read-records",
+    "write-records",
+    "accumulated-backpressured-time",
+    "accumulated-idle-time",
+    "accumulated-busy-time",
+];
+const IO_METRICS: Type = Object(&[
+    ("read-bytes", Long),
+    ("read-bytes-complete", Bool),
+    ("write-bytes", Long),
+    ("write-bytes-complete", Bool),
+    ("read-records", Long),
+    ("read-records-complete", Bool),
+    ("write-records", Long),
+    ("write-records-complete", Bool),
+    ("accumulated-backpressured-time", Long),
+    ("accumulated-idle-time", Long),
+    ("accumulated-busy-time", Number),
+]);
+const PLAN_INPUT: Type = Object(&[
+    ("id", Text),
+    ("num", Long),
+    ("exchange", Text),
+    ("ship_strategy", Optional(&Text)),
+    ("local_strategy", Optional(&Text)),
+    ("caching", Optional(&Text)),
+]);
+const PLAN_NODE: Type = Object(&[
+    ("id", Text),
+    ("operator", Text),
+    ("parallelism", Long),
+    ("operator_strategy", Text),
+    ("description", Text),
+    ("optimizer_properties", Raw),
+    ("inputs", Optional(&List(&PLAN_INPUT))),
+]);
+pub(super) const PLAN: Type = Object(&[
+    ("jid", Text),
+    ("name", Text),
+    ("type", Text),
+    ("nodes", List(&PLAN_NODE)),
+]);
+const JOB_VERTEX: Type = Object(&[
+    ("id", Id),
+    ("slotSharingGroupId", Id),
+    ("name", Text),
+    ("maxParallelism", Int),
+    ("parallelism", Int),
+    ("status", OneOf(EXECUTION_STATES)),
+    ("start-time", Long),
+    ("end-time", Long),
+    ("duration", Long),
+    ("tasks", MapOf(EXECUTION_STATES, &Int)),
+    ("metrics", IO_METRICS),
+]);
+pub(super) const JOB: Type = Object(&[
+    ("jid", Id),
+    ("name", Text),
+    ("isStoppable", Bool),
+    ("state", OneOf(JOB_STATUSES)),
+    ("job-type", OneOf(&["BATCH", "STREAMING"])),
+    ("start-time", Long),
+    ("end-time", Long),
+    ("duration", Long),
+    ("maxParallelism", Long),
+    ("now", Long),
+    ("timestamps", MapOf(JOB_STATUSES, &Long)),
+    ("vertices", List(&JOB_VERTEX)),
+    ("status-counts", MapOf(EXECUTION_STATES, &Int)),
+    ("plan", PLAN),
+    ("pending-operators", Int),
+]);
+pub(super) const JOB_IN_OVERVIEW: Type = Object(&[
+    ("jid", Id),
+    ("name", Text),
+    ("start-time", Long),
+    ("end-time", Long),
+    ("duration", Long),
+    ("state", OneOf(JOB_STATUSES)),
+    ("last-modification", Long),
+    ("pending-operators", Int),
+    (
+        "tasks",
+        MapOf(
+            &[
+                "total",
+                "created",
+                "scheduled",
+                "deploying",
+                "running",
+                "finished",
+                "canceling",
+                "canceled",
+                "failed",
+                "reconciling",
+                "initializing",
+            ],
+            &Int,
+        ),
+    ),
+]);
+const SUBTASK: Type = Object(&[
+    ("subtask", Int),
+    ("status", OneOf(EXECUTION_STATES)),
+    ("attempt", Int),
+    ("endpoint", Text),
+    ("start-time", Long),
+    ("start_time", Long),
+    ("end-time", Long),
+    ("duration", Long),
+    ("metrics", IO_METRICS),
+    ("taskmanager-id", Text),
+    ("status-duration", MapOf(EXECUTION_STATES, &Long)),
+    ("other-concurrent-attempts", List(&Raw)),
+]);
+pub(super) const VERTEX: Type = Object(&[
+    ("id", Id),
+    ("name", Text),
+    ("parallelism", Int),
+    ("maxParallelism", Int),
+    ("now", Long),
+    ("subtasks", List(&SUBTASK)),
+    (
+        "aggregated",
+        Object(&[
+            ("metrics", MapOf(IO_NAMES, &STATISTICS)),
+            ("status-duration", MapOf(MEASURED_STATES, &STATISTICS)),
+        ]),
+    ),
+]);
+pub(super) const SUBTASK_TIMES: Type = Object(&[
+    ("id", Text),
+    ("name", Text),
+    ("now", Long),
+    (
+        "subtasks",
+        List(&Object(&[
+            ("subtask", Int),
+            ("endpoint", Text),
+            ("duration", Long),
+            ("timestamps", MapOf(EXECUTION_STATES, &Long)),
+        ])),
+    ),
+]);
+const RESOURCE: Type = Object(&[
+    ("cpuCores", Number),
+    ("taskHeapMemory", Int),
+    ("taskOffHeapMemory", Int),
+    ("managedMemory", Int),
+    ("networkMemory", Int),
+    ("extendedResources", Map(&Number)),
+]);
+const HARDWARE: Type = Object(&[
+    ("cpuCores", Int),
+    ("physicalMemory", Long),
+    ("freeMemory", Long),
+    ("managedMemory", Long),
+]);
+const MEMORY: Type = MapOf(
+    &[
+        "frameworkHeap",
+        "taskHeap",
+        "frameworkOffHeap",
+        "taskOffHeap",
+        "networkMemory",
+        "managedMemory",
+        "jvmMetaspace",
+        "jvmOverhead",
+        "totalFlinkMemory",
+        "totalProcessMemory",
+    ],
+    &Long,
+);
+pub(super) const TASK_MANAGER: Type = Object(&[
+    ("id", Text),
+    ("path", Text),
+    ("dataPort", Int),
+    ("jmxPort", Int),
+    ("timeSinceLastHeartbeat", Long),
+    ("slotsNumber", Int),
+    ("freeSlots", Int),
+    ("assignedTasks", Int),
+    ("totalResource", RESOURCE),
+    ("freeResource", RESOURCE),
+    ("hardware", HARDWARE),
+    ("memoryConfiguration", MEMORY),
+    ("blocked", Optional(&Bool)),
+]);
+const SLOT: Type = Object(&[
+    ("jobId", Id),
+    ("resource", RESOURCE),
+    ("assignedTasks", Int),
+]);
+const TASK_MANAGER_METRICS: &[&str] = &[
+    "heapUsed",
+    "heapCommitted",
+    "heapMax",
+    "nonHeapUsed",
+    "nonHeapCommitted",
+    "nonHeapMax",
+    "directCount",
+    "directUsed",
+    "directMax",
+    "mappedCount",
+    "mappedUsed",
+    "mappedMax",
+    "nettyShuffleMemorySegmentsAvailable",
+    "nettyShuffleMemorySegmentsUsed",
+    "nettyShuffleMemorySegmentsTotal",
+    "nettyShuffleMemoryAvailable",
+    "nettyShuffleMemoryUsed",
+    "nettyShuffleMemoryTotal",
+];
+pub(super) const TASK_MANAGER_DETAILS: Type = Object(&[
+    ("allocatedSlots", List(&SLOT)),
+    ("metrics", MapOf(TASK_MANAGER_METRICS, &Long)),
+    ("metrics", Object(&[("garbageCollectors", List(&Raw))])),
+]);
+const EXCEPTION: Type = Object(&[
+    ("exceptionName", Text),
+    ("stacktrace", Text),
+    ("timestamp", Long),
+    ("failureLabels", Map(&Text)),
+    ("taskName", Optional(&Text)),
+    ("endpoint", Optional(&Text)),
+    ("taskManagerId", Optional(&Text)),
+    ("concurrentExceptions", Optional(&List(&Raw))),
+]);
+pub(super) const EXCEPTIONS: Type = Object(&[(
+    "exceptionHistory",
+    Object(&[("entries", List(&EXCEPTION)), ("truncated", Bool)]),
+)]);
+/// Flink's classes read nothing of a failure but the object in Base64.
+const FAILURE: Type = Object(&[("serialized-throwable", Text)]);
+pub(super) const EXECUTION_RESULT: Type = Object(&[
+    (
+        "status",
+        Object(&[("id", OneOf(&["IN_PROGRESS", "COMPLETED"]))]),
+    ),
+    (
+        "job-execution-result",
+        Optional(&Object(&[
+            ("id", Id),
+            (
+                "application-status",
+                OneOf(&["SUCCEEDED", "FAILED", "CANCELED", "UNKNOWN"]),
+            ),
+            ("accumulator-results", Map(&Raw)),
+            ("net-runtime", Long),
+            ("failure-cause", Optional(&FAILURE)),
+        ])),
+    ),
+]);
+pub(super) const OPERATION: Type = Object(&[
+    (
+        "status",
+        Object(&[("id", OneOf(&["IN_PROGRESS", "COMPLETED"]))]),
+    ),
+    (
+        "operation",
+        Optional(&Object(&[
+            ("location", Optional(&Text)),
+            ("failure-cause", Optional(&FAILURE)),
+        ])),
+    ),
+]);
+pub(super) const OVERVIEW: Type = Object(&[
+    ("taskmanagers", Int),
+    ("slots-total", Int),
+    ("slots-available", Int),
+    ("taskmanagers-blocked", Int),
+    ("slots-free-and-blocked", Int),
+    ("jobs-running", Int),
+    ("jobs-finished", Int),
+    ("jobs-cancelled", Int),
+    ("jobs-failed", Int),
+    ("flink-version", Text),
+    ("flink-commit", Text),
+]);
+pub(super) const CONFIG: Type = Object(&[
+    ("refresh-interval", Long),
+    ("timezone-name", Text),
+    ("timezone-offset", Int),
+    ("flink-version", Text),
+    ("flink-revision", Text),
+    (
+        "features",
+        MapOf(
+            &["web-submit", "web-cancel", "web-rescale", "web-history"],
+            &Bool,
+        ),
+    ),
+]);
+pub(super) const AGGREGATED_METRICS: Type = List(&Object(&[
+    ("id", Text),
+    ("min", Optional(&Number)),
+    ("max", Optional(&Number)),
+    ("avg", Optional(&Number)),
+    ("sum", Optional(&Number)),
+]));
