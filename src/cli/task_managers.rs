@@ -4,7 +4,7 @@ use super::args::{DrainedArgs, GlobalArgs, TaskManagerCommand};
 use super::connect::{connect_to_change, telling};
 use super::jobs::{finish, show};
 use super::output::{Table, say, time_if_known};
-use crate::client::{DrainOptions, DrainSummary, Drained, JobClient, TaskManagerSummary};
+use crate::client::{DrainOptions, DrainSummary, Drained, JobClient, TaskManagerList};
 use crate::config::Configuration;
 use crate::telemetry::ExitCode;
 
@@ -36,7 +36,7 @@ pub(super) async fn task_manager(
 }
 
 async fn list(configuration: &Configuration, global: &GlobalArgs) -> ExitCode {
-    let table = async |jobs: &JobClient| Ok(listing(&jobs.task_managers().await?));
+    let table = async |jobs: &JobClient| Ok(listing(&jobs.task_manager_list().await?));
     show(configuration, global, "/v1/taskmanagers", table).await
 }
 
@@ -123,9 +123,12 @@ fn standing(drain: &DrainSummary) -> String {
     text
 }
 
-fn listing(task_managers: &[TaskManagerSummary]) -> String {
+/// How many drains are listed of what is not registered: ids of TaskManagers mostly never come again.
+const LISTED_DRAINS: usize = 20;
+
+fn listing(list: &TaskManagerList) -> String {
     let mut table = Table::new(["TASKMANAGER", "ADDRESS", "FREE SLOTS", "LAST HEARTBEAT", ""]);
-    for task_manager in task_managers {
+    for task_manager in &list.registered {
         let draining = match (&task_manager.drain, task_manager.blocked) {
             (Some(drain), _) => standing(drain),
             (None, true) => "draining".to_owned(),
@@ -139,7 +142,34 @@ fn listing(task_managers: &[TaskManagerSummary]) -> String {
             draining,
         ]);
     }
-    table.to_string()
+    let mut text = table.to_string();
+    if !list.unmatched_drains.is_empty() {
+        text.push('\n');
+        text.push_str(&listing_of_unmatched(&list.unmatched_drains));
+    }
+    text
+}
+
+/// The newest of the drains that hold for no registered TaskManager.
+fn listing_of_unmatched(drains: &[DrainSummary]) -> String {
+    let mut table = Table::new(["DRAINED, NOT REGISTERED", ""]);
+    let left_out = drains.len().saturating_sub(LISTED_DRAINS);
+    for drain in &drains[left_out..] {
+        let target = match drain.host.as_str() {
+            "" => format!("TaskManager {}", drain.task_manager),
+            host => format!("host {host}"),
+        };
+        let alone = DrainSummary {
+            host: String::new(),
+            ..drain.clone()
+        };
+        table.row([target, standing(&alone)]);
+    }
+    let mut text = table.to_string();
+    if left_out > 0 {
+        text.push_str(&format!("{left_out} older ones: `-o json` has them\n"));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -151,7 +181,7 @@ mod tests {
     #[test]
     fn task_managers_are_listed_with_their_slots_and_whether_they_are_drained()
     -> Result<(), serde_json::Error> {
-        let task_managers: Vec<TaskManagerSummary> = serde_json::from_value(json!([
+        let list: TaskManagerList = serde_json::from_value(json!({"taskmanagers": [
             {"id": "tm-1", "path": "a:6122", "slotsNumber": 4, "freeSlots": 1, "blocked": false,
              "timeSinceLastHeartbeat": 1_700_000_000_000_i64},
             {"id": "tm-2", "path": "b:6122", "slotsNumber": 4, "freeSlots": 0, "blocked": true,
@@ -160,14 +190,43 @@ mod tests {
              "timeSinceLastHeartbeat": 1_700_000_001_000_i64,
              "drain": {"since": 1_700_000_000_000_i64, "by": "anna", "reason": "a new kernel", "host": "b",
                        "evicting": true, "deadline": -1, "jobs": ["j"], "kept-outputs": 0, "drained": false}}
-        ]))?;
+        ]}))?;
         let expected = "\
 TASKMANAGER  ADDRESS  FREE SLOTS  LAST HEARTBEAT
 tm-1         a:6122   1/4         2023-11-14 22:13:20 UTC
 tm-2         b:6122   0/4         2023-11-14 22:13:21 UTC  draining
 tm-3         b:6123   2/4         2023-11-14 22:13:21 UTC  evicting since 2023-11-14 22:13:20 UTC, 1 jobs left, host b, by anna: a new kernel
 ";
-        assert_eq!(listing(&task_managers), expected);
+        assert_eq!(listing(&list), expected);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_drained_and_not_registered_is_listed_apart_the_newest_of_many()
+    -> Result<(), serde_json::Error> {
+        let of_host = json!({"since": 1_700_000_000_000_i64, "by": "anna", "reason": "a new kernel", "host": "c",
+                             "evicting": true, "deadline": -1});
+        let of_id = json!({"since": 1_700_000_001_000_i64, "task-manager": "tm-9", "evicting": false,
+                           "deadline": 1_700_000_002_000_i64});
+        let mut list: TaskManagerList = serde_json::from_value(
+            json!({"taskmanagers": [], "unmatched-drains": [of_host, of_id]}),
+        )?;
+        let expected = "\
+TASKMANAGER  ADDRESS  FREE SLOTS  LAST HEARTBEAT
+
+DRAINED, NOT REGISTERED
+host c                   evicting since 2023-11-14 22:13:20 UTC, by anna: a new kernel
+TaskManager tm-9         draining since 2023-11-14 22:13:21 UTC, evicting at 2023-11-14 22:13:22 UTC
+";
+        assert_eq!(listing(&list), expected);
+        let newest = list.unmatched_drains[1].clone();
+        list.unmatched_drains.resize(LISTED_DRAINS + 1, newest);
+        let text = listing(&list);
+        assert!(!text.contains("host c"), "{text}");
+        assert!(
+            text.ends_with("1 older ones: `-o json` has them\n"),
+            "{text}"
+        );
         Ok(())
     }
 }

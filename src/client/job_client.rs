@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use super::drains::{DrainOptions, Drained};
 use super::error::ClientError;
 use super::model::{
-    JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary,
-    VertexSubtasks, status_of,
+    JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerList,
+    TaskManagerSummary, VertexSubtasks, status_of,
 };
 use super::rest_client::{Answer, Request, RestClient};
 
@@ -54,11 +54,6 @@ struct JobsBody {
 #[derive(Debug, Deserialize)]
 struct QuarantineBody {
     jobs: Vec<QuarantinedJob>,
-}
-
-#[derive(Debug, Deserialize)]
-struct TaskManagersBody {
-    taskmanagers: Vec<TaskManagerSummary>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -186,8 +181,12 @@ impl JobClient {
 
     /// The registered TaskManagers.
     pub async fn task_managers(&self) -> Result<Vec<TaskManagerSummary>, ClientError> {
-        let body: TaskManagersBody = self.ask(&Request::get("/v1/taskmanagers")).await?;
-        Ok(body.taskmanagers)
+        Ok(self.task_manager_list().await?.registered)
+    }
+
+    /// The same, with drains that hold for none of them.
+    pub async fn task_manager_list(&self) -> Result<TaskManagerList, ClientError> {
+        self.ask(&Request::get("/v1/taskmanagers")).await
     }
 
     /// Has the job cancelled; acknowledged is durable, but the job ends later.

@@ -51,7 +51,7 @@ pub use job_client::{JobClient, Submitted};
 pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 pub use model::{
     DrainSummary, Evidence, Hindrance, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary,
-    QuarantinedJob, SubtaskInfo, TaskManagerSummary, VertexInfo, VertexSubtasks,
+    QuarantinedJob, SubtaskInfo, TaskManagerList, TaskManagerSummary, VertexInfo, VertexSubtasks,
 };
 /// What the calls here give and take.
 pub use tanist_proto::{id::JobId, v1::JobStatus};

@@ -334,6 +334,17 @@ pub struct JobExceptionInfo {
     pub concurrent_exceptions: Vec<JobExceptionInfo>,
 }
 
+/// The TaskManagers, and what else is drained.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct TaskManagerList {
+    /// Those that are registered.
+    #[serde(rename = "taskmanagers")]
+    pub registered: Vec<TaskManagerSummary>,
+    /// Drains of TaskManagers and hosts of which none is registered, the oldest first.
+    #[serde(rename = "unmatched-drains", default)]
+    pub unmatched_drains: Vec<DrainSummary>,
+}
+
 /// A TaskManager in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -369,6 +380,8 @@ pub struct DrainSummary {
     pub reason: String,
     /// The host that is drained, if that is why.
     pub host: String,
+    /// The TaskManager that is drained, where it is not registered.
+    pub task_manager: String,
     /// Whether what runs there is being moved.
     pub evicting: bool,
     /// When it is moved in any case; not above 0: never.

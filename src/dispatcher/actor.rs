@@ -319,6 +319,7 @@ impl DispatcherActor {
                     let overview = resources.resource_overview().await?;
                     Ok(pb::ListTaskManagersResponse {
                         task_managers: overview.task_managers,
+                        unmatched_drains: overview.unmatched_drains,
                         workers: overview.workers,
                         as_of,
                     })

@@ -336,6 +336,8 @@ pub const START_BY_HAND: &str = ": start TaskManagers or lower the parallelism";
 pub struct ResourceOverview {
     /// Each with its slots.
     pub task_managers: Vec<pb::TaskManagerInfo>,
+    /// The drains that hold for none of them, the oldest first.
+    pub unmatched_drains: Vec<pb::DrainInfo>,
     /// Those that a driver starts and that have not registered; nothing where none does.
     pub workers: Option<pb::WorkersInfo>,
 }

@@ -184,6 +184,7 @@ impl Actor {
                 let wall_clock_ms = wall_clock_ms();
                 let overview = ResourceOverview {
                     task_managers: self.core.overview(now, wall_clock_ms),
+                    unmatched_drains: self.core.unmatched_drains(now),
                     workers: self.core.workers_overview(now, wall_clock_ms),
                 };
                 answer_to(reply, Ok(overview));

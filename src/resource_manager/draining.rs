@@ -101,14 +101,7 @@ impl Core {
     ) -> GatewayResult<Option<DrainChange>> {
         let target = DrainTarget::of(request)?;
         let known = self.drains.all.get(&target);
-        let is_there = match &target {
-            DrainTarget::TaskManager(id) => self.workers.contains_key(id),
-            DrainTarget::Host(host) => {
-                let mut workers = self.workers.values();
-                workers.any(|it| host_of(&it.location.rpc_address) == host)
-            }
-        };
-        if !is_there && known.is_none() {
+        if !self.is_there(&target) && known.is_none() {
             let missing = match &target {
                 DrainTarget::TaskManager(id) => format!("no TaskManager {id} is registered"),
                 DrainTarget::Host(host) => format!("no TaskManager of host {host} is registered"),
@@ -154,6 +147,17 @@ impl Core {
             record: Some(record),
             forgotten,
         }))
+    }
+
+    /// Whether a TaskExecutor is registered that this names.
+    fn is_there(&self, target: &DrainTarget) -> bool {
+        match target {
+            DrainTarget::TaskManager(id) => self.workers.contains_key(id),
+            DrainTarget::Host(host) => {
+                let mut workers = self.workers.values();
+                workers.any(|it| host_of(&it.location.rpc_address) == host)
+            }
+        }
     }
 
     /// The host of a TaskExecutor, if all of that is drained.
@@ -269,6 +273,27 @@ impl Core {
         }
     }
 
+    /// What people are told of drains that no registered TaskExecutor shows, the oldest first.
+    pub fn unmatched_drains(&self, now: Instant) -> Vec<pb::DrainInfo> {
+        let all = self.drains.all.iter();
+        let unmatched = all.filter(|(target, _)| !self.is_there(target));
+        let mut unmatched: Vec<pb::DrainInfo> = unmatched
+            .map(|(_, drain)| pb::DrainInfo {
+                since_ms: drain.record.since_ms,
+                by: drain.record.by.clone(),
+                reason: drain.record.reason.clone(),
+                evicting: drain.leave(now) > Leave::ByItself,
+                deadline_ms: drain.record.deadline_ms,
+                force: drain.record.force,
+                host: drain.record.host.clone(),
+                resource_id: drain.record.task_manager.clone(),
+                ..pb::DrainInfo::default()
+            })
+            .collect();
+        unmatched.sort_by_key(|drain| drain.since_ms);
+        unmatched
+    }
+
     /// What people are told of a TaskExecutor that is drained.
     pub(super) fn drain_info(
         &self,
@@ -297,6 +322,7 @@ impl Core {
                 .map(|it| it.record.host.clone())
                 .find(|it| !it.is_empty())
                 .unwrap_or_default(),
+            resource_id: String::new(),
             drained: jobs.is_empty() && kept == Some(0),
             jobs: jobs.iter().map(ToString::to_string).collect(),
             kept_outputs: kept.unwrap_or_default(),

@@ -184,6 +184,7 @@ fn a_worker_that_is_drained_with_its_host_serves_nobody_and_is_released() {
     let change = world.core.decide_drain(0, &host);
     let change = change.expect("it is there").expect("it is not drained yet");
     world.core.drain_decided(world.now, 0, change);
+    assert_eq!(world.core.unmatched_drains(world.now), []);
     assert!(!world.is_released(), "its slot is in use");
     let alone = pb::DrainTaskManagerRequest {
         resource_id: worker().to_string(),

@@ -62,6 +62,21 @@ async fn drained(cluster: &TestCluster, name: &str) -> Option<pb::DrainInfo> {
     }
 }
 
+/// The drains of which no TaskManager is registered, once there are some.
+async fn unmatched(cluster: &TestCluster) -> Vec<pb::DrainInfo> {
+    loop {
+        let leader = cluster.leader().await;
+        let dispatcher = cluster.connector().dispatcher(&format!("{leader}:1"));
+        let request = pb::ListTaskManagersRequest::default();
+        let list = dispatcher.list_task_managers(request).await;
+        let drains = list.map(|list| list.unmatched_drains).unwrap_or_default();
+        if !drains.is_empty() {
+            return drains;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// The job of two tasks that never end, in one slot, runs on `tm1`. TaskManagers have so many slots.
 async fn endless(slots: u32) -> TestCluster {
     let cluster = TestCluster::start(2, 1, slots).await;
@@ -155,6 +170,9 @@ async fn a_drained_task_manager_that_starts_again_is_still_drained_until_that_is
         ask(&cluster, asked).await.expect("it is registered");
     }
     assert_eq!(cluster.end_of_task_manager("tm2").await, ExitCode::Ended);
+    let left = unmatched(&cluster).await;
+    assert_eq!((left.len(), left[0].resource_id.as_str()), (1, "tm2"));
+    assert_eq!(left[0].reason, "a new disk");
     cluster.start_task_manager("tm2");
     let told = drained(&cluster, "tm2").await.expect("it is drained");
     assert_eq!(

@@ -16,6 +16,9 @@ use super::time;
 pub struct TaskManagers {
     /// Those that are registered.
     pub taskmanagers: Vec<TaskManager>,
+    /// Drains of TaskManagers and hosts of which none is registered, the oldest first.
+    #[serde(rename = "unmatched-drains", skip_serializing_if = "Vec::is_empty")]
+    pub unmatched_drains: Vec<Drain>,
     /// Those that are expected to register; only where a driver starts TaskManagers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starting: Option<Starting>,
@@ -66,6 +69,7 @@ impl TaskManagers {
         });
         TaskManagers {
             taskmanagers: list.task_managers.iter().map(TaskManager::new).collect(),
+            unmatched_drains: list.unmatched_drains.iter().map(Drain::new).collect(),
             starting,
         }
     }
@@ -118,6 +122,9 @@ pub struct Drain {
     pub reason: String,
     /// The host that is drained, if that is why; else empty.
     pub host: String,
+    /// The TaskManager that is drained, where it is not registered, and not drained with its host.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub task_manager: String,
     /// Whether what runs there is being moved.
     pub evicting: bool,
     /// When it is moved in any case; -1: never.
@@ -139,6 +146,7 @@ impl Drain {
             by: info.by.clone(),
             reason: info.reason.clone(),
             host: info.host.clone(),
+            task_manager: info.resource_id.clone(),
             evicting: info.evicting,
             deadline: time(info.deadline_ms),
             force: info.force,

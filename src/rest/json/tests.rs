@@ -449,9 +449,19 @@ fn a_task_manager_has_flinks_fields() {
             text: "1 TaskManager is being started".to_owned(),
             retry_at_ms: 9,
         }),
+        unmatched_drains: vec![pb::DrainInfo {
+            since_ms: 5,
+            by: "anna".to_owned(),
+            resource_id: "tm-9".to_owned(),
+            ..pb::DrainInfo::default()
+        }],
         ..pb::ListTaskManagersResponse::default()
     };
-    let expected = json!({"taskmanagers": [], "starting": {
+    let drain = json!({
+        "since": 5, "by": "anna", "reason": "", "host": "", "task-manager": "tm-9", "evicting": false,
+        "deadline": -1, "force": false, "jobs": [], "kept-outputs": 0, "drained": false
+    });
+    let expected = json!({"taskmanagers": [], "unmatched-drains": [drain], "starting": {
         "pending": [{"id": "worker-1", "slots": 2, "since": 7}],
         "failures": 3, "text": "1 TaskManager is being started", "retry-at": 9
     }});

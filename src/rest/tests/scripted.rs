@@ -160,7 +160,7 @@ impl DispatcherGateway for ScriptedDispatcher {
         Ok(pb::ListTaskManagersResponse {
             task_managers: self.task_managers.clone(),
             as_of: self.as_of(),
-            workers: None,
+            ..pb::ListTaskManagersResponse::default()
         })
     }
 
