@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use tanist_ha::Error;
 use tanist_ha::election::{self, Acceptance, ProcessId};
 
-use super::output::say;
+use super::output::{fail, hint, say};
 use crate::config::HaOptions;
 use crate::process::ha::Backend;
 use crate::telemetry::ExitCode;
@@ -16,7 +16,7 @@ pub(super) async fn accept(options: &HaOptions, yes: bool, force: bool) -> ExitC
     match try_to_accept(options, yes, force).await {
         Ok(code) => code,
         Err(error) => {
-            say(format_args!("the store is not accepted: {error}"));
+            fail(format_args!("the store is not accepted: {error}"));
             match error {
                 Error::Unreachable { .. } | Error::Unavailable { .. } | Error::NoAnswer { .. } => {
                     ExitCode::Unreachable
@@ -42,7 +42,8 @@ async fn try_to_accept(options: &HaOptions, yes: bool, force: bool) -> Result<Ex
         ));
         ExitCode::Ended
     } else {
-        say("nothing was changed: `tanist ha accept --yes` does it");
+        say("nothing was changed");
+        hint("`tanist ha accept --yes` does it");
         ExitCode::Unsuccessful
     };
     driver.close().await;

@@ -8,7 +8,7 @@ use tanist_proto::id::JobId;
 use super::args::{GlobalArgs, HaCommand, JobCommand, ListArgs, TaskManagerCommand, parameter};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
-use super::output::say;
+use super::output::{fail, say};
 use super::processes::{jobmanager_for, taskmanager};
 use super::{about_jobs, ha, jobs, load_options, show_config, task_managers, with_runtime};
 use crate::config::{Configuration, LoadOptions};
@@ -205,7 +205,7 @@ async fn local(
     let configuration = match Configuration::load(load) {
         Ok(configuration) => configuration,
         Err(error) => {
-            say(error);
+            fail(error);
             return ExitCode::Configuration;
         }
     };
@@ -237,7 +237,7 @@ async fn local(
             match Box::pin(cluster.run(stop)).await {
                 HostedEnd::Decided(code) => {
                     if let Some(left) = left_by(&ha).await {
-                        say(left);
+                        fail(left);
                     }
                     code
                 }
@@ -253,7 +253,7 @@ async fn local(
             }
         }
         Err((code, error)) => {
-            say(error);
+            fail(error);
             code
         }
     }

@@ -11,7 +11,7 @@ use tanist_ha::failpoint::failpoint;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::output::say;
+use super::output::{fail, warn};
 use super::processes::run_jobmanager;
 use crate::config::Configuration;
 use crate::process::{ApplicationSetup, JobManager, TaskManager, TaskManagerFailure};
@@ -94,12 +94,12 @@ impl HostedCluster {
             biased;
             code = &mut jobmanager => decided().unwrap_or(HostedEnd::JobManager(code)),
             failure = first_failure(&mut taskmanagers) => {
-                say(&failure);
+                fail(&failure);
                 // It resigns, so that somebody else leads at once.
                 stop.cancel();
                 let bound = self.configuration.process().shutdown_timeout;
                 if tokio::time::timeout(bound, jobmanager).await.is_err() {
-                    say("the JobManager takes too long to end and is left to the end of this process");
+                    warn("the JobManager takes too long to end and is left to the end of this process");
                 }
                 decided().unwrap_or(HostedEnd::TaskManager(failure))
             }
@@ -108,7 +108,7 @@ impl HostedCluster {
         stop_taskmanagers.cancel();
         let ending = async { while taskmanagers.join_next().await.is_some() {} };
         if tokio::time::timeout(END_TIMEOUT, ending).await.is_err() {
-            say("the TaskManagers take too long to end and are left to the end of this process");
+            warn("the TaskManagers take too long to end and are left to the end of this process");
         }
         end
     }

@@ -2,7 +2,7 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::output::say;
+use super::output::fail;
 use crate::config::Configuration;
 use crate::process::WorkingDir;
 use crate::process::shutdown::watch_signals;
@@ -52,7 +52,7 @@ impl Failure {
 
     /// To a person at a terminal; the code to end with.
     pub(super) fn say(self) -> ExitCode {
-        say(self.cause);
+        fail(self.cause);
         self.code
     }
 

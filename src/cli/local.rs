@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::{LocalArgs, OutputFormat};
 use super::cluster::first_failure;
 use super::host::own_directory;
-use super::output::{answer_json, say};
+use super::output::{answer_json, fail, hint, say, warn};
 use super::per_job::end_of;
 use super::processes::run_jobmanager;
 use super::progress::Progress;
@@ -35,16 +35,14 @@ pub(super) async fn local(
     output: OutputFormat,
 ) -> ExitCode {
     if args.detached {
-        say(
-            "`tanist local` can't be detached: its cluster ends with this command. `tanist run --detached` \
-             leaves a job with a cluster that stays",
-        );
+        fail("`tanist local` can't be detached: its cluster ends with this command");
+        hint("`tanist run --detached` leaves a job with a cluster that stays");
         return ExitCode::Usage;
     }
     let graph = match compile_job(configuration, &args.job, None, Files::Uploaded) {
         Ok(graph) => graph,
         Err(error) => {
-            say(error);
+            fail(error);
             return ExitCode::InvalidJob;
         }
     };
@@ -59,7 +57,7 @@ pub(super) async fn local(
             let code = tokio::select! {
                 code = attend(&cluster.client, &graph, output) => code,
                 failure = first_failure(&mut cluster.taskmanager) => {
-                    say(format_args!("{failure}. The job ends with its cluster"));
+                    fail(format_args!("{failure}: the job ends with its cluster"));
                     failure.code
                 }
             };
@@ -67,7 +65,7 @@ pub(super) async fn local(
             code
         }
         Err((code, error)) => {
-            say(error);
+            fail(error);
             code
         }
     }
@@ -92,7 +90,7 @@ async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> E
             }
         };
         if tokio::time::timeout(END_TIMEOUT, cleaned_up).await.is_err() {
-            say("what the job left in its output directory could not be removed in time");
+            warn("what the job left in its output directory could not be removed in time");
         }
         Ok(ended)
     };
@@ -181,7 +179,7 @@ impl LocalCluster {
             let _ = self.jobmanager.await;
         };
         if tokio::time::timeout(END_TIMEOUT, stopping).await.is_err() {
-            say("the cluster takes too long to end and is left to the end of this process");
+            warn("the cluster takes too long to end and is left to the end of this process");
         }
     }
 }

@@ -29,6 +29,8 @@ mod subtasks;
 mod target;
 mod task_managers;
 
+use std::fmt::Display;
+
 use clap::Parser as _;
 
 use crate::client::ClientError;
@@ -37,7 +39,7 @@ use crate::dataflow::exec::become_child_if_asked;
 use crate::telemetry::{self, ExitCode};
 use crate::umask;
 use args::{Cli, Command, GlobalArgs, JobCommand};
-use output::say;
+use output::{fail, hint};
 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use processes::run_jobmanager;
@@ -91,7 +93,7 @@ fn with_runtime(
     let configuration = match Configuration::load(load.clone()) {
         Ok(configuration) => configuration,
         Err(error) => {
-            say(&error);
+            fail(&error);
             return ExitCode::Configuration;
         }
     };
@@ -108,7 +110,7 @@ fn with_runtime(
     };
     let filter = std::env::var(telemetry::FILTER_VARIABLE).ok();
     if let Err(error) = telemetry::init(level, format, filter.as_deref()) {
-        say(format_args!("{error}"));
+        fail(error);
         return ExitCode::Configuration;
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -117,7 +119,7 @@ fn with_runtime(
     {
         Ok(runtime) => runtime,
         Err(error) => {
-            say(format_args!("no threads can be started: {error}"));
+            fail(format_args!("no threads can be started: {error}"));
             return ExitCode::Fatal;
         }
     };
@@ -199,7 +201,20 @@ async fn about_jobs(
 
 /// Says what went wrong with a request, and gives the code for it.
 fn tell(error: &ClientError) -> ExitCode {
-    say(error);
+    fail(error);
+    advise(error)
+}
+
+/// The same of what could not be done because of it.
+fn tell_that(what: impl Display, error: &ClientError) -> ExitCode {
+    fail(format_args!("{what}: {error}"));
+    advise(error)
+}
+
+fn advise(error: &ClientError) -> ExitCode {
+    if let Some(advice) = error.advice() {
+        hint(advice);
+    }
     match error {
         ClientError::Unreachable { .. } | ClientError::NoCluster { .. } => ExitCode::Unreachable,
         ClientError::Refused { .. }

@@ -16,6 +16,21 @@ pub(super) fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", Paragraph(text.to_string()));
 }
 
+/// Tells why something did not come about.
+pub(super) fn fail(cause: impl Display) {
+    say(format_args!("error: {cause}"));
+}
+
+/// Tells what can be done about the error that was told before.
+pub(super) fn hint(advice: impl Display) {
+    say(format_args!("hint: {advice}"));
+}
+
+/// Tells of trouble that the command gets over.
+pub(super) fn warn(trouble: impl Display) {
+    say(format_args!("warning: {trouble}"));
+}
+
 /// Writes what was asked for. Whoever reads it may have seen enough; else see [`is_answer_lost`].
 pub(super) fn answer(text: impl Display) {
     write_answer(PrintableLines(text));
@@ -25,7 +40,7 @@ fn write_answer(text: impl Display) {
     let written = write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush());
     match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            say(format_args!("the answer can't be written: {error}"));
+            fail(format_args!("the answer can't be written: {error}"));
             IS_ANSWER_LOST.store(true, Ordering::Relaxed);
         }
         Ok(()) | Err(_) => {}

@@ -14,7 +14,7 @@ use tanist_proto::v1::JobGraph;
 use super::args::{OutputFormat, RunArgs};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
-use super::output::{answer_json, say};
+use super::output::{answer_json, fail, hint, say, warn};
 use super::progress::Progress;
 use super::run::{Files, compile_job};
 use crate::client::{ClusterClient, JobInfo};
@@ -42,7 +42,7 @@ pub(super) async fn per_job(
     output: OutputFormat,
 ) -> ExitCode {
     if args.detached || args.job_id.is_some() {
-        say(
+        fail(
             "a job with a cluster of its own is neither detached nor given an id: its cluster runs in this command, and its \
              id follows from high-availability.cluster-id",
         );
@@ -51,7 +51,7 @@ pub(super) async fn per_job(
     let graph = match compile_job(configuration, &args.job, None, Files::InGraph) {
         Ok(graph) => graph,
         Err(error) => {
-            say(error);
+            fail(error);
             return ExitCode::InvalidJob;
         }
     };
@@ -62,7 +62,7 @@ pub(super) async fn per_job(
     let configuration = match Configuration::load(load) {
         Ok(configuration) => configuration,
         Err(error) => {
-            say(error);
+            fail(error);
             return ExitCode::Configuration;
         }
     };
@@ -77,8 +77,9 @@ pub(super) async fn per_job(
     match left_by(configuration.ha()).await {
         Some(left) => {
             let cluster_id = &configuration.ha().cluster_id;
-            say(format_args!(
-                "{left}; the cluster {cluster_id} is kept: run this again with -D high-availability.cluster-id={cluster_id} to try again"
+            fail(format_args!("{left}; the cluster {cluster_id} is kept"));
+            hint(format_args!(
+                "run this again with -D high-availability.cluster-id={cluster_id} to try again"
             ));
         }
         None if is_own => remove_when_all_have_ended(&configuration).await,
@@ -119,7 +120,7 @@ async fn host(
         // Whoever stands by may have taken the job over.
         Ok(cluster) => cluster.guarded(),
         Err((code, error)) => {
-            say(error);
+            fail(error);
             return code;
         }
     };
@@ -132,8 +133,9 @@ async fn host(
         never = show_progress(&configuration, &rest, job) => match never {},
     };
     let goes_on = || {
-        say(format_args!(
-            "job {job} has not ended: run this again with -D high-availability.cluster-id={cluster_id} to go on with it"
+        say(format_args!("job {job} has not ended"));
+        hint(format_args!(
+            "run this again with -D high-availability.cluster-id={cluster_id} to go on with it"
         ));
     };
     let code = match end {
@@ -153,7 +155,7 @@ async fn host(
         ExitCode::JobFailed => "FAILED",
         ExitCode::JobCanceled => "CANCELED",
         ExitCode::Fatal => {
-            say(format_args!(
+            fail(format_args!(
                 "nobody can say how job {job} ended: everything of the cluster {cluster_id} is kept"
             ));
             return code;
@@ -240,9 +242,9 @@ async fn follow(client: &ClusterClient, cluster_id: &Name, job: JobId) {
                 Some(reason) => {
                     if told.as_ref() != Some(&reason) {
                         progress.end();
-                        say(format_args!(
-                            "job {job} is quarantined: {reason}. It is led again by: tanist job quarantine retry {job} \
-                             -D high-availability.cluster-id={cluster_id}"
+                        say(format_args!("job {job} is quarantined: {reason}"));
+                        hint(format_args!(
+                            "`tanist job quarantine retry {job} -D high-availability.cluster-id={cluster_id}` leads it again"
                         ));
                         told = Some(reason);
                     }
@@ -299,7 +301,7 @@ async fn remove_store(configuration: &Configuration) {
         }
     };
     if let Err(error) = removed {
-        say(format_args!(
+        warn(format_args!(
             "what the store has of the cluster {cluster_id} could not be removed: {error}"
         ));
     }

@@ -9,7 +9,7 @@ use tanist_proto::v1::{
 };
 
 use super::args::{JobArgs, OutputFormat};
-use super::output::{Table, answer, answer_json, say};
+use super::output::{Table, answer, answer_json, fail};
 use super::run::{Files, compile_job};
 use crate::config::Configuration;
 use crate::job::slots_needed;
@@ -29,7 +29,7 @@ pub(super) fn plan(
             ExitCode::Ended
         }
         Err(error) => {
-            say(error);
+            fail(error);
             ExitCode::InvalidJob
         }
     }

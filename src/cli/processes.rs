@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::args::{DemoArgs, GlobalArgs};
 use super::host::{Failure, Host};
-use super::output::say;
+use super::output::{fail, say};
 use crate::config::{AllowedHosts, Configuration, mask_arguments};
 use crate::process::demo::{self, DemoError, DemoOptions, Inherited};
 use crate::process::{ApplicationSetup, JobManager, TaskManager};
@@ -139,7 +139,7 @@ pub(super) async fn demo(
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => {
-            say(format_args!(
+            fail(format_args!(
                 "this program can't be found to start others: {error}"
             ));
             return ExitCode::Fatal;
@@ -158,7 +158,7 @@ pub(super) async fn demo(
             code
         }
         Err(error) => {
-            say(error);
+            fail(error);
             ExitCode::Unsuccessful
         }
     }

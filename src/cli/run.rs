@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use super::args::{JobArgs, OutputFormat, RunArgs};
 use super::connect::{connect_telling, telling};
 use super::jobs::status_name;
-use super::output::{answer, answer_json, duration, say};
+use super::output::{answer, answer_json, duration, fail, hint, say};
 use super::progress::Progress;
-use super::tell;
+use super::{tell, tell_that};
 use crate::client::{ClientError, Job, JobClient, JobInfo};
 use crate::config::Configuration;
 use crate::telemetry::ExitCode;
@@ -40,7 +40,7 @@ async fn run_until(
     let graph = match compile_job(configuration, &args.job, args.job_id, Files::Uploaded) {
         Ok(graph) => graph,
         Err(error) => {
-            say(error);
+            fail(error);
             return ExitCode::InvalidJob;
         }
     };
@@ -58,8 +58,9 @@ async fn run_until(
     let connection = match connected {
         Ok(connection) => connection,
         Err(error) => {
+            let code = tell(&error);
             say(without_answer(job, false));
-            return tell(&error);
+            return code;
         }
     };
     let submitting = connection.cluster.submit(&graph, args.job_id.is_some());
@@ -90,10 +91,11 @@ async fn run_until(
             attend(&connection.jobs, execution.id(), output, interrupted).await
         }
         Err(error) => {
+            let code = tell(&error);
             if matches!(error, ClientError::Unreachable { .. }) {
                 say(without_answer(job, connection.jobs.may_have_submitted()));
             }
-            tell(&error)
+            code
         }
     }
 }
@@ -163,17 +165,15 @@ async fn attend(
         Ok(Ok(info)) => {
             let code = tell_end(client, &info).await;
             if info.quarantine.is_some() {
-                say(format_args!(
-                    "it has not ended: `tanist job quarantine retry {job}` leads it again, \
+                say("it has not ended");
+                hint(format_args!(
+                    "`tanist job quarantine retry {job}` leads it again, \
                      `tanist job quarantine delete {job}` cancels it"
                 ));
             }
             show_end(client, job, output, code).await
         }
-        Ok(Err(error)) => {
-            say(format_args!("job {job} is no longer followed:"));
-            tell(&error)
-        }
+        Ok(Err(error)) => tell_that(format_args!("job {job} is no longer followed"), &error),
         Err(code) => {
             say(format_args!(
                 "job {job} goes on: `tanist info {job}` shows it, `tanist cancel {job}` cancels it"
@@ -199,10 +199,8 @@ pub(super) async fn show_end(
                 code
             }
             Err(error) => {
-                say(format_args!(
-                    "job {job} can't be shown as it stands at its end:"
-                ));
-                say(error);
+                let what = format_args!("job {job} can't be shown as it stands at its end");
+                tell_that(what, &error);
                 match code {
                     ExitCode::Ended => ExitCode::Unsuccessful,
                     code => code,

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::args::OutputFormat;
-use super::output::{Table, answer, answer_json, say};
+use super::output::{Table, answer, answer_json, warn};
 use crate::config::{Configuration, Setting};
 use crate::telemetry::ExitCode;
 
@@ -31,7 +31,7 @@ pub(super) fn show(configuration: &Configuration, format: OutputFormat) -> ExitC
         }
     }
     for warning in configuration.warnings() {
-        say(format_args!("warning: {warning}"));
+        warn(warning);
     }
     ExitCode::Ended
 }

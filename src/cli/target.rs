@@ -2,7 +2,7 @@
 //! high-availability.
 
 use super::args::{LocalArgs, OutputFormat, RunArgs};
-use super::output::say;
+use super::output::{fail, hint, say};
 use super::{local, per_job, run};
 use crate::config::{Configuration, ExecutionTarget, LoadOptions};
 use crate::telemetry::ExitCode;
@@ -25,7 +25,7 @@ pub(super) async fn local(
     output: OutputFormat,
 ) -> ExitCode {
     if !addresses.is_empty() {
-        say(format_args!("{ADDRESS_OF_OTHERS} of `tanist run`"));
+        fail(format_args!("{ADDRESS_OF_OTHERS} of `tanist run`"));
         return ExitCode::Usage;
     }
     Box::pin(local::local(load, configuration, args, output)).await
@@ -41,7 +41,7 @@ pub(super) async fn run(
 ) -> ExitCode {
     let chosen = choose(configuration, addresses, args.target);
     if let Some(misplaced) = misplaced_option(chosen.target, addresses, args) {
-        say(format_args!(
+        fail(format_args!(
             "{misplaced}. The target is {}: {}",
             chosen.target.as_str(),
             chosen.reason
@@ -68,10 +68,11 @@ pub(super) async fn run(
             Box::pin(per_job::per_job(load, configuration, args, output)).await
         }
         ExecutionTarget::Application => {
-            say(
+            fail(
                 "a job file is no application: that is a program which links the library `tanist`, brings its jobs, and \
-                 is started by itself. `--target per-job` gives a job file a cluster of its own",
+                 is started by itself",
             );
+            hint("`--target per-job` gives a job file a cluster of its own");
             ExitCode::Usage
         }
     }

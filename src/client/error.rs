@@ -14,9 +14,7 @@ pub enum ClientError {
         last: String,
     },
     /// The embedded store that is to name the leader was never made.
-    #[error(
-        "no cluster has been started here ({place})\nhint: `tanist jobmanager` starts one; --address asks another"
-    )]
+    #[error("no cluster has been started here ({place})")]
     NoCluster {
         /// The store's directory, and what is wrong with it.
         place: String,
@@ -48,6 +46,19 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// What people can do about it, at a terminal.
+    pub fn advice(&self) -> Option<&'static str> {
+        match self {
+            ClientError::NoCluster { .. } => {
+                Some("`tanist jobmanager` starts one; --address asks another")
+            }
+            ClientError::Unreachable { .. }
+            | ClientError::Refused { .. }
+            | ClientError::Unsendable { .. }
+            | ClientError::BadAnswer { .. } => None,
+        }
+    }
+
     /// Whether the cluster says that there is nothing of that name.
     pub fn is_not_found(&self) -> bool {
         matches!(self, ClientError::Refused { status: 404, .. })
