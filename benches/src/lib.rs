@@ -8,6 +8,7 @@ pub mod adopted;
 pub mod beside_flink;
 pub mod busy;
 pub mod core_time;
+pub mod ended_jobs;
 pub mod failover;
 pub mod host;
 pub mod http;
@@ -60,6 +61,8 @@ pub enum Benchmark {
     Submission,
     /// Jobs that are over at once, completed a second.
     ShortJobs,
+    /// The leader's end where very many jobs have ended.
+    EndedJobs,
     /// One job of very many subtasks.
     Scheduling,
     /// Slots of very many TaskManagers.
@@ -78,7 +81,7 @@ pub enum Benchmark {
 
 impl Benchmark {
     /// All, in the order in which they are made and shown.
-    pub const ALL: [Benchmark; 15] = [
+    pub const ALL: [Benchmark; 16] = [
         Benchmark::Startup,
         Benchmark::Memory,
         Benchmark::Failover,
@@ -87,6 +90,7 @@ impl Benchmark {
         Benchmark::Busy,
         Benchmark::Submission,
         Benchmark::ShortJobs,
+        Benchmark::EndedJobs,
         Benchmark::Scheduling,
         Benchmark::SlotMatching,
         Benchmark::LeaderMemory,
@@ -120,6 +124,7 @@ impl Benchmark {
             Benchmark::Busy => "Busy machine",
             Benchmark::Submission => "Submission",
             Benchmark::ShortJobs => "Short jobs",
+            Benchmark::EndedJobs => "Ended jobs",
             Benchmark::Scheduling => "Scheduling",
             Benchmark::SlotMatching => "Slot matching",
             Benchmark::LeaderMemory => "Memory of a leader",
@@ -141,6 +146,7 @@ impl Benchmark {
             Benchmark::Busy => busy::METHOD,
             Benchmark::Submission => submission::METHOD,
             Benchmark::ShortJobs => short_jobs::METHOD,
+            Benchmark::EndedJobs => ended_jobs::METHOD,
             Benchmark::Scheduling => scheduling::METHOD,
             Benchmark::SlotMatching => slot_matching::METHOD,
             Benchmark::LeaderMemory => leader_memory::METHOD,
@@ -241,6 +247,7 @@ async fn measure(
         Benchmark::Busy => Box::pin(busy::measure(store, options)).await,
         Benchmark::Submission => Box::pin(submission::measure(store, options)).await,
         Benchmark::ShortJobs => Box::pin(short_jobs::measure(store, options)).await,
+        Benchmark::EndedJobs => Box::pin(ended_jobs::measure(store, options)).await,
         Benchmark::Scheduling => Box::pin(scheduling::measure(store, options)).await,
         Benchmark::SlotMatching => slot_matching::measure(options).await,
         Benchmark::LeaderMemory => Box::pin(leader_memory::measure(store, options)).await,

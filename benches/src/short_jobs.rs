@@ -80,7 +80,12 @@ fn cpu_of_worker(cluster: &mut Cluster) -> anyhow::Result<Duration> {
     proc::total_cpu(cluster.taskmanager(0).pid().context("it runs")?)
 }
 
-async fn until_all_finished(http: &Http, address: &str, count: usize) -> anyhow::Result<()> {
+/// Until the leader counts so many jobs as finished.
+pub(super) async fn until_all_finished(
+    http: &Http,
+    address: &str,
+    count: usize,
+) -> anyhow::Result<()> {
     until("all jobs to have finished", async || {
         let overview = http.get(address, "/v1/overview").await?;
         let finished = overview["jobs-finished"].as_u64();

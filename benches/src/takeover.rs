@@ -286,7 +286,7 @@ async fn of_task_executors(
 }
 
 /// Starts a killed JobManager and waits until it is a member, no longer what it was before.
-async fn start_again(cluster: &mut Cluster, index: usize) -> anyhow::Result<()> {
+pub(super) async fn start_again(cluster: &mut Cluster, index: usize) -> anyhow::Result<()> {
     let former = member(cluster, index).await.ok();
     let former = former.map(|member| member.incarnation);
     cluster.jobmanager(index).start()?;
@@ -306,7 +306,11 @@ async fn member(cluster: &Cluster, index: usize) -> anyhow::Result<Member> {
 }
 
 /// Waits until a JobManager stands by with so many records or more; the bytes that they take.
-async fn until_cached(cluster: &Cluster, index: usize, records: usize) -> anyhow::Result<usize> {
+pub(super) async fn until_cached(
+    cluster: &Cluster,
+    index: usize,
+    records: usize,
+) -> anyhow::Result<usize> {
     wait_for("a warm standby", PREPARATION_BOUND, async || {
         let member = member(cluster, index).await?;
         let cache = member.cache.context("it says nothing of its cache")?;
