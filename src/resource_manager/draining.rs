@@ -40,6 +40,8 @@ pub(super) struct Drains {
     all: BTreeMap<DrainTarget, Drain>,
     /// Deadlines up to this one were looked at.
     looked_at: Option<Instant>,
+    /// Where the last worker has registered that a driver has started in its present place.
+    host_of_workers: Option<String>,
     told: BTreeMap<JobId, Arc<Leaving>>,
 }
 
@@ -60,6 +62,18 @@ impl Drains {
 
     pub(super) fn is_drained(&self, id: &ResourceId, location: &pb::TaskManagerLocation) -> bool {
         !self.of(id, location).is_empty()
+    }
+
+    /// A worker has registered from the place where a driver starts them.
+    pub(super) fn note_host_of_workers(&mut self, location: &pb::TaskManagerLocation) {
+        self.host_of_workers = Some(host_of(&location.rpc_address).to_owned());
+    }
+
+    /// The host on which a driver starts workers, if that is known and all of it is drained. It is known once one has registered in this term.
+    pub(super) fn drained_host_of_workers(&self) -> Option<&str> {
+        let host = self.host_of_workers.as_ref()?;
+        let target = DrainTarget::Host(host.clone());
+        self.all.contains_key(&target).then_some(host)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {

@@ -67,6 +67,10 @@ impl World {
 
     /// The same, before it has registered.
     pub(super) fn expecting() -> World {
+        World::expecting_with(World::options())
+    }
+
+    fn expecting_with(options: WorkersOptions) -> World {
         let now = Instant::now();
         let term = Term {
             cluster_id: "test".to_owned(),
@@ -90,7 +94,7 @@ impl World {
             epoch: 5,
             seed: 1,
         };
-        let workers = Workers::new(World::options(), starter, vec![(worker(), record)]);
+        let workers = Workers::new(options, starter, vec![(worker(), record)]);
         let mut core = Core::new(now, Options::default(), term, 1).with_workers(Some(workers));
         let found = vec![(worker(), Found::Running)];
         core.worker_event(now, WorkerEvent::Recovered(Ok(found)));
@@ -140,6 +144,29 @@ impl World {
         taken.expect("it is registered");
     }
 
+    /// Somebody drains its host, or takes that back.
+    fn drain_host(&mut self, undrain: bool) {
+        let host = pb::DrainTaskManagerRequest {
+            host: "tm".to_owned(),
+            undrain,
+            ..pb::DrainTaskManagerRequest::default()
+        };
+        let change = self.core.decide_drain(0, &host);
+        let change = change.expect("it is known").expect("it is not so yet");
+        self.core.drain_decided(self.now, 0, change);
+    }
+
+    /// How many workers are started while three times the timeout passes.
+    fn started(&mut self) -> usize {
+        for _ in 0..6 {
+            self.core.on_time(self.now);
+            self.now += IDLE_TIMEOUT / 2;
+        }
+        let effects = self.core.take_effects().into_iter();
+        let is_start = |it: &Effect| matches!(it, Effect::Worker(workers::core::Effect::Start(_)));
+        effects.filter(is_start).count()
+    }
+
     /// Whether it is released while three times the timeout passes.
     fn is_released(&mut self) -> bool {
         for _ in 0..6 {
@@ -177,13 +204,7 @@ fn an_answer_that_tells_of_a_free_slot_also_tells_of_what_was_made_in_it() {
 #[test]
 fn a_worker_that_is_drained_with_its_host_serves_nobody_and_is_released() {
     let mut world = World::start();
-    let host = pb::DrainTaskManagerRequest {
-        host: "tm".to_owned(),
-        ..pb::DrainTaskManagerRequest::default()
-    };
-    let change = world.core.decide_drain(0, &host);
-    let change = change.expect("it is there").expect("it is not drained yet");
-    world.core.drain_decided(world.now, 0, change);
+    world.drain_host(false);
     assert_eq!(world.core.unmatched_drains(world.now), []);
     assert!(!world.is_released(), "its slot is in use");
     let alone = pb::DrainTaskManagerRequest {
@@ -198,4 +219,31 @@ fn a_worker_that_is_drained_with_its_host_serves_nobody_and_is_released() {
     );
     world.answers(world.turn, slots(true, 2), 0);
     assert!(world.is_released());
+}
+
+#[test]
+fn no_worker_is_started_on_a_host_that_is_drained() {
+    let options = WorkersOptions {
+        min_slots: 1,
+        ..World::options()
+    };
+    let mut world = World::expecting_with(options);
+    world.registers(1).expect("it registers");
+    world.turn = world.core.turn();
+    world.drain_host(false);
+    world.answers(world.turn, slots(true, 2), 0);
+    assert!(world.is_released());
+    for event in [
+        WorkerEvent::Ended(worker(), "it was released".to_owned()),
+        WorkerEvent::Removed(worker()),
+        WorkerEvent::Stopped(worker()),
+    ] {
+        world.core.worker_event(world.now, event);
+    }
+    assert_eq!(world.started(), 0, "it would be drained, too");
+    let told = world.core.workers_overview(world.now, 0);
+    let text = told.expect("there is a driver").text;
+    assert!(text.contains("host tm is drained"), "{text}");
+    world.drain_host(true);
+    assert_eq!(world.started(), 1);
 }

@@ -119,6 +119,10 @@ impl Core {
             old.is_releasing && old.location.incarnation == location.incarnation
         });
         let is_releasing = is_releasing || was_releasing;
+        let driver = self.workers_of_driver.as_ref();
+        if driver.is_some_and(|driver| driver.is_of_place(&worker)) {
+            self.drains.note_host_of_workers(&location);
+        }
         let is_draining = is_releasing || self.drains.is_drained(&worker, &location);
         self.slots.set_draining(&worker, is_draining);
         self.workers.insert(

@@ -151,6 +151,8 @@ impl Core {
         let registered: BTreeMap<ResourceId, TaskExecutorView> =
             self.workers.iter().map(view).collect();
         if let Some(workers) = &mut self.workers_of_driver {
+            let drained_host = self.drains.drained_host_of_workers();
+            workers.set_drained_host(drained_host.map(str::to_owned));
             workers.review(now, lacking, &registered);
         }
         self.collect_worker_effects();

@@ -136,6 +136,8 @@ pub struct Workers {
     startable: Option<Startable>,
     review_at: Option<Instant>,
     is_dismissed: bool,
+    /// The host on which it starts workers, if that is drained: they would be, too.
+    pub(super) drained_host: Option<String>,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -188,6 +190,7 @@ impl Workers {
             startable: None,
             review_at: None,
             is_dismissed: false,
+            drained_host: None,
             effects: Vec::new(),
         };
         known.recover();
@@ -218,6 +221,17 @@ impl Workers {
     /// What the store is to have of a worker.
     pub fn record_of(&self, id: &ResourceId) -> Option<&WorkerRecord> {
         self.workers.get(id).map(|worker| &worker.record)
+    }
+
+    /// Whether a worker is, or was to be, where this driver starts them: those of one place are on one host.
+    pub fn is_of_place(&self, id: &ResourceId) -> bool {
+        let worker = self.workers.get(id);
+        worker.is_some_and(|worker| worker.record.place == self.place)
+    }
+
+    /// Whether the host is drained on which it starts workers, as far as that is known, and which one it is.
+    pub fn set_drained_host(&mut self, host: Option<String>) {
+        self.drained_host = host;
     }
 
     /// The cluster ends: nothing is started any more, and every worker leaves.
@@ -282,7 +296,8 @@ impl Workers {
     ) {
         let bounds = self.bounds();
         let situation = self.situation(lacking, registered);
-        let is_in_vain = registered.values().any(|view| view.is_in_vain);
+        let is_in_vain =
+            self.drained_host.is_some() || registered.values().any(|view| view.is_in_vain);
         self.note_startable(&situation, is_in_vain);
         self.plan = planning::plan(&situation, &bounds);
         if is_in_vain {

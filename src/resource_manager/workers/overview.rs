@@ -67,6 +67,9 @@ impl Workers {
         if is_held_up {
             said.push("too many could not be started: the next is tried after a pause".to_owned());
         }
+        if let Some(host) = &self.drained_host {
+            said.push(format!("none is started, as host {host} is drained"));
+        }
         if !self.plan.capped.is_empty() {
             said.push(format!(
                 "more are not started, as slotmanager.number-of-slots.max is {}",
