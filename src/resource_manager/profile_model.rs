@@ -2,7 +2,7 @@
 //! that is asked.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
@@ -65,10 +65,12 @@ pub(super) struct Reached {
     pub(super) resting: u32,
     /// A minimum found no room in the usual way, and was packed.
     pub(super) packed: u32,
+    /// A slot was given elsewhere, and one that is drained had room for it.
+    pub(super) not_drained: u32,
 }
 
 impl Reached {
-    pub(super) fn counts(&self) -> [u32; 9] {
+    pub(super) fn counts(&self) -> [u32; 10] {
         [
             self.cut,
             self.plain,
@@ -79,6 +81,7 @@ impl Reached {
             self.more,
             self.resting,
             self.packed,
+            self.not_drained,
         ]
     }
 }
@@ -104,6 +107,8 @@ pub(super) struct Wish {
 pub(super) struct Model {
     /// Their kinds, and the number that the next slot gets which is cut there.
     pub(super) workers: BTreeMap<u8, (usize, u32)>,
+    /// Those that give nothing.
+    pub(super) drained: BTreeSet<u8>,
     pub(super) held: Vec<Held>,
     /// In the order in which they first stated requirements.
     pub(super) jobs: Vec<Wish>,
@@ -168,14 +173,15 @@ impl Model {
     /// Where the job is already, then where there is room for most of them, then by name.
     fn give(&mut self, job: u8, wanted: &ResourceProfile, reached: &mut Reached) -> Option<Given> {
         let workers = self.workers.keys().copied();
-        let with_room: Vec<(u8, u64)> = workers
+        let (drained, with_room): (Vec<_>, Vec<_>) = workers
             .map(|worker| (worker, self.room(worker, wanted)))
             .filter(|(_, room)| *room > 0)
-            .collect();
+            .partition(|(worker, _)| self.drained.contains(worker));
         let best = with_room
             .iter()
             .max_by_key(|(worker, room)| (self.is_at(job, *worker), *room, Reverse(*worker)));
         let worker = best?.0;
+        reached.not_drained += u32::from(!drained.is_empty());
         let others = self.workers.values().map(|(kind, _)| *kind);
         let kind = self.workers[&worker].0;
         if with_room.len() < self.workers.len() && others.into_iter().any(|it| it != kind) {
@@ -212,6 +218,7 @@ impl Model {
     /// All of it, each where it fits first: where the fewest default slots could be had, then by name.
     fn pack(&mut self, job: u8, lacking: &[ResourceProfile]) -> Option<Vec<Given>> {
         let mut order: Vec<u8> = self.workers.keys().copied().collect();
+        order.retain(|worker| !self.drained.contains(worker));
         order.sort_by_key(|worker| (self.room(*worker, &ResourceProfile::Unknown), *worker));
         let mut given = Vec::new();
         for wanted in lacking {

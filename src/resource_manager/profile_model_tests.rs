@@ -29,6 +29,11 @@ enum Step {
     Lose {
         worker: u8,
     },
+    /// Nothing is given there, or is again.
+    Drain {
+        worker: u8,
+        is_draining: bool,
+    },
     /// By the numbers of profiles: minimum, and what could be used beyond.
     Declare {
         job: u8,
@@ -59,6 +64,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => (0..WORKERS, 0..KINDS.len()).prop_map(|(worker, kind)| Step::Register { worker, kind }),
         1 => (0..WORKERS).prop_map(|worker| Step::Lose { worker }),
+        1 => (0..WORKERS, any::<bool>())
+            .prop_map(|(worker, is_draining)| Step::Drain { worker, is_draining }),
         5 => (0..JOBS, prop::collection::vec(one, 1..3))
             .prop_map(|(job, wanted)| Step::Declare { job, wanted }),
         2 => (0..JOBS, 0u32..4, 0u32..3)
@@ -92,6 +99,7 @@ impl Compared {
 
     fn lose(&mut self, worker: u8) {
         self.model.workers.remove(&worker);
+        self.model.drained.remove(&worker);
         self.model.held.retain(|it| it.worker != worker);
         self.allocated.retain(|(at, _)| *at != worker);
     }
@@ -139,6 +147,16 @@ impl Compared {
             Step::Lose { worker } => {
                 self.lose(*worker);
                 self.manager.remove_worker(&worker_id(*worker));
+            }
+            Step::Drain {
+                worker,
+                is_draining,
+            } => {
+                self.manager.set_draining(&worker_id(*worker), *is_draining);
+                self.model.drained.remove(worker);
+                if *is_draining && self.model.workers.contains_key(worker) {
+                    self.model.drained.insert(*worker);
+                }
             }
             Step::Declare { job, wanted } => {
                 let wanted: BTreeMap<usize, (u32, u32)> = wanted
@@ -268,7 +286,7 @@ impl Compared {
 
 #[test]
 fn slots_are_cut_and_given_as_a_plain_model_does_it() {
-    run_cases(512, file!(), steps(), |steps, reached: &mut [u32; 9]| {
+    run_cases(512, file!(), steps(), |steps, reached: &mut [u32; 10]| {
         let mut compared = Compared::new();
         for step in &steps {
             compared.step(step)?;

@@ -251,6 +251,8 @@ enum Step {
     Come { slots: u32, cores: Option<u32> },
     /// One of those that have their slots ends.
     End(usize),
+    /// A TaskExecutor gives nothing any more, or does again.
+    Drain(usize, bool),
     /// Time passes.
     Wait,
 }
@@ -263,13 +265,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (1..=SLOTS * 3).prop_map(|slots| Step::Come { slots, cores: None }),
         2 => (1u32..=6, 1..=2 * SLOTS).prop_map(|(slots, cores)| Step::Come { slots, cores: Some(cores) }),
         6 => (0usize..16).prop_map(Step::End),
+        1 => (0..WORKERS, any::<bool>()).prop_map(|(which, is_draining)| Step::Drain(which, is_draining)),
         2 => Just(Step::Wait),
     ];
     proptest::collection::vec(step, 1..120)
 }
 
 proptest! {
-    /// Once slots are kept for a job, only the ends of those that have some then are waited for, whoever comes.
+    /// Once slots are kept for a job, only the ends of those that have some then are waited for, whoever comes, as long as nobody drains more.
     #[test]
     fn the_first_in_the_queue_waits_only_for_those_that_ran_before(steps in steps()) {
         let mut slots = keeping(&[SLOTS; WORKERS]);
@@ -295,6 +298,11 @@ proptest! {
                         running.remove(&ending);
                         end(&mut slots, ending);
                     }
+                }
+                Step::Drain(which, is_draining) => {
+                    slots.set_draining(&worker(*which), *is_draining);
+                    // What is kept is elsewhere since, and others are waited for.
+                    before.clear();
                 }
                 Step::Wait => now += DELAY,
             }
