@@ -3,6 +3,7 @@
 //! to end, and no step may break an invariant.
 
 mod coordinators;
+mod drains;
 mod graphs;
 mod healthy;
 mod invariants;
@@ -368,5 +369,85 @@ fn without_faults_a_job_finishes_in_its_first_generation() {
             .deployed
             .iter()
             .all(|(_, generation)| *generation == 1)
+    );
+}
+
+#[test]
+fn whatever_is_drained_no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
+    let strategies = (strategies(), failovers());
+    let inputs = (strategies, (graphs::any_graph(), any::<bool>()), steps(113));
+    run_cases(
+        200,
+        inputs,
+        |(strategies, (graph, is_small), steps)| {
+            let mut world = match is_small {
+                true => World::with_few_slots(graph, strategies.0),
+                false => World::of_graph(graph, strategies.0),
+            };
+            world.fail_over_by(strategies.1);
+            for (kind, pick) in steps {
+                world.step(kind, usize::from(pick));
+            }
+            world.undrain_all();
+            world.come_to_an_end(None);
+            world.reached
+        },
+        |it| [it.moved, it.adopted, it.restarted],
+    );
+}
+
+/// Drains and faults, each after a while without any: what is to be moved often is before the next one.
+#[test]
+fn whatever_is_drained_late_breaks_no_invariant_and_the_job_ends() {
+    let strategies = (strategies(), failovers());
+    let kinds = prop_oneof![1 => 84u8..98, 2 => 105u8..113];
+    let steps = prop::collection::vec((0usize..12, kinds, any::<u16>()), 0..10);
+    let inputs = (strategies, (graphs::any_graph(), any::<bool>()), steps);
+    run_cases(
+        300,
+        inputs,
+        |(strategies, (graph, is_small), steps)| {
+            let mut world = match is_small {
+                true => World::with_few_slots(graph, strategies.0),
+                false => World::of_graph(graph, strategies.0),
+            };
+            world.fail_over_by(strategies.1);
+            for (rounds, kind, pick) in steps {
+                world.suffer_after(rounds, kind, usize::from(pick));
+            }
+            world.undrain_all();
+            world.come_to_an_end(None);
+            world.reached
+        },
+        |it| [it.moved, it.adopted, it.restarted],
+    );
+}
+
+#[test]
+fn however_often_leaders_change_what_is_drained_is_left_and_nothing_fails_or_runs_twice() {
+    let shapes = prop_oneof![shapes(), shapes_in_stages()];
+    let isolations = prop_oneof![
+        Just(pb::Isolation::default()),
+        Just(pb::Isolation::StopFirst)
+    ];
+    run_cases(
+        200,
+        (shapes, failovers(), isolations, steps(108)),
+        |(shape, failover, isolation, steps)| {
+            let world = World::new(&shape.0, &shape.1, &shape.2, RestartStrategy::None);
+            let mut world = world.with_nothing_but_drains(isolation);
+            world.fail_over_by(failover);
+            world.come_to_run();
+            for (kind, pick) in steps {
+                world.step_of_gentle_drains(kind, usize::from(pick));
+                world.assert_nothing_runs_twice();
+            }
+            world.come_to_leave();
+            world.come_to_an_end(None);
+            let result = world.result.expect("it has ended");
+            assert_eq!(result.status(), pb::JobStatus::Finished, "{}", result.cause);
+            world.reached
+        },
+        |it| [it.moved, it.adopted, it.stale_refused],
     );
 }

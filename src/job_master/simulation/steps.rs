@@ -27,7 +27,9 @@ impl World {
     /// Allocates a slot if the job needs more than it has: what it needs at once only where all of that is there, then what it
     /// could use.
     pub(super) fn allocate(&mut self, pick: usize) {
-        let slots = self.task_managers.iter().flat_map(|it| &it.slots);
+        let is_open = |it: &&TaskManager| !self.drains.is_drained(&it.id);
+        let open = self.task_managers.iter().filter(is_open);
+        let slots = open.flat_map(|it| &it.slots);
         let free = slots.filter(|slot| slot.is_none()).count();
         let needed = self.lacking(&self.at_once);
         let lacking = match needed.is_empty() {
@@ -41,6 +43,9 @@ impl World {
         let count = self.task_managers.len();
         for offset in 0..count {
             let task_manager = &mut self.task_managers[(pick + offset) % count];
+            if self.drains.is_drained(&task_manager.id) {
+                continue;
+            }
             if let Some(slot) = task_manager.slots.iter_mut().find(|slot| slot.is_none()) {
                 let allocation = AllocationId::from_bits(self.next_allocation);
                 *slot = Some(allocation);
@@ -252,6 +257,7 @@ impl World {
             98..103 => self.ask(pick),
             103 => self.asking.next_look_fails = true,
             104 if pick.is_multiple_of(4) => self.stop(),
+            105..113 => self.step_of_drains(kind - 105, pick),
             _ => {}
         }
     }
@@ -308,7 +314,7 @@ impl World {
         panic!("the job does not run: {self:#?}");
     }
 
-    fn runs_whole(&self) -> bool {
+    pub(super) fn runs_whole(&self) -> bool {
         let regions = &self.stored.regions;
         let alive = self.task_managers.iter().flat_map(|it| it.running.iter());
         let mut alive = alive.flat_map(|(key, of_key)| of_key.iter().map(move |it| (key, it)));
@@ -377,9 +383,10 @@ impl World {
     }
 
     /// All that is under way arrives, and half a second passes.
-    fn round(&mut self, tasks_end: bool) {
+    pub(super) fn round(&mut self, tasks_end: bool) {
         self.apply_write();
         self.commit(true);
+        self.tell_leaving();
         for index in 0..self.task_managers.len() {
             let id = &self.task_managers[index].id;
             let connections = self.core.iter().flat_map(|core| core.connections());
@@ -411,7 +418,7 @@ impl World {
     }
 
     /// What starts runs, what stops has stopped.
-    fn go_on(&mut self, index: usize) {
+    pub(super) fn go_on(&mut self, index: usize) {
         let task_manager = &mut self.task_managers[index];
         let mut executions = Vec::new();
         for (key, running) in &mut task_manager.running {

@@ -9,6 +9,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
 use super::coordinators::{Asking, assert_decisions_stay, assert_prepared, coordinate_first};
+use super::drains::{Drains, Standing};
 use super::invariants::{
     all_finished, assert_persisted_placement, finished_regions, has_been_read, is_recorded,
     region_of,
@@ -45,6 +46,8 @@ pub(super) struct Reached {
     /// Jobs that were to be stopped: those that have finished, and those that have failed.
     pub(super) stopped_finished: u32,
     pub(super) stopped_failed: u32,
+    /// Regions that started anew as they were to leave drained TaskManagers.
+    pub(super) moved: u32,
 }
 
 impl Reached {
@@ -60,6 +63,7 @@ impl Reached {
         self.failed_for_good += other.failed_for_good;
         self.stopped_finished += other.stopped_finished;
         self.stopped_failed += other.stopped_failed;
+        self.moved += other.moved;
     }
 }
 
@@ -121,6 +125,7 @@ pub(super) struct World {
     pub(super) term_began_ms: u64,
     pub(super) asking: Asking,
     pub(super) stopping: Stopping,
+    pub(super) drains: Drains,
     pub(super) reached: Reached,
 }
 
@@ -209,6 +214,7 @@ impl World {
             term_began_ms: 0,
             asking: Asking::default(),
             stopping: Stopping::default(),
+            drains: Drains::default(),
             reached: Reached::default(),
         };
         world.begin_term();
@@ -237,6 +243,7 @@ impl World {
         self.declared.clear();
         self.at_once.clear();
         self.core = None;
+        self.drains.forget_told();
         if self.result.is_some() {
             return;
         }
@@ -263,9 +270,11 @@ impl World {
             return;
         };
         let before = states_of(core);
+        let standing = Standing::of(core);
         let dooms = dooms(&event, &before);
         if let Ok(effects) = core.handle(self.now_ms, event) {
             core.assert_consistent();
+            self.reached.moved += standing.assert_moves(core, self.drains.is_all_that_happens);
             let has_adopted = core.adoption().is_some();
             assert!(
                 has_adopted || self.declared.is_empty(),
