@@ -82,7 +82,11 @@ mod lost_task_managers_tests;
 mod many_regions_tests;
 mod moving;
 #[cfg(test)]
+mod moving_late_news_tests;
+#[cfg(test)]
 mod moving_tests;
+#[cfg(test)]
+mod moving_turns_tests;
 mod options;
 mod outputs;
 #[cfg(test)]

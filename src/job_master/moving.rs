@@ -6,7 +6,11 @@
 //! 2 they are here; 3 the regions' next generation is written; 4 the present one is cancelled; 5 the next one is placed and deployed. Nothing
 //! but 3 is persisted: the next leader begins with 1 again, or ends what it finds at 3 as it ends any restart.
 //!
-//! Invariant: until 3 the regions run as they did, and nothing else is placed in what they wait for.
+//! Invariants: until 3 the regions run as they did; from 3 to 5 nothing else is placed in what they are to have.
+//!
+//! Other regions of the job may wait for slots meanwhile. What waits does not run, and what is moved does: so until 3 they have *turns*, and the
+//! first one is that of those who wait. In theirs no move begins with what they could use, and what they lack is asked for; in those of the move
+//! they take nothing that it could use, and what it lacks is asked for. So neither keeps the other one waiting for ever, whatever comes free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +27,15 @@ use super::outputs::Output;
 use super::slot_assignment::SlotAssignment;
 use super::slot_pool::SlotKey;
 use crate::gateway::{Leave, Leaving};
+
+/// What of the free slots of a job is for what is moved.
+#[derive(Debug, Clone)]
+pub(super) enum LeftToMoves {
+    Nothing,
+    /// Those that serve one of these profiles.
+    Profiles(Vec<ResourceProfile>),
+    All,
+}
 
 /// What is to be left, and what is under way of it.
 #[derive(Debug, Default)]
@@ -52,14 +65,18 @@ impl JobMasterCore {
             return;
         }
         self.leave_at_once(now_ms);
-        if self.moves.regions.iter().all(|it| !self.is_under_way(*it)) {
+        let unused = self.unused_slots();
+        let is_open = |it: &usize| self.is_under_way(*it) && !self.waits_in_vain(*it, &unused);
+        if !self.moves.regions.iter().any(is_open) {
             self.begin_move(now_ms);
         } else {
             self.join_move();
         }
         self.moves.replaced = self.slots_to_leave(&self.moves.regions);
         let runs = |region: &usize| self.execution.regions[*region].phase.is_placed();
-        let are_here = self.moves.regions.iter().all(runs) && self.has_replacements();
+        let are_here = self.moves.regions.iter().all(runs)
+            && self.may_take_replacements(now_ms)
+            && self.has_replacements();
         if !self.moves.regions.is_empty() && are_here {
             let regions: Vec<usize> = self.moves.regions.iter().copied().collect();
             self.restart_moved(&regions, now_ms);
@@ -73,6 +90,12 @@ impl JobMasterCore {
             RegionPhase::Placed | RegionPhase::Deployed => self.runs_where_it_leaves(region),
             RegionPhase::AwaitingInput | RegionPhase::Reconciling => false,
         }
+    }
+
+    /// Whether a region waits and there are no slots for it: it has stopped, and others need not wait for it.
+    fn waits_in_vain(&self, region: usize, unused: &[u32]) -> bool {
+        let need = &self.execution.overview.regions[region].need;
+        self.execution.waiting().contains(&region) && need.lacks(unused)
     }
 
     fn leave(&self, task: usize) -> Option<Leave> {
@@ -129,7 +152,7 @@ impl JobMasterCore {
         matches!(phase, RegionPhase::Stopping { .. })
     }
 
-    /// Chooses what is moved next: what needs the fewest slots.
+    /// Chooses what is moved next: what needs the fewest slots. If there is nothing, what has been moved and waits in vain stays first in line.
     fn begin_move(&mut self, now_ms: u64) {
         let mut open = self.regions_to_leave(|leave| leave > Leave::ByItself);
         let by_slot = self.regions_by_slot_to_leave();
@@ -148,8 +171,16 @@ impl JobMasterCore {
                 next = Some((slots, together));
             }
         }
-        self.moves.regions = next.map(|(_, regions)| regions).unwrap_or_default();
-        self.moves.since_ms = now_ms;
+        match next {
+            Some((_, regions)) => {
+                self.moves.regions = regions;
+                self.moves.since_ms = now_ms;
+            }
+            None => {
+                let waiting = self.execution.waiting();
+                self.moves.regions.retain(|it| waiting.contains(it));
+            }
+        }
     }
 
     /// While slots are waited for, others may have begun in slots of those that are moved: they go with them.
@@ -233,6 +264,13 @@ impl JobMasterCore {
             .collect()
     }
 
+    /// What is in slots where nothing begins any more.
+    pub(super) fn keys_to_leave(&self) -> BTreeSet<SlotKey> {
+        let there = self.moves.leaving.keys();
+        let tasks = there.flat_map(|id| self.execution.live_on(id));
+        tasks.map(|task| self.execution.slot_key(task)).collect()
+    }
+
     /// The slots that are being left: who has begun to wait joins nobody who has not stopped there yet.
     pub(super) fn slots_being_left(&self) -> Vec<AllocationId> {
         let tasks = self.tasks_to_leave().into_iter();
@@ -250,6 +288,42 @@ impl JobMasterCore {
     /// Whether a region is moved, or waits for that.
     pub(super) fn is_moved(&self, region: usize) -> bool {
         self.moves.regions.contains(&region)
+    }
+
+    /// Whether slots elsewhere are waited for, while all that is moved runs on.
+    pub(super) fn awaits_replacements(&self) -> bool {
+        let runs = |region: &usize| self.execution.regions[*region].phase.is_placed();
+        !self.moves.replaced.is_empty() && self.moves.regions.iter().all(runs)
+    }
+
+    /// How many turns are over since slots are waited for.
+    fn turns_of_move(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.moves.since_ms) / self.turn_ms()
+    }
+
+    /// Whether it is the turn of what is moved, and not of those who wait for slots beside it.
+    pub(super) fn is_turn_of_move(&self, now_ms: u64) -> bool {
+        self.awaits_replacements() && !self.turns_of_move(now_ms).is_multiple_of(2)
+    }
+
+    /// When the next such turn begins, or ends.
+    pub(super) fn next_turn_of_move_ms(&self, now_ms: u64) -> Option<u64> {
+        let next = (self.turns_of_move(now_ms) + 1).saturating_mul(self.turn_ms());
+        let at_ms = self.moves.since_ms.saturating_add(next);
+        self.awaits_replacements().then_some(at_ms)
+    }
+
+    /// Whether what is moved may have free slots: in its turn, or what those leave who wait.
+    fn may_take_replacements(&self, now_ms: u64) -> bool {
+        if self.is_turn_of_move(now_ms) {
+            return true;
+        }
+        let waiting = self.execution.overview.waiting.iter();
+        let wanted: usize = waiting
+            .map(|(need, regions)| need.slots.saturating_mul(regions.len()))
+            .sum();
+        let unused: u32 = self.unused_slots().iter().sum();
+        wanted == 0 || unused as usize >= self.moves.replaced.len().saturating_add(wanted)
     }
 
     /// Whether there are slots elsewhere for all that is moved.
@@ -307,10 +381,55 @@ impl JobMasterCore {
         needed
     }
 
-    /// Whether a region takes nothing at present, as what came free is for those that are moved.
-    pub(super) fn leaves_slots_to_moves(&self, region: usize) -> bool {
+    /// What other regions leave to those that are moved: everything while those have stopped and begin nowhere yet, though there are slots for
+    /// them; and in turns what these wait for.
+    pub(super) fn left_to_moves(&self, now_ms: u64) -> LeftToMoves {
         let moved = &self.moves.regions;
-        !moved.contains(&region) && moved.iter().any(|it| self.is_stopped(*it))
+        if moved.is_empty() {
+            return LeftToMoves::Nothing;
+        }
+        let unused = self.unused_slots();
+        let finds_slots = |region: usize| {
+            let is_waiting = self.execution.waiting().contains(&region);
+            is_waiting && !self.execution.overview.regions[region].need.lacks(&unused)
+        };
+        if moved
+            .iter()
+            .any(|it| self.is_stopped(*it) || finds_slots(*it))
+        {
+            return LeftToMoves::All;
+        }
+        if !self.is_turn_of_move(now_ms) {
+            return LeftToMoves::Nothing;
+        }
+        let mut profiles: Vec<ResourceProfile> = Vec::new();
+        for key in self.moves.replaced.keys() {
+            let profile = self.execution.profile_of(*key);
+            if !profiles.contains(profile) {
+                profiles.push(profile.clone());
+            }
+        }
+        LeftToMoves::Profiles(profiles)
+    }
+
+    /// Whether a region takes no slots at present, as these are for what is moved.
+    pub(super) fn leaves_slots(&self, region: usize, left: &LeftToMoves) -> bool {
+        if self.moves.regions.contains(&region) {
+            return false;
+        }
+        match left {
+            LeftToMoves::Nothing => false,
+            LeftToMoves::All => true,
+            LeftToMoves::Profiles(profiles) => {
+                let mut own = self.execution.regions[region].slots.iter();
+                let could_use = |key: &SlotKey| {
+                    let own = self.execution.profile_of(*key);
+                    profiles.iter().any(|profile| own.is_matching(profile))
+                };
+                let lacks_any = self.execution.overview.regions[region].need.slots > 0;
+                lacks_any && own.any(could_use)
+            }
+        }
     }
 
     /// Gives back at once what nothing is in, where nothing begins any more: it may be all that keeps the TaskManager.
@@ -355,9 +474,7 @@ impl JobMasterCore {
                 ..hindrance(pb::HindranceKind::Eviction, text)
             });
         }
-        let runs = |region: &usize| self.execution.regions[*region].phase.is_placed();
-        let waits = !self.moves.replaced.is_empty() && self.moves.regions.iter().all(runs);
-        waits.then(|| {
+        self.awaits_replacements().then(|| {
             let slots = self.moves.replaced.len();
             let text = format!(
                 "it runs, and is to leave {}; {slots} slots elsewhere are waited for",

@@ -12,7 +12,10 @@ use super::recovered::{Recovered, both, id, one_region, report, two_regions};
 use super::testing::{apart, submitted_earlier};
 use crate::gateway::{Leave, Leaving};
 
-fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
+/// A turn of what is moved, or of those who wait beside it.
+pub(super) const TURN_MS: u64 = 500;
+
+pub(super) fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
     let mut job = Recovered::new(graph, submitted_earlier(graph));
     for name in task_managers {
         job.register(name, "1", vec![]);
@@ -20,14 +23,14 @@ fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
     job
 }
 
-fn leaves(job: &mut Recovered, all: &[(&str, Leave)]) {
+pub(super) fn leaves(job: &mut Recovered, all: &[(&str, Leave)]) {
     let all = all.iter().map(|(name, leave)| (id(name), *leave));
     let leaving: Leaving = all.collect();
     job.hear(Event::Leaving(Arc::new(leaving)));
 }
 
 /// What was asked for last: at least, and at most.
-fn asked(job: &Recovered) -> (u32, u32) {
+pub(super) fn asked(job: &Recovered) -> (u32, u32) {
     let sum = |of: &[(ResourceProfile, u32)]| of.iter().map(|(_, number)| number).sum();
     let needs = |effect: &Effect| match effect {
         Effect::Declare(needs) => Some((sum(&needs.at_once), sum(&needs.slots))),
@@ -38,7 +41,7 @@ fn asked(job: &Recovered) -> (u32, u32) {
 }
 
 /// On which TaskManagers slots were given back.
-fn freed(job: &Recovered) -> Vec<String> {
+pub(super) fn freed(job: &Recovered) -> Vec<String> {
     let freed = |effect: &Effect| match effect {
         Effect::FreeSlots { connection, .. } => Some(connection.task_manager.to_string()),
         _ => None,
@@ -46,7 +49,7 @@ fn freed(job: &Recovered) -> Vec<String> {
     job.effects.iter().filter_map(freed).collect()
 }
 
-fn assert_no_failure(job: &Recovered) {
+pub(super) fn assert_no_failure(job: &Recovered) {
     assert_eq!(job.stored.fatal_cause, "");
     assert_eq!(job.stored.failures, []);
     let restarts = job.stored.restarts.clone().unwrap_or_default();
@@ -245,6 +248,8 @@ fn slots_that_came_for_a_move_are_for_what_is_moved() {
     assert_eq!(freed(&job), ["tm0"]);
     leaves(&mut job, &[]);
     leaves(&mut job, &[("tm1", Leave::Moved)]);
+    // In the turn of what is moved.
+    job.pass(TURN_MS);
     job.register("tm2", "1", vec![]);
     assert_eq!(job.generations(), [2, 2]);
     job.reports("tm1", vec![report(2, 0, 1, S::Canceled)]);

@@ -128,27 +128,37 @@ impl JobMasterCore {
         self.execution.regions.len() > 1 && will_end > 0
     }
 
-    /// How many slots of each profile the job has to have before it can begin anything more.
+    /// How many slots of each profile the job has to have before it can begin anything more, or move anything: not both together where slots
+    /// are waited for, as there may be enough for either.
     pub(super) fn needed_at_once(&self) -> Vec<(ResourceProfile, u32)> {
         if self.execution.regions.len() == 1 {
             return self.profiles_needed.clone();
         }
-        match self.next_served() {
+        let is_turn_of_move = self.is_turn_of_move(self.settled_at_ms);
+        let next = self.next_served().filter(|_| !is_turn_of_move);
+        match next {
+            Some(next) if self.awaits_replacements() => self.execution.profiles_taken_with(next),
             Some(next) => self.with_replacements(self.execution.profiles_taken_with(next)),
             None => self.with_replacements(self.execution.profiles_taken()),
         }
     }
 
     /// How many slots of each kind regions that wait would find: those that do not stay in use. What tasks are in that end by themselves
-    /// comes free.
+    /// comes free, but where nothing begins any more.
     fn found(&self) -> Vec<u32> {
         let (slots, is_told) = (&self.execution.overview.slots, self.tells_to_stop());
         let there = |profile: &ResourceProfile| self.pool.count_for(profile);
-        let staying = |kind| slots.staying(kind, is_told);
+        let mut left = vec![0; self.execution.kinds.profiles().len()];
+        for key in self.keys_to_leave() {
+            if !slots.is_staying(&self.execution.kinds, key, is_told) {
+                left[self.execution.kinds.of(key)] += 1;
+            }
+        }
+        let staying = |kind| slots.staying(kind, is_told) + left[kind];
         self.execution.kinds.left(there, staying)
     }
 
-    fn turn_ms(&self) -> u64 {
+    pub(super) fn turn_ms(&self) -> u64 {
         (self.options.slot_request_timeout_ms / TURNS).max(1)
     }
 
@@ -212,17 +222,19 @@ impl JobMasterCore {
         of(region).any(|own| of(first).any(|other| own.is_matching(other)))
     }
 
-    /// When somebody else's turn begins, where more than one region waits.
+    /// When somebody else's turn begins, where more than one region waits, or one beside what is moved.
     pub(super) fn next_turn_ms(&self) -> Option<u64> {
-        if self.execution.waiting().len() < 2 {
-            return None;
-        }
         let (now_ms, length_ms) = (self.settled_at_ms, self.turn_ms());
         let Patience {
             lacking, waiting, ..
         } = &self.patience;
+        let is_any = !self.execution.waiting().is_empty() || lacking.of.is_some();
+        let of_move = self.next_turn_of_move_ms(now_ms).filter(|_| is_any);
+        if self.execution.waiting().len() < 2 {
+            return of_move;
+        }
         let both = [lacking, waiting].map(|it| it.next_ms(now_ms, length_ms));
-        both.into_iter().flatten().min()
+        both.into_iter().flatten().chain(of_move).min()
     }
 
     /// Whether slots came with the last event: those that came before have not idled in vain.
@@ -232,15 +244,21 @@ impl JobMasterCore {
 
     /// The slots that are not given back: all that could be used, or only those that tasks are in, where all others together are too
     /// few for any region that waits, and no more come. Whose turn it is does not matter: what is kept for one idles. Whoever has but
-    /// one region waits for what it has lost, and keeps the rest until that was in vain.
+    /// one region waits for what it has lost, and keeps the rest until that was in vain. What is moved has what it waits for as a whole; what is
+    /// too little for it is no more worth keeping than what is too little for others.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
         let mut waiting = self.execution.overview.waiting.iter();
         let lacks = waiting.any(|(need, _)| !self.is_looking(need.look));
         let is_kept_in_vain = lacks && self.execution.regions.len() > 1;
-        if !is_kept_in_vain && self.patience.in_vain.is_empty() || self.is_unused_enough() {
-            return self.profiles_needed.clone();
+        let is_worth = !is_kept_in_vain && self.patience.in_vain.is_empty();
+        let kept = match is_worth || self.is_unused_enough() {
+            true => self.execution.profiles_needed(),
+            false => self.execution.profiles_taken(),
+        };
+        match self.awaits_replacements() {
+            true => kept,
+            false => self.with_replacements(kept),
         }
-        self.with_replacements(self.execution.profiles_taken())
     }
 
     /// Whether what nothing is in is enough for a region that waits, or will: it has it once it has been looked at what it reads, in the

@@ -104,12 +104,13 @@ impl JobMasterCore {
     /// The regions that wait for nothing but slots, in topological order: those first that are moved, as slots came for them.
     fn ready(&mut self, now_ms: u64) -> Vec<usize> {
         let waiting: Vec<usize> = self.execution.waiting().iter().copied().collect();
-        let mut looks = OfVertices::default();
+        let (mut looks, left) = (OfVertices::default(), self.left_to_moves(now_ms));
         let is_ready = |region: &usize| {
             let look = self.execution.regions[*region].look;
+            // What is moved ran, and has stopped for slots that are there: nobody else has a turn before it.
             self.is_prepared(look, &mut looks)
-                && !self.stands_back(*region, now_ms)
-                && !self.leaves_slots_to_moves(*region)
+                && (self.is_moved(*region) || !self.stands_back(*region, now_ms))
+                && !self.leaves_slots(*region, &left)
         };
         let mut ready: Vec<usize> = waiting.into_iter().filter(is_ready).collect();
         ready.sort_by_key(|region| !self.is_moved(*region));

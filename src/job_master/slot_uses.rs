@@ -169,6 +169,11 @@ impl SlotUses {
         self.keys[kinds.number(key)].is_taken()
     }
 
+    /// Whether the slot of a key is taken, and does not come free by itself for those that wait.
+    pub(super) fn is_staying(&self, kinds: &Kinds, key: SlotKey, is_told_to_stop: bool) -> bool {
+        self.keys[kinds.number(key)].stays(is_told_to_stop)
+    }
+
     /// How many slots of a kind are taken.
     pub(super) fn taken(&self, kind: usize) -> u32 {
         self.kinds[kind].taken
