@@ -1,7 +1,7 @@
 //! How a file sink's output becomes visible, exactly once, and how its leftovers go.
 //!
 //! A task writes `<path>/.tanist/<job>-<run>/<vertex>-<subtask>-<generation>-<random>.pending`, makes it durable and reports a
-//! [`Committable`]. Who has recorded that all of the job's tasks finished calls [`commit`], as often as it likes: a part is
+//! `Committable`. Who has recorded that all of the job's tasks finished calls [`commit`], as often as it likes: a part is
 //! renamed into its place once and never over another file. [`cleanup`] removes what no commit took, of any generation.
 //! All functions block.
 //!
