@@ -133,6 +133,7 @@ async fn idle_connections_on_any_port_silence_neither_it_nor_another_one() -> an
     let transfer = ["ha", "transfer", "--to", "jm-1", "--address", &standby];
     cluster.cli().run(&transfer).await?.success()?;
     let next = cluster.successor_of(&leader).await?;
+    cluster.wait_until_complete().await?;
     check_unharmed(&mut cluster, &next).await
 }
 
