@@ -19,7 +19,7 @@ use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
 use crate::error::{Error, Result};
 use crate::failpoint::failpoint_on_a_thread;
-use crate::keys::{CHANGES_RING, Key, Kind, Name};
+use crate::keys::{CHANGES_RING, Key, Kind};
 use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
@@ -163,9 +163,19 @@ impl CoordinationStore for EmbeddedStore {
         })
     }
 
-    async fn names(&self, kind: Kind) -> Result<Vec<Name>> {
+    async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
+        let kinds = kinds.to_vec();
         self.reader
-            .call(move |database| database.read(|tables| tables.names(kind)))
+            .call(move |database| {
+                database.read(|tables| {
+                    let mut keys = Vec::new();
+                    for kind in &kinds {
+                        let names = tables.names(*kind)?.into_iter();
+                        keys.extend(names.map(|name| Key::new(*kind, name)));
+                    }
+                    Ok(keys)
+                })
+            })
             .await
     }
 

@@ -293,18 +293,29 @@ impl CoordinationStore for EtcdStore {
         }
     }
 
-    async fn names(&self, kind: Kind) -> Result<Vec<Name>> {
-        let prefix = self.keys.kind(kind);
+    async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
+        let prefixes: Vec<String> = kinds.iter().map(|kind| self.keys.kind(*kind)).collect();
+        // One transaction: a takeover waits for it.
         let call = self.connection.call(Repeat::Always, |client| {
-            let options = GetOptions::new().with_prefix().with_keys_only();
-            let prefix = prefix.clone();
-            async move { reader(&client).get(prefix, Some(options)).await }
+            let listings: Vec<TxnOp> = prefixes
+                .iter()
+                .map(|prefix| {
+                    let options = GetOptions::new().with_prefix().with_keys_only();
+                    TxnOp::get(prefix.as_str(), Some(options))
+                })
+                .collect();
+            async move { reader(&client).txn(Txn::new().and_then(listings)).await }
         });
-        let kvs = call.await?.take_kvs().into_iter();
-        Ok(kvs
-            .filter_map(|kv| item(prefix.len(), kv))
-            .map(|(name, _)| name)
-            .collect())
+        let answers = call.await?.op_responses().into_iter();
+        let mut keys = Vec::new();
+        for ((kind, prefix), answer) in kinds.iter().zip(&prefixes).zip(answers) {
+            if let TxnOpResponse::Get(mut listed) = answer {
+                let items = listed.take_kvs().into_iter();
+                let items = items.filter_map(|kv| item(prefix.len(), kv));
+                keys.extend(items.map(|(name, _)| Key::new(*kind, name)));
+            }
+        }
+        Ok(keys)
     }
 
     async fn guard(&self) -> Result<Guard> {

@@ -226,17 +226,22 @@ pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
     /// or may not be in it; whoever needs an exact state compares the change number before and after.
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page>;
 
-    /// The names of all items of a kind, in their order: no more of it is exact than of [`CoordinationStore::list`].
-    async fn names(&self, kind: Kind) -> Result<Vec<Name>> {
-        let (mut names, mut page) = (Vec::new(), None);
-        loop {
-            let listed = self.list(kind, page, NAMES_AT_ONCE).await?;
-            names.extend(listed.items.into_iter().map(|(name, _)| name));
-            page = listed.next;
-            if page.is_none() {
-                return Ok(names);
+    /// The keys of all items of these kinds, by kind and name: no more of it is exact than of [`CoordinationStore::list`].
+    async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
+        let mut keys = Vec::new();
+        for kind in kinds {
+            let mut page = None;
+            loop {
+                let listed = self.list(*kind, page, NAMES_AT_ONCE).await?;
+                let names = listed.items.into_iter().map(|(name, _)| name);
+                keys.extend(names.map(|name| Key::new(*kind, name)));
+                page = listed.next;
+                if page.is_none() {
+                    break;
+                }
             }
         }
+        Ok(keys)
     }
 
     /// What the guards of a transaction would find: linearizable.

@@ -294,8 +294,19 @@ impl CoordinationStore for ZooKeeperStore {
         Ok(Page { items, next })
     }
 
-    async fn names(&self, kind: Kind) -> Result<Vec<Name>> {
-        names(&*self.connection.session()?, kind).await
+    async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
+        let session = self.connection.session()?;
+        // Once for all of them: a takeover waits for it.
+        session.sync().await?;
+        let listings = kinds.iter().map(|kind| {
+            let session = &session;
+            async move {
+                let names = synced_names(session, *kind).await?.into_iter();
+                Ok::<_, Error>(names.map(|name| Key::new(*kind, name)))
+            }
+        });
+        let listed = try_join_all(listings).await?;
+        Ok(listed.into_iter().flatten().collect())
     }
 
     async fn guard(&self) -> Result<Guard> {
@@ -432,6 +443,11 @@ fn decode_change(node: Option<&Node>) -> Result<Change> {
 /// The names of a kind, as they are now.
 async fn names(session: &Session, kind: Kind) -> Result<Vec<Name>> {
     session.sync().await?;
+    synced_names(session, kind).await
+}
+
+/// The names as this session's server has them.
+async fn synced_names(session: &Session, kind: Kind) -> Result<Vec<Name>> {
     let directory = session.path(kind.directory());
     let children = session.children(&directory).await?.unwrap_or_default();
     let mut names: Vec<_> = children.into_iter().filter_map(known_name).collect();

@@ -11,12 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::{Records, Ring, WarmCache};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::keys::{Key, Kind, Name};
 use crate::store::{CoordinationStore, PageToken};
 
@@ -175,16 +174,11 @@ pub struct StoredNames {
 }
 
 impl StoredNames {
-    /// Lists them, all kinds at once.
+    /// Lists them, of all kinds at once.
     pub async fn list(store: &dyn CoordinationStore, kinds: &[Kind]) -> Result<StoredNames> {
-        let listings = kinds.iter().map(|kind| async move {
-            let names = store.names(*kind).await?;
-            Ok::<_, Error>(names.into_iter().map(|name| Key::new(*kind, name)))
-        });
-        let keys = try_join_all(listings).await?.into_iter().flatten();
         Ok(StoredNames {
             kinds: kinds.to_vec(),
-            keys: keys.collect(),
+            keys: store.keys(kinds).await?.into_iter().collect(),
         })
     }
 
