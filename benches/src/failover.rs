@@ -249,8 +249,14 @@ impl Bench {
         let process = self.cluster.jobmanager(former.index);
         match ending {
             Ending::Transferred => {}
-            Ending::Unreachable => self.cluster.network()?.heal()?,
-            // It is killed where it stands, as by whoever finds that it hangs.
+            // Its host was lost and is started again. A process that only could not be reached is found well afterwards: then the takeover
+            // counts as a false alarm, and the next silence is waited for twice as long.
+            Ending::Unreachable => {
+                process.kill();
+                self.cluster.network()?.heal()?;
+                self.cluster.jobmanager(former.index).start()?;
+            }
+            // It is killed where it stands, as an operator kills a process that hangs.
             Ending::Killed | Ending::Frozen => process.start()?,
             Ending::AskedToEnd => {
                 process.terminate().await?;

@@ -103,7 +103,7 @@ impl Benchmark {
     /// Those of a run that names none.
     pub fn by_default() -> Vec<Benchmark> {
         let mut all = Benchmark::ALL.to_vec();
-        all.retain(|benchmark| *benchmark != Benchmark::BesideFlink);
+        all.retain(|benchmark| !matches!(benchmark, Benchmark::Busy | Benchmark::BesideFlink));
         all
     }
 

@@ -73,6 +73,12 @@ impl BodyShare {
         BodyShare::new(HELD[port as usize].clone(), share_of(port), largest)
     }
 
+    /// That of a process which is simulated in this one.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn of_another_process(port: Port, largest: usize) -> BodyShare {
+        BodyShare::new(Arc::default(), share_of(port), largest)
+    }
+
     fn new(held: Arc<AtomicUsize>, share: usize, largest: usize) -> BodyShare {
         let for_small = share / 8;
         let large = (share - for_small).max(largest);

@@ -133,7 +133,8 @@ impl SimulatedTaskManagers {
             guard: IsolationGuard::new(Clock::tokio()),
         });
         let service = Services::TaskManager(Arc::new(executor.handle()));
-        let server = RpcServer::new(listener, settings::rpc(options));
+        // TaskManagers that share one bound refuse each other's deployments.
+        let server = RpcServer::new(listener, settings::rpc(options)).with_own_memory();
         let stop = self.stop.clone();
         self.running.spawn(async move {
             let never = CancellationToken::new();

@@ -39,12 +39,26 @@ const GIVEN_UP: usize = 1024;
 pub struct RpcServer {
     listener: Listener,
     options: RpcOptions,
+    bodies: BodyShare,
 }
 
 impl RpcServer {
     /// Takes a listener that is already bound: its address can be published before anything is served.
     pub fn new(listener: Listener, options: RpcOptions) -> RpcServer {
-        RpcServer { listener, options }
+        let bodies = BodyShare::of_process(listener.port(), options.max_message_size);
+        RpcServer {
+            listener,
+            options,
+            bodies,
+        }
+    }
+
+    /// With memory for bodies as if it were alone in its process.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn with_own_memory(mut self) -> RpcServer {
+        self.bodies =
+            BodyShare::of_another_process(self.listener.port(), self.options.max_message_size);
+        self
     }
 
     /// The address that was really bound.
@@ -55,14 +69,13 @@ impl RpcServer {
     /// Serves until `stop`. Calls under way are dropped then: their callers see a broken connection at once.
     pub async fn serve(self, services: Services, stop: CancellationToken) {
         let limit = self.options.max_message_size;
-        let bodies = BodyShare::of_process(self.listener.port(), limit);
         let protocol = Protocol::Http2 {
             streams: CONCURRENT_CALLS,
             resets: GIVEN_UP,
         };
         let never = CancellationToken::new();
         let routes = services.routes(limit);
-        let serving = http::serve(self.listener, routes, protocol, bodies, never);
+        let serving = http::serve(self.listener, routes, protocol, self.bodies, never);
         stop.run_until_cancelled(serving).await;
     }
 }
