@@ -356,8 +356,16 @@ impl Actor {
                 }
             }
         }
-        if let Some(shortages) = self.core.take_changed_shortages() {
-            self.shortages.send_replace(shortages.clone());
+        let changed = self.core.take_changed_shortages();
+        if !changed.is_empty() {
+            self.shortages.send_modify(|shortages| {
+                for (job, shortage) in changed {
+                    match shortage {
+                        Some(shortage) => shortages.insert(job, shortage),
+                        None => shortages.remove(&job),
+                    };
+                }
+            });
         }
     }
 

@@ -6,7 +6,7 @@
 //! - A message of a younger term ends this one; a message of an older term is refused.
 //! - Of the JobMasters of a job only the youngest states what the job needs. See [`super::job_masters`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tanist_ha::clock::millis;
@@ -87,9 +87,10 @@ pub struct Core {
     pub(super) next_beat: Instant,
     pub(super) job_masters: JobMasters,
     pub(super) fulfilling: Fulfilling,
+    /// The jobs that lack slots, as of the last match.
     shortages: BTreeMap<JobId, Shortage>,
-    /// Whether `shortages` were taken since they last changed.
-    shortages_are_taken: bool,
+    /// What of it has changed since that was last taken.
+    changed_shortages: Vec<(JobId, Option<Shortage>)>,
     /// Those that it starts itself, if it does.
     pub(super) workers_of_driver: Option<Workers>,
     pub(super) drains: Drains,
@@ -116,7 +117,7 @@ impl Core {
             retry_at: None,
             job_masters,
             shortages: BTreeMap::new(),
-            shortages_are_taken: true,
+            changed_shortages: Vec::new(),
             workers_of_driver: None,
             drains: Drains::default(),
             effects: Vec::new(),
@@ -139,10 +140,9 @@ impl Core {
         std::mem::take(&mut self.effects)
     }
 
-    /// The jobs that lack slots, as of the last match, if they changed since this was last asked.
-    pub fn take_changed_shortages(&mut self) -> Option<&BTreeMap<JobId, Shortage>> {
-        let are_taken = std::mem::replace(&mut self.shortages_are_taken, true);
-        (!are_taken).then_some(&self.shortages)
+    /// What jobs lack since the last match, as far as that has changed since this was last asked; nothing: they lack no slots any more.
+    pub fn take_changed_shortages(&mut self) -> Vec<(JobId, Option<Shortage>)> {
+        std::mem::take(&mut self.changed_shortages)
     }
 
     /// What came of a heartbeat.
@@ -295,14 +295,16 @@ impl Core {
                 );
                 self.request_slot(request);
             }
-            self.note_shortages();
-            self.judge_room();
+            let changed = self.slots.take_changed_jobs();
+            self.note_shortages(&changed);
+            self.judge_room(&changed);
             self.judge_leaving(now);
             self.judge_requirements(now);
             self.review_workers(now);
             // Of these nothing was heard but that TaskExecutors hold slots for them.
-            let changed = self.slots.take_changed_jobs().into_iter();
-            let holding = changed.map(|job| (job, self.slots.is_holder(job)));
+            let holding = changed
+                .into_iter()
+                .map(|job| (job, self.slots.is_holder(job)));
             self.job_masters.follow(now, holding);
         }
         self.let_go_of_jobs(now);
@@ -398,23 +400,26 @@ impl Core {
         self.check_at.get_or_insert(now + delay);
     }
 
-    fn note_shortages(&mut self) {
-        let shortages = self.slots.shortages();
-        for (job, shortage) in &shortages {
-            if self.shortages.get(job) != Some(shortage) {
-                let Shortage { acquired, missing } = shortage;
-                tracing::warn!(%job, acquired, missing, "not enough slots for job");
+    /// Notes what these jobs lack.
+    fn note_shortages(&mut self, changed: &BTreeSet<JobId>) {
+        for &job in changed {
+            let shortage = self.slots.shortage(job);
+            if self.shortages.get(&job) == shortage.as_ref() {
+                continue;
             }
+            match shortage {
+                Some(shortage) => {
+                    let Shortage { acquired, missing } = shortage;
+                    tracing::warn!(%job, acquired, missing, "not enough slots for job");
+                    self.shortages.insert(job, shortage);
+                }
+                None => {
+                    tracing::info!(%job, "the job no longer lacks slots");
+                    self.shortages.remove(&job);
+                }
+            }
+            self.changed_shortages.push((job, shortage));
         }
-        for job in self
-            .shortages
-            .keys()
-            .filter(|job| !shortages.contains_key(job))
-        {
-            tracing::info!(%job, "the job no longer lacks slots");
-        }
-        self.shortages_are_taken &= self.shortages == shortages;
-        self.shortages = shortages;
     }
 
     /// Jobs that nobody has spoken for too long lose their requirements, and their unused slots are asked back. What is in

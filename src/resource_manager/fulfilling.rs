@@ -12,6 +12,7 @@ use tanist_proto::resources::WorkerResourceSpec;
 use tokio::time::Instant;
 
 use super::core::{Core, Effect};
+use super::queue::Capacity;
 use super::workers::core::Workers;
 use crate::gateway::Unfulfillable;
 
@@ -28,6 +29,8 @@ pub(super) struct Fulfilling {
     told: BTreeMap<JobId, Unfulfillable>,
     /// The jobs that were told last that the cluster has room for them.
     have_room: BTreeSet<JobId>,
+    /// For what room that was found out.
+    capacity: Option<Capacity>,
     check_at: Option<Instant>,
 }
 
@@ -40,6 +43,7 @@ impl Fulfilling {
             departed: BTreeMap::new(),
             told: BTreeMap::new(),
             have_room: BTreeSet::new(),
+            capacity: None,
             check_at: Some(starts_until),
         }
     }
@@ -121,24 +125,49 @@ impl Core {
     }
 
     /// Finds out for which jobs that lack slots there is room in the cluster, whoever has it at present, and has those told for which
-    /// that has changed.
-    pub(super) fn judge_room(&mut self) {
+    /// that has changed. Of the jobs only these have changed: of others that is found out again where the room has.
+    pub(super) fn judge_room(&mut self, changed: &BTreeSet<JobId>) {
         // One that left may be on its way back.
         let departed = self.fulfilling.departed.values();
-        let departed: Vec<_> = departed.map(|(_, spec)| spec.clone()).collect();
-        let mut have_room = self.slots.with_room(&departed);
-        let before = std::mem::take(&mut self.fulfilling.have_room);
-        for &job in &before {
-            // Who lacks nothing any more needs not know, and still believes what it was told.
-            if self.slots.is_known(job) && !self.slots.is_short(job) {
-                have_room.insert(job);
-            }
+        let capacity = self
+            .slots
+            .capacity(departed.map(|(_, spec)| spec.clone()).collect());
+        let is_as_before = self.fulfilling.capacity.as_ref() == Some(&capacity);
+        let mut jobs = changed.clone();
+        if !is_as_before {
+            jobs.extend(self.slots.short());
         }
-        for &job in have_room.symmetric_difference(&before) {
-            let has_room = have_room.contains(&job);
+        let with_room = self.slots.with_room(jobs.iter().copied(), &capacity);
+        #[cfg(test)]
+        let of_all = {
+            let short = self.slots.short().into_iter();
+            self.slots.with_room(short, &capacity)
+        };
+        self.fulfilling.capacity = Some(capacity);
+        let told = &mut self.fulfilling.have_room;
+        for job in jobs {
+            let had_room = told.contains(&job);
+            // A job that lacks nothing any more needs not know, and still believes what it was told.
+            let has_room = with_room.contains(&job)
+                || had_room && self.slots.is_known(job) && !self.slots.is_short(job);
+            if has_room == had_room {
+                continue;
+            }
+            match has_room {
+                true => told.insert(job),
+                false => told.remove(&job),
+            };
             self.effects.push(Effect::Room { job, has_room });
         }
-        self.fulfilling.have_room = have_room;
+        #[cfg(test)]
+        {
+            let told = self.fulfilling.have_room.iter().copied();
+            let told: BTreeSet<JobId> = told.filter(|job| self.slots.is_short(*job)).collect();
+            assert_eq!(
+                told, of_all,
+                "it was not found out again for all that changed"
+            );
+        }
     }
 
     /// Finds out which jobs ask for what nobody could ever give, and has those told for which that has changed.

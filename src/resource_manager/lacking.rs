@@ -30,10 +30,14 @@ pub(super) enum Bound {
 /// The jobs that slots may be given to.
 #[derive(Debug, Default)]
 pub(super) struct Wanting {
-    /// How many slots those lack that can't run without.
-    pub(super) short: BTreeMap<JobId, u32>,
+    /// Those that lack slots without which they can't run.
+    short: BTreeMap<JobId, Short>,
+    /// The same, in the order in which they are served.
+    order: BTreeSet<(SubmissionNumber, JobId)>,
     /// Those that could use more than they need.
     flexible: BTreeSet<JobId>,
+    /// Those that state profiles, whether they lack slots or not.
+    profiled: BTreeSet<JobId>,
     /// Those whose needs have changed since it was last settled.
     stated: BTreeSet<JobId>,
     /// All are to be counted again.
@@ -42,37 +46,97 @@ pub(super) struct Wanting {
     changed: BTreeSet<JobId>,
 }
 
+/// A job that lacks slots without which it can't run.
+#[derive(Debug, Clone, Copy)]
+struct Short {
+    missing: u32,
+    /// Its place in the order, as of when it was counted.
+    submission: SubmissionNumber,
+}
+
 impl Wanting {
     /// What a job needs has changed.
-    pub(super) fn stated(&mut self, job: JobId, takes_more: bool) {
+    pub(super) fn stated(&mut self, job: JobId, takes_more: bool, states_profiles: bool) {
         self.stated.insert(job);
-        if takes_more {
-            self.flexible.insert(job);
-        } else {
-            self.flexible.remove(&job);
+        let sets = [
+            (&mut self.flexible, takes_more),
+            (&mut self.profiled, states_profiles),
+        ];
+        for (set, belongs) in sets {
+            if belongs {
+                set.insert(job);
+            } else {
+                set.remove(&job);
+            }
         }
     }
 
     /// A job needs nothing any more.
     pub(super) fn withdrawn(&mut self, job: JobId) {
-        self.stated(job, false);
+        self.stated(job, false, false);
     }
 
     /// What any job lacks may have changed.
     pub(super) fn all_changed(&mut self) {
         self.have_all_changed = true;
     }
+
+    /// How many slots a job lacked without which it can't run, when it was last counted.
+    pub(super) fn missing(&self, job: JobId) -> u32 {
+        self.short.get(&job).map_or(0, |short| short.missing)
+    }
+
+    /// Whether any job states profiles that lacks slots.
+    pub(super) fn is_any_profiled_short(&self) -> bool {
+        self.profiled_short().next().is_some()
+    }
+
+    /// Whether any job states profiles that slots may be given to.
+    pub(super) fn is_any_profiled_wanting(&self) -> bool {
+        let mut profiled = self.profiled.iter();
+        profiled.any(|job| self.short.contains_key(job) || self.flexible.contains(job))
+    }
+
+    fn profiled_short(&self) -> impl Iterator<Item = JobId> {
+        let profiled = self.profiled.iter().copied();
+        profiled.filter(|job| self.short.contains_key(job))
+    }
+
+    fn put_short(&mut self, job: JobId, missing: u32, submission: SubmissionNumber) {
+        let short = Short {
+            missing,
+            submission,
+        };
+        match self.short.insert(job, short) {
+            Some(before) if before.submission == submission => return,
+            Some(before) => self.order.remove(&(before.submission, job)),
+            None => false,
+        };
+        self.order.insert((submission, job));
+    }
+
+    fn remove_short(&mut self, job: JobId) {
+        if let Some(before) = self.short.remove(&job) {
+            self.order.remove(&(before.submission, job));
+        }
+    }
 }
 
 impl SlotManager {
     /// The jobs that lack slots without which they can't run.
+    #[cfg(test)]
     pub fn shortages(&mut self) -> BTreeMap<JobId, Shortage> {
         self.settle();
-        let shortage = |(&job, &missing): (&JobId, &u32)| {
-            let acquired = self.slots.held_by(job).map(|(_, _, slots)| slots).sum();
-            (job, Shortage { acquired, missing })
-        };
-        self.wanting.short.iter().map(shortage).collect()
+        let short = self.wanting.short.keys();
+        let shortage = |&job: &JobId| Some((job, self.shortage(job)?));
+        short.filter_map(shortage).collect()
+    }
+
+    /// What a job lacked when it was last counted.
+    pub(super) fn shortage(&self, job: JobId) -> Option<Shortage> {
+        let missing = self.wanting.short.get(&job)?.missing;
+        let acquired = self.slots.held_by(job).map(|(_, _, slots)| slots).sum();
+        Some(Shortage { acquired, missing })
     }
 
     /// How many jobs lacked slots when that was last looked at.
@@ -89,16 +153,16 @@ impl SlotManager {
     /// The jobs that can't run, in the order in which they are served.
     pub(super) fn short(&mut self) -> Vec<JobId> {
         self.settle();
-        self.in_order(self.wanting.short.keys())
+        self.wanting.order.iter().map(|(_, job)| *job).collect()
     }
 
     /// Those that could use more than they need, in the same order.
     pub(super) fn flexible(&self) -> Vec<JobId> {
-        self.in_order(self.wanting.flexible.iter())
-    }
-
-    fn in_order<'a>(&self, jobs: impl Iterator<Item = &'a JobId>) -> Vec<JobId> {
-        let known = jobs.filter_map(|id| Some((self.jobs.get(id)?.submission, *id)));
+        let known = self
+            .wanting
+            .flexible
+            .iter()
+            .filter_map(|id| Some((self.jobs.get(id)?.submission, *id)));
         let mut order: Vec<(SubmissionNumber, JobId)> = known.collect();
         order.sort_unstable();
         order.into_iter().map(|(_, id)| id).collect()
@@ -108,18 +172,20 @@ impl SlotManager {
     fn settle(&mut self) {
         let mut changed = self.slots.take_changed();
         changed.append(&mut self.wanting.stated);
-        self.wanting.changed.extend(&changed);
         if std::mem::take(&mut self.wanting.have_all_changed) {
             changed.extend(self.jobs.keys());
         }
-        for job in changed {
+        for &job in &changed {
             let missing = self.missing(job);
             self.queue.note(job, missing > 0);
-            match missing {
-                0 => self.wanting.short.remove(&job),
-                missing => self.wanting.short.insert(job, missing),
-            };
+            match self.jobs.get(&job) {
+                Some(known) if missing > 0 => {
+                    self.wanting.put_short(job, missing, known.submission);
+                }
+                Some(_) | None => self.wanting.remove_short(job),
+            }
         }
+        self.wanting.changed.append(&mut changed);
     }
 
     /// What each job lacks without which it can't run, in the order in which jobs are served.
@@ -150,9 +216,8 @@ impl SlotManager {
         &mut self,
         workers: &[WorkerResourceSpec],
     ) -> BTreeMap<JobId, ResourceProfile> {
-        let short = self.short().into_iter();
-        let stating = short.filter(|job| self.jobs[job].states_profiles());
-        let lacking = stating.filter_map(|job| {
+        self.settle();
+        let lacking = self.wanting.profiled_short().filter_map(|job| {
             let mut lacking = self.lacking(job, Bound::Minimum).into_iter();
             let could = |profile: &ResourceProfile| workers.iter().any(|it| it.can_serve(profile));
             Some((job, lacking.find(|profile| !could(profile))?))

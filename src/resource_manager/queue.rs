@@ -8,6 +8,7 @@
 //! - Nothing is kept for what would not fit there even then, nor in workers that could be started: it would keep others waiting for nothing.
 //! - Who has slots kept keeps these TaskExecutors: others are added only when they are too few.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub(super) struct Queue {
     delay: Option<Duration>,
     /// Since when jobs lack slots.
     waiting_since: BTreeMap<JobId, Instant>,
+    /// The same, those that have waited longest first.
+    by_age: BTreeSet<(Instant, JobId)>,
     /// Those that have lacked slots since the last match.
     came: Vec<JobId>,
     reservation: Option<Reservation>,
@@ -78,13 +81,27 @@ impl Queue {
     /// Whether a job lacks slots, perhaps for long.
     pub(super) fn note(&mut self, job: JobId, is_short: bool) {
         if !is_short {
-            self.waiting_since.remove(&job);
+            if let Some(since) = self.waiting_since.remove(&job) {
+                self.by_age.remove(&(since, job));
+            }
         } else if !self.waiting_since.contains_key(&job) {
             self.came.push(job);
         }
     }
 
-    /// Forgets for whom slots are kept, which is found out anew.
+    /// Whether any job has waited for so long that slots are kept for it.
+    pub(super) fn is_any_due(&self, now: Instant) -> bool {
+        let longest = self.by_age.first().zip(self.delay);
+        longest.is_some_and(|((since, _), delay)| *since + delay <= now)
+    }
+
+    /// Whether a job has.
+    fn is_due(&self, job: JobId, now: Instant) -> bool {
+        let since = self.waiting_since.get(&job).zip(self.delay);
+        since.is_some_and(|(since, delay)| *since + delay <= now)
+    }
+
+    /// Forgets for whom slots are kept, which is found out again.
     pub(super) fn take_reservation(&mut self) -> Option<Reservation> {
         self.reservation.take()
     }
@@ -115,16 +132,16 @@ impl SlotManager {
 
     /// Whether a job lacked slots when that was last looked at.
     pub fn is_short(&self, job: JobId) -> bool {
-        self.wanting.short.contains_key(&job)
+        self.wanting.missing(job) > 0
     }
 
     /// Notes since when jobs lack slots.
     pub(super) fn note_waiting(&mut self, now: Instant) {
-        let short = &self.wanting.short;
         let queue = &mut self.queue;
         for job in queue.came.drain(..) {
-            if short.contains_key(&job) {
-                queue.waiting_since.entry(job).or_insert(now);
+            if self.wanting.missing(job) > 0 && !queue.waiting_since.contains_key(&job) {
+                queue.waiting_since.insert(job, now);
+                queue.by_age.insert((now, job));
             }
         }
     }
@@ -132,6 +149,9 @@ impl SlotManager {
     /// Keeps slots for the first of these that has waited for long enough and that what is kept would serve.
     pub(super) fn reserve_for_first(&mut self, now: Instant, short: &[JobId]) {
         let (before, mut search) = (self.queue.take_reservation(), Search::default());
+        if !self.queue.is_any_due(now) {
+            return;
+        }
         for &job in short {
             let known = before.as_ref().filter(|before| before.is_for(job));
             if self.reserve_for(now, job, known, &mut search) {
@@ -148,15 +168,11 @@ impl SlotManager {
         known: Option<&Reservation>,
         search: &mut Search,
     ) -> bool {
-        let since = self.queue.waiting_since.get(&job);
-        let due = since
-            .zip(self.queue.delay)
-            .map(|(since, delay)| *since + delay);
-        if due.is_none_or(|due| due > now) {
+        if !self.queue.is_due(job, now) {
             return false;
         }
         let states_profiles = self.jobs.get(&job).is_some_and(|it| it.states_profiles());
-        let missing = self.wanting.short.get(&job).copied().unwrap_or_default();
+        let missing = self.wanting.missing(job);
         if !states_profiles && missing >= search.too_many {
             return false;
         }
@@ -269,14 +285,30 @@ impl SlotManager {
         minimum
     }
 
-    /// The jobs that lack slots and whose whole minimum would fit into the TaskExecutors that there are, those that may come back, and those that
-    /// a driver could start, if nobody else had anything there. What a job has where it is to leave is not looked for again.
-    pub fn with_room(&mut self, departed: &[WorkerResourceSpec]) -> BTreeSet<JobId> {
-        let short = self.short();
+    /// What the room for jobs depends on, but for what a job has on TaskExecutors that are drained.
+    pub(super) fn capacity(&self, departed: Vec<WorkerResourceSpec>) -> Capacity {
+        Capacity {
+            of_workers: self.slots.capacity_version(),
+            departed,
+            startable: self.queue.startable.clone(),
+        }
+    }
+
+    /// Those of these jobs that lack slots and whose whole minimum would fit into the TaskExecutors that there are, those that may come back, and
+    /// those that a driver could start, if nobody else had anything there. What a job has where it is to leave is not looked for again.
+    pub(super) fn with_room(
+        &self,
+        jobs: impl Iterator<Item = JobId>,
+        capacity: &Capacity,
+    ) -> BTreeSet<JobId> {
         let open = self.slots.workers().filter(|(_, it)| !it.is_draining);
-        let there = open.map(|(_, it)| &it.spec).chain(departed);
-        let rooms: Vec<_> = there.map(|spec| (None, Room::of(spec))).collect();
-        let startable = self.queue.startable.as_ref();
+        let there = open.map(|(_, it)| &it.spec).chain(&capacity.departed);
+        // Made only if a job is asked about.
+        let rooms = LazyCell::new(|| -> Vec<_> {
+            let rooms = there.map(|spec| (None, Room::of(spec)));
+            rooms.collect()
+        });
+        let startable = capacity.startable.as_ref();
         let fits =
             |profiles: &[ResourceProfile]| places(rooms.clone(), startable, profiles).is_some();
         // Of default slots so many fit, and so many do not.
@@ -297,10 +329,19 @@ impl SlotManager {
             }
             number <= most
         };
-        let with_room = short.into_iter().filter(|job| {
-            let known = self.jobs.get(job);
+        let with_room = jobs.filter(|job| {
+            let known = self.jobs.get(job).filter(|_| self.is_short(*job));
             known.is_some_and(|known| has_room(*job, known))
         });
         with_room.collect()
     }
+}
+
+/// What the room for jobs depends on: the same has room for the same.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Capacity {
+    /// Of the TaskExecutors that have registered.
+    of_workers: u64,
+    departed: Vec<WorkerResourceSpec>,
+    startable: Option<Startable>,
 }

@@ -244,7 +244,9 @@ impl SlotManager {
         job.address = requirements.job_master_address;
         job.resources = resources;
         job.held = requirements.held;
-        self.wanting.stated(requirements.job, job.takes_more());
+        let (takes_more, states_profiles) = (job.takes_more(), job.states_profiles());
+        self.wanting
+            .stated(requirements.job, takes_more, states_profiles);
     }
 
     /// Takes what came of a request, as of a version of the TaskExecutor's slots. An answer from before a report that has been
@@ -327,21 +329,27 @@ impl SlotManager {
 
     /// Gives slots to the jobs that lack some; each is pending until answered.
     pub fn match_slots(&mut self, now: Instant) -> Vec<SlotRequest> {
-        let (short, flexible) = (self.short(), self.flexible());
+        let short = self.short();
         self.note_waiting(now);
-        let mut wanting = short.iter().chain(&flexible);
-        if !self.slots.is_any_free() && !wanting.any(|job| self.jobs[job].states_profiles()) {
+        if !self.slots.is_any_free() && !self.wanting.is_any_profiled_wanting() {
             self.reserve_for_first(now, &short);
             return Vec::new();
         }
+        let flexible = self.flexible();
+        let any_default_will_do = !self.wanting.is_any_profiled_short();
+        let is_any_due = self.queue.is_any_due(now);
         let mut requests = Vec::new();
         // Slots are kept for the first that finds none, once it has waited for long enough.
         let before = self.queue.take_reservation();
         let (mut search, mut is_behind) = (Search::default(), false);
         let mut free = self.free_but_of(self.queue.closed());
         for &job in &short {
+            if free == 0 && any_default_will_do && (is_behind || !is_any_due) {
+                // Those that are left get nothing, and nothing is kept for them.
+                break;
+            }
             // Any default slot will do, so who lacks more of them than there are needs not look.
-            let missing = self.wanting.short.get(&job).copied().unwrap_or_default();
+            let missing = self.wanting.missing(job);
             let known = before.as_ref().filter(|it| it.is_for(job));
             let chosen = match missing > free && !self.jobs[&job].states_profiles() {
                 true => None,

@@ -246,6 +246,7 @@ pub struct Slots {
     held: BTreeMap<JobId, SmallMap<ResourceId, u32>>,
     /// The jobs whose slots have changed since this was last taken, some more than once.
     changed: Vec<JobId>,
+    capacity_version: u64,
 }
 
 impl Slots {
@@ -258,6 +259,7 @@ impl Slots {
         changed: Turn,
     ) {
         self.remove_worker(id);
+        self.capacity_version += 1;
         self.workers.insert(id.clone(), Worker::new(spec));
         for reported in report.slots {
             let ReportedSlot {
@@ -280,6 +282,7 @@ impl Slots {
         let Some(worker) = self.workers.remove(id) else {
             return;
         };
+        self.capacity_version += 1;
         for slot in worker.slots.values() {
             self.release(id, slot.state);
         }
@@ -289,7 +292,13 @@ impl Slots {
     pub fn set_draining(&mut self, id: &ResourceId, is_draining: bool) {
         if let Some(worker) = self.workers.get_mut(id) {
             worker.is_draining = is_draining;
+            self.capacity_version += 1;
         }
+    }
+
+    /// The number of changes to which TaskExecutors there are, what each has, and whether it is drained.
+    pub fn capacity_version(&self) -> u64 {
+        self.capacity_version
     }
 
     /// The TaskExecutors.
