@@ -1,6 +1,6 @@
-//! Values that say where something is: hosts, ports and ranges of ports, lists of servers, storage locations.
+//! Values that name a location: hosts, ports and port ranges, server lists, storage locations.
 //!
-//! Nothing is resolved or bound here; a name is only checked for its form.
+//! Nothing is resolved or bound here; only the form of a name is checked.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ impl Host {
         )
     }
 
-    /// Whether it stands for all addresses of this host (`0.0.0.0` or `::`), so that nobody can connect *to* it.
+    /// Whether it is a wildcard address (`0.0.0.0` or `::`). No client can connect *to* such an address.
     pub fn is_wildcard(&self) -> bool {
         self.0.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified())
     }
@@ -113,7 +113,7 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// etcd's endpoints.
+/// The endpoints of etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EtcdEndpoints(pub(super) Vec<HostPort>);
 
@@ -134,7 +134,7 @@ impl OptionValue for EtcdEndpoints {
     }
 }
 
-/// ZooKeeper's servers.
+/// The servers of ZooKeeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Quorum(pub(super) Vec<HostPort>);
 
@@ -151,13 +151,13 @@ impl OptionValue for Quorum {
     }
 }
 
-/// Names under which a server is reached, as a request's `Host` gives them: without port, in any case.
+/// Names under which clients reach a server, as in the header `Host` of a request: without port, in any case.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AllowedHosts {
-    /// Every name is allowed.
+    /// Whether every name is allowed.
     any: bool,
     exact: Vec<String>,
-    /// With the leading dot.
+    /// Each with its leading dot.
     suffixes: Vec<String>,
 }
 
@@ -173,7 +173,7 @@ impl AllowedHosts {
                 .any(|suffix| host.len() > suffix.len() && host.ends_with(suffix.as_str()))
     }
 
-    /// Allows one more.
+    /// Adds a name.
     pub fn allow(&mut self, host: &str) {
         self.exact.push(host.to_ascii_lowercase());
     }
@@ -232,23 +232,23 @@ impl OptionValue for u16 {
     }
 }
 
-/// The ports that a server may bind, tried in order. Port 0 stands for any free one.
+/// The ports that a server may bind, tried in order. Port 0 means any free port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortRange(Vec<RangeInclusive<u16>>);
 
 impl PortRange {
-    /// Just this port; 0 for any free one.
+    /// Only this port; 0 for any free port.
     pub fn single(port: u16) -> PortRange {
         PortRange(vec![port..=port])
     }
 
-    /// Whether it is one certain port.
+    /// Whether this is exactly one port, and not 0.
     pub fn is_one_fixed(&self) -> bool {
         let mut ports = self.iter();
         ports.next().is_some_and(|first| first != 0) && ports.next().is_none()
     }
 
-    /// Every port, in the order in which they are to be tried.
+    /// All ports, in the order in which to try them.
     pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
         self.0.iter().flat_map(Clone::clone)
     }
@@ -299,7 +299,7 @@ impl OptionValue for PortRange {
 /// Where blobs (large graphs, artifacts, snapshots) are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StorageLocation {
-    /// A directory, by absolute path.
+    /// An absolute path of a directory.
     Directory(PathBuf),
     /// A bucket and a prefix in it, as `s3://bucket/prefix`.
     S3(String),
@@ -339,7 +339,7 @@ impl fmt::Display for StorageLocation {
     }
 }
 
-/// The path under which a store's keys are: absolute, without empty parts, without a slash at its end.
+/// The path below which a store's keys are: absolute, without empty parts, without a slash at its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RootPath(pub(super) String);
 

@@ -1,17 +1,17 @@
-//! The value that says under which control group a process makes others.
+//! The option value that names the control group below which a process makes others.
 
 use std::path::PathBuf;
 
 use super::value::OptionValue;
 
-/// Where a process makes control groups for those that it starts.
+/// Where a process makes control groups for its child processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlGroupsOption {
     /// Nowhere.
     Off,
-    /// In its own, if that is delegated to it.
+    /// Below its own group, if that is delegated to it.
     Auto,
-    /// In this one.
+    /// Below this group.
     At(PathBuf),
 }
 

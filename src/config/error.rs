@@ -1,21 +1,21 @@
-//! What is wrong with a configuration: all of it at once, each problem with the place where it was written.
+//! The errors of a configuration: all at once, each with the place where the value was written.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value comes from, from the weakest to the strongest.
+/// The origin of a value, from the weakest to the strongest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody set it.
+    /// The default: no source sets it.
     Default,
-    /// A line of the file, from 1.
+    /// A line of the file.
     File {
-        /// The file, as it was named.
+        /// The path of the file, as it was given.
         path: PathBuf,
-        /// The line of the value.
+        /// The line of the value, counted from 1.
         line: u64,
     },
-    /// The content of a file that has this value alone.
+    /// A file that contains only this value.
     SecretFile {
         /// The file.
         path: PathBuf,
@@ -41,10 +41,10 @@ impl fmt::Display for Source {
     }
 }
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The keys that are involved, as they were written; empty if the file itself is the problem.
+    /// The affected keys, as they were written; empty if the file itself is the problem.
     pub keys: Vec<String>,
     /// What is wrong and what to write instead, with the places.
     pub message: String,
@@ -56,7 +56,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A configuration that can't be used, with everything that is wrong with it.
+/// A configuration that can't be used, with all its errors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the configuration has {}", list(.problems))]
 pub struct ConfigError {

@@ -1,17 +1,18 @@
-//! Values about what a TaskManager has to give: cores, and extended resources by name.
+//! Values of resources that a TaskManager offers: CPU cores, and extended resources by name.
 
 use tanist_proto::resources::{CpuCores, extended_name_problem};
 
 use super::value::OptionValue;
 
-/// Something that a TaskManager has besides CPU and memory, written `NAME:AMOUNT` or `NAME:AMOUNT:VARIABLE`.
+/// A resource besides CPU and memory, written `NAME:AMOUNT` or `NAME:AMOUNT:VARIABLE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalResource {
     /// Its name.
     pub name: String,
-    /// How many there are: they are numbered from 0.
+    /// Number of units. They are numbered from 0.
     pub amount: u64,
-    /// The variable in which programs find the numbers of theirs, besides `TANIST_RESOURCE_NAME`.
+    /// Environment variable in which programs find the numbers of their units, besides
+    /// `TANIST_RESOURCE_NAME`.
     pub variable: Option<String>,
 }
 
@@ -33,7 +34,7 @@ fn resource(text: &str) -> Result<ExternalResource, String> {
         ));
     }
     let amount = parts.next().and_then(|amount| amount.parse().ok());
-    // Each one is listed by its number.
+    // The limit exists because each unit is listed by its number.
     let Some(amount) = amount.filter(|amount| (1..=65_536).contains(amount)) else {
         return Err(wrong("which has no amount from 1 to 65536"));
     };

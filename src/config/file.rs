@@ -1,7 +1,7 @@
 //! Reads the YAML file into flat keys: nested maps and dotted keys mean the same.
 //!
-//! It knows no options. A scalar is taken as it is written (`007` stays `007`, `no` stays `no`), because only its option
-//! knows its type; a list becomes its items, separated by commas.
+//! It knows no options. A scalar is taken as it is written (`007` stays `007`, `no` stays `no`), because only
+//! its option knows its type; a list becomes its items, separated by commas.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub(super) struct Entry {
     pub(super) line: u64,
 }
 
-/// Something in the file that is no entry.
+/// A part of the file that is not a valid entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Misfit {
     pub(super) key: Option<String>,
@@ -24,7 +24,7 @@ pub(super) struct Misfit {
     pub(super) line: u64,
 }
 
-/// Reads `source`. What can't be read doesn't hide the rest, unless it is no YAML at all.
+/// Reads `source`. One unreadable part does not hide the others, unless the file is not YAML at all.
 pub(super) fn read(source: &str) -> (Vec<Entry>, Vec<Misfit>) {
     let mut flat = Flat {
         source,
@@ -45,7 +45,7 @@ pub(super) fn read(source: &str) -> (Vec<Entry>, Vec<Misfit>) {
             }
         },
         Err(error) => {
-            // Without the snippet, which would show a password that stands near the mistake.
+            // Without the snippet: it would show a password near the mistake.
             let error = error.without_snippet();
             let line = error.location().map_or(1, |location| location.line());
             flat.misfits.push(Misfit {
@@ -119,7 +119,8 @@ impl Flat<'_> {
         });
     }
 
-    /// The scalar as written. What the parser took for a number or the like is cut out of the source.
+    /// The scalar as written. If the parser took it for a number or boolean, its text is cut out of the
+    /// source.
     fn scalar(&self, node: Node, at: Location) -> String {
         match node {
             Node::Text(text) => text.trim().to_owned(),
@@ -142,7 +143,7 @@ impl Flat<'_> {
     }
 }
 
-/// A YAML node, without what only options know.
+/// A YAML node. Scalars keep their text: only options know types.
 enum Node {
     Mapping(Vec<(Spanned<String>, Spanned<Node>)>),
     Sequence(Vec<Spanned<Node>>),

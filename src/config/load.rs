@@ -1,7 +1,7 @@
-//! Gathers what was set from the file, the environment and the flags, and refuses what no option takes.
+//! Collects values from the file, the environment and the flags, and refuses keys that no option has.
 //!
-//! Later sources override earlier ones key by key; within one source a key may be set once (of flags the last one wins).
-//! Only the winning value's type is checked, but an unknown key is refused wherever it stands.
+//! Later sources override earlier ones key by key; within one source a key may be set once (of flags the last
+//! one wins). Only the winning value's type is checked, but an unknown key is refused in any source.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use super::{LoadOptions, MASK, is_secret};
 /// The environment variable that names the directory of `tanist.yaml`.
 const CONF_DIR: &str = "TANIST_CONF_DIR";
 
-/// Variables that begin like ours and set no option: read by the failpoints, this module, the log and tests, or left by
-/// cargo in the environment of what it runs.
+/// Variables with our prefix that set no option: those of failpoints, this module, the log and tests, and
+/// those that cargo sets for the processes that it runs.
 const RESERVED: [&str; 4] = [
     "TANIST_FAILPOINTS",
     CONF_DIR,
@@ -27,11 +27,11 @@ const RESERVED: [&str; 4] = [
 ];
 const RESERVED_PREFIX: &str = "TANIST_TEST_";
 
-/// What was set.
+/// The result of loading.
 pub(super) struct Loaded {
     pub(super) file: Option<PathBuf>,
     pub(super) values: Values,
-    /// Variables of the environment that begin like ours and are of a service: see [`is_of_a_service`].
+    /// Environment variables with our prefix that belong to a service: see [`is_of_a_service`].
     pub(super) passed_over: Vec<String>,
     pub(super) problems: Vec<Problem>,
 }
@@ -60,9 +60,10 @@ pub(super) fn load(load: LoadOptions) -> Loaded {
     }
 }
 
-/// Whether Kubernetes or Docker has set this variable because there is a service or container whose name begins with `tanist`:
-/// `TANIST_PORT=tcp://10.0.0.1:8081`, `TANIST_SERVICE_HOST`, `TANIST_REST_PORT_8081_TCP_ADDR` and the like. An option has such a
-/// variable's name by chance: it counts unless its value is the address of a service.
+/// Whether Kubernetes or Docker set this variable because of a service or container whose name begins with
+/// `tanist`: `TANIST_PORT=tcp://10.0.0.1:8081`, `TANIST_SERVICE_HOST`, `TANIST_REST_PORT_8081_TCP_ADDR` and
+/// the like. The variable of an option can have such a name by chance: it sets the option unless its value is
+/// the address of a service.
 fn is_of_a_service(variable: &str, value: &str, is_option: bool) -> bool {
     const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
     let is_address = PROTOCOLS.iter().any(|protocol| {
@@ -235,7 +236,7 @@ impl Gathered {
         });
     }
 
-    /// Checks the winning texts.
+    /// Checks the types of the winning values.
     fn check(mut self) -> (Values, Vec<Problem>) {
         let mut values = Values::default();
         for (key, (text, source)) in std::mem::take(&mut self.winning) {
@@ -257,7 +258,7 @@ impl Gathered {
     }
 }
 
-/// What to write instead of an unknown key.
+/// Advice on what to write instead of an unknown key.
 fn advice(key: &str) -> String {
     if let Some((_, advice)) = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == key) {
         return (*advice).to_owned();

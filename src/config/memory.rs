@@ -1,13 +1,13 @@
-//! What the memory of a TaskManager is for: from one total, or from the parts, to all of them. Pure.
+//! Memory model of a TaskManager: computes all parts from one total or from some of the parts. Pure.
 //!
 //! ```text
-//! process = flink + overhead                        overhead: the allocator, stacks, what libraries take
+//! process = flink + overhead                        overhead: the allocator, stacks, memory of libraries
 //! flink   = framework + task + network + managed    framework: the TaskManager itself
 //! ```
 //!
-//! Whatever is set holds exactly; what is not follows from fractions, within bounds, and the one part that nothing is said of
-//! takes the rest. What can't hold together is refused with the sum that shows it. Without any of it the TaskManager takes what
-//! the system lets it have, however little that is.
+//! Values that are set hold exactly. Unset values follow from fractions, within bounds, and the one part
+//! without a fraction takes the rest. Contradictory values are refused with the sum that shows it. If nothing
+//! is set, the TaskManager takes the memory that the system allows it, however small.
 
 use std::fmt;
 
@@ -15,56 +15,56 @@ use tanist_proto::resources::WorkerResourceSpec;
 
 use super::value::MemorySize;
 
-/// What is set of the memory of a TaskManager. In bytes.
+/// The memory options of a TaskManager. In bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryOptions {
-    /// All of the process.
+    /// Total of the process.
     pub process: Option<u64>,
-    /// All but the overhead.
+    /// Total without the overhead.
     pub flink: Option<u64>,
-    /// The TaskManager itself.
+    /// Memory of the TaskManager itself.
     pub framework: u64,
-    /// For tasks.
+    /// Memory of tasks.
     pub task: Option<u64>,
-    /// For records between tasks.
+    /// Memory for records between tasks.
     pub network: Share,
-    /// For state.
+    /// Memory for state.
     pub managed: Option<u64>,
-    /// The same as a part of `flink`, where no size is set.
+    /// Managed memory as a fraction of `flink`, used if no size is set.
     pub managed_fraction: f64,
-    /// What nobody counts.
+    /// Memory that is not accounted for: the allocator, stacks, libraries.
     pub overhead: Share,
-    /// Whether any of all this was set by somebody.
+    /// Whether any of these options was set explicitly.
     pub is_configured: bool,
 }
 
-/// A part of a total, within bounds.
+/// A fraction of a total, within bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
-    /// Of the total.
+    /// Fraction of the total.
     pub fraction: f64,
-    /// Not less.
+    /// Lower bound.
     pub min: u64,
-    /// Not more.
+    /// Upper bound.
     pub max: u64,
 }
 
-/// What the memory of a TaskManager is for, in bytes.
+/// The parts of a TaskManager's memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskManagerMemory {
-    /// The TaskManager itself.
+    /// Memory of the TaskManager itself.
     pub framework: u64,
-    /// For tasks.
+    /// Memory of tasks.
     pub task: u64,
-    /// For records between tasks.
+    /// Memory for records between tasks.
     pub network: u64,
-    /// For state.
+    /// Memory for state.
     pub managed: u64,
-    /// What nobody counts.
+    /// Memory that is not accounted for.
     pub overhead: u64,
 }
 
-/// Sizes that can't hold together.
+/// An error: the sizes contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the memory of the TaskManager does not add up: {0}")]
 pub struct MemoryContradiction(String);
@@ -73,19 +73,19 @@ const PROCESS: &str = "taskmanager.memory.process.size";
 const FLINK: &str = "taskmanager.memory.flink.size";
 
 impl TaskManagerMemory {
-    /// All but the overhead.
+    /// Total without the overhead.
     pub fn flink(&self) -> u64 {
         [self.task, self.network, self.managed]
             .into_iter()
             .fold(self.framework, u64::saturating_add)
     }
 
-    /// All of the process: what a limit of the system has to allow.
+    /// Total of the process: a memory limit of the system must allow at least this.
     pub fn process(&self) -> u64 {
         self.flink().saturating_add(self.overhead)
     }
 
-    /// The options that give exactly this memory to a TaskManager that is started.
+    /// The options that give a started TaskManager exactly this memory.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         [
             ("taskmanager.memory.framework.size", self.framework),
@@ -102,7 +102,7 @@ impl TaskManagerMemory {
 }
 
 impl MemoryOptions {
-    /// What each part gets of a system that lets the process have so much.
+    /// Computes all parts for a system that allows the process `system_bytes`.
     pub fn resolve(&self, system_bytes: u64) -> Result<TaskManagerMemory, MemoryContradiction> {
         if !self.is_configured {
             return Ok(self.of_system(system_bytes));
@@ -130,7 +130,7 @@ impl MemoryOptions {
         }
     }
 
-    /// What a TaskManager with these resources is started with.
+    /// The memory with which a TaskManager with these resources is started.
     pub fn for_worker(&self, worker: &WorkerResourceSpec) -> TaskManagerMemory {
         let total = worker.total();
         let memory = TaskManagerMemory {
@@ -146,7 +146,8 @@ impl MemoryOptions {
         }
     }
 
-    /// How much the slots of a TaskManager can have together of a system that lets the process have so much.
+    /// The most memory that all slots of a TaskManager can have together on a system that allows the process
+    /// `system_bytes`.
     pub fn most_for_slots(&self, system_bytes: u64) -> u64 {
         let overhead = self.overhead.of(system_bytes);
         system_bytes
@@ -154,7 +155,7 @@ impl MemoryOptions {
             .saturating_sub(self.framework)
     }
 
-    /// Nobody said anything: nothing is too little.
+    /// Divides the memory of the system if nothing is configured. No amount is too small.
     fn of_system(&self, system_bytes: u64) -> TaskManagerMemory {
         self.of_process(system_bytes)
             .unwrap_or_else(|_too_little_for_the_bounds| {
@@ -181,7 +182,7 @@ impl MemoryOptions {
         self.divide(flink, overhead)
     }
 
-    /// Divides all but the overhead.
+    /// Divides `flink`, the total without the overhead.
     fn divide(&self, flink: u64, overhead: u64) -> Result<TaskManagerMemory, MemoryContradiction> {
         let managed = self
             .managed
@@ -195,7 +196,7 @@ impl MemoryOptions {
         };
         let rest = flink.checked_sub(memory.flink());
         let network = match self.task {
-            // What is left is for the network.
+            // The network gets the rest.
             Some(_) => rest.filter(|rest| self.network.allows(*rest)),
             None => Some(self.network.of(flink)),
         };
@@ -229,7 +230,7 @@ impl MemoryOptions {
         })
     }
 
-    /// From the parts to the totals.
+    /// Computes the totals from the parts.
     fn of_parts(&self, task: u64) -> Result<TaskManagerMemory, MemoryContradiction> {
         let Some(managed) = self.managed.or((self.managed_fraction == 0.0).then_some(0)) else {
             return Err(MemoryContradiction(format!(
@@ -254,12 +255,12 @@ impl MemoryOptions {
 }
 
 impl Share {
-    /// Of this total.
+    /// The share of this total.
     fn of(&self, total: u64) -> u64 {
         self.bounded(part(self.fraction, total))
     }
 
-    /// Of the total that is reached when it comes on top of this.
+    /// The share of a total that consists of `rest` and the share.
     fn on_top_of(&self, rest: u64) -> u64 {
         let factor = self.fraction / (1.0 - self.fraction);
         self.bounded(part(factor, rest))
@@ -284,11 +285,11 @@ impl fmt::Display for Share {
 }
 
 fn part(fraction: f64, total: u64) -> u64 {
-    // A cast saturates.
+    // The cast saturates.
     (total as f64 * fraction).max(0.0) as u64
 }
 
-/// For people: whole units where there is one, else rounded.
+/// Displays bytes for people: in a whole unit if possible, else rounded.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {

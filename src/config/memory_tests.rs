@@ -1,4 +1,4 @@
-//! The memory model by itself: what follows from what.
+//! Tests of the memory model alone: which parts follow from which options.
 
 use proptest::prelude::*;
 use tanist_proto::resources::{Resources, WorkerResourceSpec};
@@ -8,7 +8,7 @@ use super::memory::*;
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
 
-/// The defaults of the keys.
+/// The default values of the options.
 fn defaults() -> MemoryOptions {
     MemoryOptions {
         process: None,

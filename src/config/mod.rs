@@ -1,11 +1,13 @@
-//! Configuration: one YAML file with Flink's key names, overridden by `TANIST_` environment variables, overridden by
-//! `-D key=value`.
+//! Configuration: one YAML file with Flink's key names, overridden by `TANIST_` environment variables,
+//! overridden by `-D key=value`.
 //!
-//! [`Configuration::load`] reads all three, refuses what isn't in the table of options, checks types and relations, and
-//! builds [`ClusterOptions`] once; nothing behind it sees text. It reports everything that is wrong at once, each with the
-//! place where it was written. It binds, connects to and creates nothing.
+//! [`Configuration::load`] reads all three, refuses keys that aren't in the table of options, checks types
+//! and relations, and builds [`ClusterOptions`] once; the rest of the program sees no text. It reports all
+//! errors at once, each with the place where the value was written. It binds, connects to and creates
+//! nothing.
 //!
-//! Invariants: a loaded configuration is valid; the value of a secret is never part of an error, a log or a `Debug`.
+//! Invariants: a loaded configuration is valid; the value of a secret is never part of an error, a log or a
+//! `Debug`.
 
 mod address;
 mod build;
@@ -52,22 +54,23 @@ pub use value::{
 use value::nearest;
 use values::Values;
 
-/// What stands for the value of a secret wherever values are shown.
+/// Shown instead of the value of a secret.
 const MASK: &str = "******";
 
-/// Where a configuration is read from.
+/// The sources of a configuration.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
     /// The file. Without it `$TANIST_CONF_DIR/tanist.yaml` is read; without that variable, none.
     pub file: Option<PathBuf>,
     /// The environment: names and values.
     pub environment: Vec<(String, String)>,
-    /// What followed each `-D`: `key=value`. The last one of a key wins.
+    /// The arguments of `-D`: `key=value`. The last one of a key wins.
     pub overrides: Vec<String>,
 }
 
 impl LoadOptions {
-    /// Reads this process's environment. Variables that aren't Unicode are taken with replacement characters.
+    /// Takes this process's environment. Bytes of variables that aren't Unicode become replacement
+    /// characters.
     pub fn from_environment() -> LoadOptions {
         let lossy = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             (
@@ -82,13 +85,13 @@ impl LoadOptions {
         }
     }
 
-    /// Reads `file` too.
+    /// Adds a file to read.
     pub fn with_file(mut self, file: impl Into<PathBuf>) -> LoadOptions {
         self.file = Some(file.into());
         self
     }
 
-    /// As if `-D key=value` had been given.
+    /// Adds an override, as `-D key=value` does.
     pub fn with(mut self, key: &str, value: &str) -> LoadOptions {
         self.overrides.push(format!("{key}={value}"));
         self
@@ -105,19 +108,19 @@ pub struct Configuration {
     warnings: Vec<String>,
 }
 
-/// The value of one option, fit to be shown.
+/// The value of one option, safe to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The option's key.
     pub key: &'static str,
     /// The value as written; asterisks for a secret; a derived default in words; `None` if there is none.
     pub value: Option<String>,
-    /// Where it comes from.
+    /// The origin of the value.
     pub source: Source,
 }
 
 impl Configuration {
-    /// Reads, checks and builds. The error has everything that is wrong.
+    /// Reads, checks and builds. The error contains all problems.
     pub fn load(load: LoadOptions) -> Result<Configuration, ConfigError> {
         let facts = build::HostFacts::gather(&load.environment);
         let load::Loaded {
@@ -140,13 +143,14 @@ impl Configuration {
         })
     }
 
-    /// What holds when nothing is set anywhere, also no `HOME` in the environment.
+    /// The configuration if nothing is set, not even `HOME` in the environment.
     pub fn defaults() -> Configuration {
         Configuration::load(LoadOptions::default())
             .expect("the defaults are valid, as a test checks")
     }
 
-    /// Variables of the environment that begin with `TANIST_` and set no option, as Kubernetes made them for a service.
+    /// Environment variables with the prefix `TANIST_` that set no option because Kubernetes made them for a
+    /// service.
     pub fn passed_over(&self) -> &[String] {
         &self.passed_over
     }
@@ -161,32 +165,32 @@ impl Configuration {
         &self.options.ha
     }
 
-    /// The JobManager's own addresses.
+    /// The addresses of the JobManager.
     pub fn jobmanager(&self) -> &JobManagerOptions {
         &self.options.jobmanager
     }
 
-    /// The TaskManager.
+    /// The options of the TaskManager.
     pub fn taskmanager(&self) -> &TaskManagerOptions {
         &self.options.taskmanager
     }
 
-    /// The REST server.
+    /// The options of the REST server.
     pub fn rest(&self) -> &RestOptions {
         &self.options.rest
     }
 
-    /// Heartbeats between components.
+    /// The heartbeats between components.
     pub fn heartbeat(&self) -> &HeartbeatOptions {
         &self.options.heartbeat
     }
 
-    /// Calls between processes.
+    /// The options of calls between processes.
     pub fn rpc(&self) -> &RpcOptions {
         &self.options.rpc
     }
 
-    /// Registrations of components at each other.
+    /// How components register with each other.
     pub fn registration(&self) -> &RegistrationOptions {
         &self.options.registration
     }
@@ -196,37 +200,37 @@ impl Configuration {
         &self.options.resources
     }
 
-    /// Defaults of jobs.
+    /// The defaults of jobs.
     pub fn jobs(&self) -> &JobOptions {
         &self.options.jobs
     }
 
-    /// The restart strategy of jobs that name none.
+    /// The restart strategy of jobs that set none.
     pub fn restart_strategy(&self) -> &RestartStrategyOptions {
         &self.options.restart_strategy
     }
 
-    /// Which tasks of a job start anew after a failure.
+    /// Which tasks of a job restart after a failure.
     pub fn failover_strategy(&self) -> FailoverStrategyType {
         self.options.failover_strategy
     }
 
-    /// How many failures of a job are remembered.
+    /// The number of failures that are kept of a job.
     pub fn exception_history_size(&self) -> NonZeroU32 {
         self.options.exception_history_size
     }
 
-    /// Cleanup after ended jobs.
+    /// The cleanup after ended jobs.
     pub fn cleanup(&self) -> &CleanupOptions {
         &self.options.cleanup
     }
 
-    /// The client.
+    /// The options of clients.
     pub fn client(&self) -> &ClientOptions {
         &self.options.client
     }
 
-    /// The process: directories and its end.
+    /// The process: its directories and its shutdown.
     pub fn process(&self) -> &ProcessOptions {
         &self.options.process
     }
@@ -241,12 +245,12 @@ impl Configuration {
         self.file.as_deref()
     }
 
-    /// What is allowed but probably not meant; to be logged at start.
+    /// Settings that are allowed but probably not intended. The caller logs them at start.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Every option in the order of the table, secrets masked.
+    /// All options in the order of the table, secrets masked.
     pub fn settings(&self) -> Vec<Setting> {
         OPTIONS
             .iter()
@@ -254,11 +258,11 @@ impl Configuration {
             .collect()
     }
 
-    /// The options that somebody set, as environment variables with which another process has the same configuration. Secrets
-    /// are not masked: for a process's environment, and for nothing else.
+    /// The explicitly set options as environment variables that give another process the same configuration.
+    /// Secrets are not masked: use this only for the environment of a process.
     pub fn environment(&self) -> Vec<(String, String)> {
         let variable = |spec: &'static OptionSpec| {
-            // What is read from a file is read from there by the other process as well.
+            // The other process reads the secret from the same file.
             let is_read = matches!(self.values.setting(spec).source, Source::SecretFile { .. });
             let text = self.values.text(spec.key).filter(|_| !is_read)?;
             Some((spec.environment_variable(), text.to_owned()))
@@ -266,7 +270,7 @@ impl Configuration {
         OPTIONS.iter().filter_map(variable).collect()
     }
 
-    /// The options that somebody set, secrets masked.
+    /// The explicitly set options, secrets masked.
     pub fn explicit_settings(&self) -> Vec<Setting> {
         self.settings()
             .into_iter()
@@ -275,7 +279,8 @@ impl Configuration {
     }
 }
 
-/// The arguments of a process with the values of secrets masked, fit to be logged: `-D key=value`, `-Dkey=value`.
+/// Masks the values of secrets in the arguments of a process so that they can be logged: `-D key=value`,
+/// `-Dkey=value`.
 pub fn mask_arguments(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
     let mask = |argument: String| {
         let text = argument.strip_prefix("-D").unwrap_or(&argument);
@@ -291,7 +296,8 @@ pub fn mask_arguments(arguments: impl IntoIterator<Item = String>) -> Vec<String
     arguments.into_iter().map(mask).collect()
 }
 
-/// Whether the value of `key` must not be shown: a secret option, or a key that looks like one, perhaps misspelled.
+/// Whether the value of `key` must not be shown: a secret option, or a key that looks like one, perhaps
+/// misspelled.
 fn is_secret(key: &str) -> bool {
     let key = key.trim();
     let named_so = || {

@@ -1,6 +1,7 @@
-//! The options as the rest of the program sees them: typed, related, with every default filled in.
+//! The typed options that the rest of the program uses: checked against each other, with every default filled
+//! in.
 //!
-//! Plain data, built once by [`super::build`]. Durations are durations, sizes are in bytes.
+//! Plain data, built once by [`super::build`]. Sizes are in bytes.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -19,12 +20,12 @@ use super::value::{
     LogFormat, LogLevel, MemorySize, Secret, WorkerDriver,
 };
 
-/// Everything.
+/// All options of a cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     /// The store of leadership and jobs.
     pub ha: HaOptions,
-    /// The JobManager's own addresses and the results that it keeps.
+    /// The addresses of the JobManager, and how long it keeps results.
     pub jobmanager: JobManagerOptions,
     /// The REST server.
     pub rest: RestOptions,
@@ -34,25 +35,25 @@ pub struct ClusterOptions {
     pub heartbeat: HeartbeatOptions,
     /// Calls between processes.
     pub rpc: RpcOptions,
-    /// Registrations of components at each other.
+    /// How components register with each other.
     pub registration: RegistrationOptions,
     /// Slots and the ResourceManager.
     pub resources: ResourceOptions,
     /// Defaults of jobs.
     pub jobs: JobOptions,
-    /// The restart strategy of jobs that name none.
+    /// The restart strategy of jobs that set none.
     pub restart_strategy: RestartStrategyOptions,
-    /// Which tasks of a job start anew after a failure.
+    /// Which tasks of a job restart after a failure.
     pub failover_strategy: FailoverStrategyType,
-    /// How many failures of a job are remembered.
+    /// The number of failures that are kept of a job.
     pub exception_history_size: NonZeroU32,
     /// Cleanup after ended jobs.
     pub cleanup: CleanupOptions,
     /// The client.
     pub client: ClientOptions,
-    /// Who may connect.
+    /// Who may connect to the ports of the process.
     pub security: SecurityOptions,
-    /// The process: directories and its end.
+    /// The process: its directories and its shutdown.
     pub process: ProcessOptions,
     /// The log.
     pub log: LogOptions,
@@ -61,40 +62,42 @@ pub struct ClusterOptions {
 /// High availability.
 #[derive(Debug, Clone)]
 pub struct HaOptions {
-    /// Tells clusters in one store apart.
+    /// Distinguishes clusters that share a store.
     pub cluster_id: Name,
-    /// The store.
+    /// The coordination store.
     pub backend: BackendOptions,
-    /// Where blobs go; `None`: nowhere, larger graphs are split over store keys.
+    /// The blob store. `None`: there is none, and large graphs are split over store keys.
     pub storage: Option<StorageOptions>,
-    /// Watching the leader.
+    /// How standbys watch the leader.
     pub detector: DetectorOptions,
-    /// How long handing over may take.
+    /// Timeout of a handover.
     pub transfer_timeout: Duration,
-    /// How long nothing may move in a leader; above a lease, and above the deadline of a call.
+    /// A leader without progress for this long resigns. Longer than a lease and than the timeout of a call.
     pub stall_timeout: Duration,
     /// The largest compressed record that is kept in the store itself.
     pub inline_threshold: MemorySize,
-    /// How much of the jobs' records a standby keeps in memory.
+    /// How much memory a standby's copy of the job records may take.
     pub standby_cache_max_size: MemorySize,
-    /// How often a standby compares these with what the store holds.
+    /// How often a standby compares this copy with the store.
     pub standby_cache_check_interval: Duration,
     /// The largest compressed graph that is split over keys of the store.
     pub max_graph_size: MemorySize,
-    /// How old a blob is that nothing points to before it is deleted.
+    /// Age at which a blob that no record refers to is deleted.
     pub blob_orphan_grace: Duration,
 }
 
 /// How standbys watch the leader.
 #[derive(Debug, Clone)]
 pub struct DetectorOptions {
-    /// From one sign of life to the next.
+    /// Interval between two heartbeats of a JobManager.
     pub beat_interval: Duration,
-    /// Silence after which others are asked; at least three intervals, and shorter than a lease.
+    /// Silence after which a standby asks other processes about the leader; at least three intervals, and
+    /// shorter than a lease.
     pub silence_timeout: Duration,
-    /// How long those may take; at least two intervals.
+    /// How long these processes may take to answer; at least two intervals.
     pub ask_timeout: Duration,
-    /// How long free leadership is left to a leader that is heard.
+    /// How long a standby does not take free leadership while it still receives heartbeats of the last
+    /// leader.
     pub hold_off_timeout: Duration,
 }
 
@@ -118,24 +121,24 @@ pub struct UserPassword {
     pub password: Secret,
 }
 
-/// How etcd is reached.
+/// The connection to etcd.
 #[derive(Debug, Clone)]
 pub struct EtcdOptions {
     /// At least one server.
     pub endpoints: Vec<HostPort>,
-    /// The prefix, as `/tanist`.
+    /// The key prefix, as `/tanist`.
     pub root: String,
-    /// If authentication is on.
+    /// Set if authentication is enabled.
     pub auth: Option<UserPassword>,
-    /// Asked time to live of a lease: whole seconds, from 2.
+    /// Requested time to live of a lease: whole seconds, from 2.
     pub lease_ttl: Duration,
-    /// Bound of one request; below the lease's time to live.
+    /// Timeout of one request; shorter than the lease's time to live.
     pub request_timeout: Duration,
-    /// The servers' quota; `None`: what they say, or their default.
+    /// The quota of the servers. `None`: the quota that they report, or their default.
     pub quota: Option<MemorySize>,
 }
 
-/// How ZooKeeper is reached.
+/// The connection to ZooKeeper.
 #[derive(Debug, Clone)]
 pub struct ZookeeperOptions {
     /// At least one server.
@@ -144,63 +147,63 @@ pub struct ZookeeperOptions {
     pub root: String,
     /// For digest authentication.
     pub auth: Option<UserPassword>,
-    /// Asked session timeout.
+    /// Requested session timeout.
     pub session_timeout: Duration,
-    /// Bound of one attempt to connect; below the session timeout.
+    /// Timeout of one connection attempt; shorter than the session timeout.
     pub connection_timeout: Duration,
 }
 
 /// The embedded store.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
-    /// Its directory. All processes of the cluster have the same.
+    /// Its directory. The same for all processes of the cluster.
     pub directory: PathBuf,
 }
 
-/// Where blobs go.
+/// The blob store.
 #[derive(Debug, Clone)]
 pub struct StorageOptions {
     /// The directory or bucket.
     pub location: StorageLocation,
-    /// Whether every host of the cluster sees it, so that what is in it survives the loss of this host.
+    /// Whether every host of the cluster sees it, so that its content survives the loss of this host.
     pub shared: bool,
 }
 
 /// The JobManager.
 #[derive(Debug, Clone)]
 pub struct JobManagerOptions {
-    /// Its name across restarts; `None`: host and bound RPC port.
+    /// Its name across restarts. `None`: host and bound RPC port.
     pub id: Option<Name>,
-    /// What the RPC server binds.
+    /// The address that the RPC server binds.
     pub bind_host: Host,
-    /// What others connect to.
+    /// The address that other processes connect to.
     pub address: Host,
     /// Ports to try for the RPC server.
     pub ports: PortRange,
-    /// Ports to try for signs of life.
+    /// Ports to try for heartbeats of peers.
     pub peer_ports: PortRange,
     /// Ports to try for the blob server, on the same addresses.
     pub blob_ports: PortRange,
     /// How long results of ended jobs are kept; at least ten times the client's timeout.
     pub result_expiration: Duration,
-    /// How many bytes the uploaded files of a job may have.
+    /// Limit for the total size of the files that a job uploads.
     pub max_artifacts: MemorySize,
-    /// Of how many ended jobs the description is kept.
+    /// Number of ended jobs whose description is kept.
     pub max_described: NonZeroU32,
-    /// How much memory descriptions of ended jobs may take.
+    /// How much memory a leader uses for descriptions of ended jobs.
     pub description_cache: MemorySize,
 }
 
 /// The REST server.
 #[derive(Debug, Clone)]
 pub struct RestOptions {
-    /// What clients connect to.
+    /// The address that clients connect to.
     pub address: Host,
-    /// What the server binds.
+    /// The address that the server binds.
     pub bind_address: Host,
     /// Ports to try for the server.
     pub bind_ports: PortRange,
-    /// Further names under which clients reach it.
+    /// Further names under which clients reach the server.
     pub allowed_hosts: AllowedHosts,
     /// How long a request waits for a leader.
     pub await_leader_timeout: Duration,
@@ -211,42 +214,42 @@ pub struct RestOptions {
 /// The TaskManager.
 #[derive(Debug, Clone)]
 pub struct TaskManagerOptions {
-    /// Its name; `None`: made up at start.
+    /// Its name. `None`: generated at start.
     pub resource_id: Option<Name>,
-    /// What its servers bind.
+    /// The address that its servers bind.
     pub bind_host: Host,
-    /// What others connect to.
+    /// The address that other processes connect to.
     pub host: Host,
     /// Ports to try for RPC.
     pub rpc_ports: PortRange,
-    /// Ports to try for records.
+    /// Ports to try for receiving records.
     pub data_ports: PortRange,
-    /// How many slots it offers.
+    /// Number of slots that it offers.
     pub slots: NonZeroU32,
-    /// How many cores its slots have together; `None`: those that the process may use.
+    /// CPU cores of all its slots together. `None`: the cores that the process may use.
     pub cpu: Option<CpuCores>,
-    /// What its memory is for.
+    /// The sizes of its memory.
     pub memory: MemoryOptions,
-    /// What else it has; each name once.
+    /// Its other resources, each name once.
     pub external_resources: Vec<ExternalResource>,
-    /// After how long without a ResourceManager it complains.
+    /// It logs a warning after this time without a ResourceManager.
     pub registration_timeout: Duration,
-    /// After how long an allocated slot that no JobMaster took is free again.
+    /// An allocated slot that no JobMaster has taken for this long is free again.
     pub slot_timeout: Duration,
-    /// The incarnation of the cluster whose driver started it; `None`: no driver did.
+    /// The incarnation of the cluster whose driver started it. `None`: no driver did.
     pub worker_of: Option<Name>,
     /// The control group that it enters first.
     pub control_group: Option<PathBuf>,
-    /// How long tasks go on while neither a leader nor the store can be reached.
+    /// How long tasks continue while neither a leader nor the store can be reached.
     pub failover_timeout: Duration,
-    /// After how long without an answer of the store the tasks of isolated jobs are stopped.
+    /// After this time without an answer from the store the tasks of isolated jobs are stopped.
     pub isolation_timeout: Duration,
-    /// How long they may take to end.
+    /// How long these tasks may take to end.
     pub isolation_cancellation_timeout: Duration,
 }
 
 impl TaskManagerOptions {
-    /// What a TaskManager with these options has, where the system lets it have so much.
+    /// The resources of a TaskManager with these options on a system that allows it this CPU and memory.
     pub fn worker(
         &self,
         system_cpu: CpuCores,
@@ -268,21 +271,21 @@ impl TaskManagerOptions {
     }
 }
 
-/// Heartbeats.
+/// Heartbeats between components.
 #[derive(Debug, Clone)]
 pub struct HeartbeatOptions {
-    /// From one request to the next; below `timeout`.
+    /// Interval between two requests; shorter than `timeout`.
     pub interval: Duration,
-    /// After how much silence the other side counts as lost.
+    /// A component that has been silent for this long counts as lost.
     pub timeout: Duration,
-    /// After how many refused calls it does.
+    /// Number of refused calls in a row after which a component counts as lost.
     pub rpc_failure_threshold: FailureThreshold,
 }
 
 /// Calls between processes.
 #[derive(Debug, Clone)]
 pub struct RpcOptions {
-    /// The deadline of a call.
+    /// The timeout of a call.
     pub ask_timeout: Duration,
     /// The largest message.
     pub max_message_size: MemorySize,
@@ -290,33 +293,34 @@ pub struct RpcOptions {
     pub inline_deployment_threshold: MemorySize,
 }
 
-/// Registrations.
+/// How components register with each other.
 #[derive(Debug, Clone)]
 pub struct RegistrationOptions {
-    /// How long the first attempt waits; doubles from try to try.
+    /// How long the first attempt waits; doubles with each further attempt.
     pub initial_timeout: Duration,
     /// The longest wait; not below `initial_timeout`.
     pub max_timeout: Duration,
-    /// Pause after an error.
+    /// The pause after an error.
     pub error_delay: Duration,
-    /// Pause after a refusal.
+    /// The pause after a refusal.
     pub refused_delay: Duration,
 }
 
 /// Slots and the ResourceManager.
 #[derive(Debug, Clone)]
 pub struct ResourceOptions {
-    /// After how long without a JobMaster a job loses its requirements.
+    /// A job without a JobMaster for this long loses its requirements.
     pub job_timeout: Duration,
-    /// How long TaskManagers have to register before a job is told that none can serve it.
+    /// How long TaskManagers may take to register before a job receives the error that none of them can serve
+    /// it.
     pub start_up_time: Duration,
-    /// From which TaskManagers a job is given slots.
+    /// Which TaskManagers a job gets slots from.
     pub load_balance: LoadBalanceMode,
-    /// After which slots are kept for the first job that lacks some.
+    /// After this time slots are reserved for the first job that lacks some.
     pub reservation_delay: Duration,
-    /// After how long a request for slots fails.
+    /// Timeout of a slot request.
     pub slot_request_timeout: Duration,
-    /// After how long an idle slot is given back.
+    /// A slot that has been unused for this long is returned.
     pub slot_idle_timeout: Duration,
     /// The TaskManagers that a driver starts.
     pub workers: WorkerOptions,
@@ -327,36 +331,36 @@ pub struct ResourceOptions {
 pub struct WorkerOptions {
     /// The driver.
     pub driver: WorkerDriver,
-    /// Where `local-process` keeps the logs of those that it started.
+    /// Where `local-process` keeps the logs of the TaskManagers that it started.
     pub log_dir: PathBuf,
-    /// After how long one that is not used is released.
+    /// An unused TaskManager is released after this time.
     pub idle_timeout: Duration,
-    /// In which one that was started has to register.
+    /// How long a started TaskManager may take to register.
     pub registration_timeout: Duration,
-    /// How many failures a minute are too many; above zero.
+    /// Failed starts per minute at which the driver pauses; above zero.
     pub max_failure_rate: f64,
-    /// For how long nothing is started then.
+    /// Length of this pause.
     pub retry_interval: Duration,
-    /// So many slots there are at least; not above `max_slots`.
+    /// The least number of slots; not above `max_slots`.
     pub min_slots: u32,
-    /// So many slots there are at most.
+    /// The largest number of slots.
     pub max_slots: u32,
-    /// The slots of so many TaskManagers are kept free.
+    /// Number of TaskManagers whose slots are kept free.
     pub redundant: u32,
 }
 
 /// Defaults of jobs.
 #[derive(Debug, Clone)]
 pub struct JobOptions {
-    /// The parallelism of steps that name none; not above `max_parallelism`.
+    /// The parallelism of steps that set none; not above `max_parallelism`.
     pub default_parallelism: NonZeroU32,
-    /// Key groups, at most 32768.
+    /// Number of key groups, at most 32768.
     pub max_parallelism: NonZeroU32,
     /// Whether steps are chained.
     pub operator_chaining: bool,
-    /// After how long a cancelled task takes its process down; `None`: never.
+    /// A cancelled task that has not ended after this time ends its process. `None`: never.
     pub task_cancellation_timeout: Option<Duration>,
-    /// How often it is told again; `None`: never.
+    /// How often the cancellation is repeated. `None`: never.
     pub task_cancellation_interval: Option<Duration>,
 }
 
@@ -365,16 +369,16 @@ pub struct JobOptions {
 pub enum RestartStrategyOptions {
     /// The job fails.
     None,
-    /// So many restarts, each after the same delay.
+    /// A limited number of restarts, each after the same delay.
     FixedDelay {
-        /// How many.
+        /// The number of restarts.
         attempts: u32,
-        /// The pause before each.
+        /// The pause before each restart.
         delay: Duration,
     },
-    /// Restarts until too many failures fall into one interval.
+    /// Restarts until there are too many failures in one interval.
     FailureRate {
-        /// How many failures are too many: one more than this.
+        /// Number of failures per interval that are tolerated.
         max_failures_per_interval: NonZeroU32,
         /// The interval.
         interval: Duration,
@@ -387,13 +391,13 @@ pub enum RestartStrategyOptions {
         initial_backoff: Duration,
         /// The longest pause; not below the first.
         max_backoff: Duration,
-        /// Growth, from 1.
+        /// Growth factor, at least 1.
         backoff_multiplier: f64,
-        /// After how long without failure the pause is the first again.
+        /// Time without a failure after which the pause is reset to the first one.
         reset_backoff_threshold: Duration,
-        /// Random part of a pause, 0 to 1.
+        /// Random fraction of a pause, 0 to 1.
         jitter_factor: f64,
-        /// How many restarts without a reset.
+        /// Number of restarts without a reset.
         attempts_before_reset: Attempts,
     },
 }
@@ -405,52 +409,54 @@ pub struct CleanupOptions {
     pub initial_backoff: Duration,
     /// The longest pause; not below the first.
     pub max_backoff: Duration,
-    /// How many more tries in one term.
+    /// Number of retries in one term.
     pub attempts: Attempts,
 }
 
-/// The client.
+/// The options of clients.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// Where jobs go. `None`: nobody said so.
+    /// Where jobs go. `None`: not set.
     pub target: Option<ExecutionTarget>,
-    /// The REST server to ask: set when `rest.address` or `rest.port` is. `None`: ask the store who leads.
+    /// The REST server to ask: set when `rest.address` or `rest.port` is. `None`: look up the leader in the
+    /// store.
     pub rest: Option<HostPort>,
-    /// How long it goes on trying.
+    /// How long a client retries.
     pub timeout: Duration,
-    /// The pause between tries; below `timeout`.
+    /// The pause between retries; shorter than `timeout`.
     pub retry_period: Duration,
 }
 
-/// Who may connect to the process's ports.
+/// Who may connect to the ports of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct SecurityOptions {
-    /// Whether other addresses than loopback may be bound though nothing is encrypted or authenticated.
+    /// Whether servers may bind addresses other than loopback although nothing is encrypted or authenticated.
     pub insecure: bool,
-    /// Which users of this host are served.
+    /// Which users of this host may connect.
     pub local_users: LocalUsers,
 }
 
 /// The process.
 #[derive(Debug, Clone)]
 pub struct ProcessOptions {
-    /// In it each process has a directory of its own.
+    /// The directory in which each process has a directory of its own.
     pub working_dir: PathBuf,
-    /// For files that needn't outlive the process; at least one.
+    /// Directories for files that need not outlive the process; at least one.
     pub tmp_dirs: Vec<PathBuf>,
-    /// How long an orderly end may take.
+    /// How long an orderly shutdown may take.
     pub shutdown_timeout: Duration,
-    /// Where it makes control groups.
+    /// Where the process makes control groups.
     pub control_groups: ControlGroupsOption,
-    /// The mask of the files that jobs write; none: the one with which the process was started.
+    /// The file mode creation mask for files that jobs write. `None`: the mask with which the process was
+    /// started.
     pub output_umask: Option<Umask>,
 }
 
 /// The log.
 #[derive(Debug, Clone)]
 pub struct LogOptions {
-    /// The lowest level shown.
+    /// The lowest level that is written.
     pub level: LogLevel,
-    /// How events look.
+    /// The format of log events.
     pub format: LogFormat,
 }

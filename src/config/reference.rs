@@ -1,5 +1,5 @@
-//! Writes `docs/configuration.md` from the table, so that the two can't differ: a test compares them, and
-//! `cargo xtask fix` writes the file.
+//! Generates `docs/configuration.md` from the table. A test compares the two; `cargo xtask fix` writes the
+//! file.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ const INTRODUCTION: &str = "\
 <!-- Generated from the table in src/config/table.rs by `cargo xtask fix`. -->
 
 One YAML file (`--config FILE`, or `tanist.yaml` in the directory that `TANIST_CONF_DIR` names), then environment variables, then
-`-D key=value`: the later wins. In the file, nested maps and dotted keys mean the same:
+`-D key=value`: the later one wins. In the file, nested maps and dotted keys mean the same:
 
 ```yaml
 high-availability:
@@ -25,7 +25,7 @@ filter such as `info,tanist::rpc=debug`), `TANIST_FAILPOINTS` and `TANIST_TEST_.
 
 Durations are whole numbers with `ms`, `s`, `min`, `h` or `d` (a bare number is in milliseconds), sizes with `b`, `kb`, `mb`, `gb` or `tb`
 (powers of 1024; a bare number is in bytes), lists are YAML lists or separated by commas. Ports are a number, 0 for any
-free one, a range (`50100-50200`) or several of these. Files in `deploy/` show one complete configuration a store.
+free one, a range (`50100-50200`) or several of these. Files in `deploy/` show one complete configuration for each store.
 ";
 
 /// The reference of all options, in Markdown.

@@ -1,6 +1,7 @@
-//! Secrets that are given as files: by an option that names one, or as a credential of systemd.
+//! Secrets in files: named by an option, or as a credential of systemd.
 //!
-//! A secret comes from one place: two are an error, as nobody could say which one is in force. The value is in no message.
+//! A secret comes from one place: two are an error, because it would be unclear which one is used. No message
+//! contains the value.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,14 +12,14 @@ use super::table::{ETCD_PASSWORD, ETCD_PASSWORD_FILE, Key, ZK_PASSWORD, ZK_PASSW
 use super::value::{OptionValue as _, Secret};
 use super::values::Values;
 
-/// Where systemd puts a unit's credentials.
+/// The environment variable that names the directory of a unit's systemd credentials.
 const DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 
-/// A secret and its other forms.
+/// A secret option and its alternatives.
 struct Form {
     secret: &'static Key<Secret>,
     file: &'static Key<PathBuf>,
-    /// The name of the credential.
+    /// The name of its systemd credential.
     credential: &'static str,
 }
 
@@ -35,7 +36,7 @@ const FORMS: [Form; 2] = [
     },
 ];
 
-/// Where this process finds credentials, if it was given any.
+/// The directory of this process's credentials, if it has any.
 pub(super) fn credentials_directory(environment: &[(String, String)]) -> Option<PathBuf> {
     let found = environment
         .iter()
@@ -43,7 +44,7 @@ pub(super) fn credentials_directory(environment: &[(String, String)]) -> Option<
     found.map(|(_, value)| PathBuf::from(value))
 }
 
-/// What to write instead of a secret after `-D`.
+/// Advice on what to write instead of a secret after `-D`.
 pub(super) fn advice(secret: &str) -> String {
     match FORMS.iter().find(|form| form.secret.name == secret) {
         Some(form) => format!(
@@ -54,7 +55,7 @@ pub(super) fn advice(secret: &str) -> String {
     }
 }
 
-/// Sets the secrets that are in files. The problems.
+/// Sets the secrets that are in files, and returns the problems.
 pub(super) fn read(values: &mut Values, credentials: Option<&Path>) -> Vec<Problem> {
     let mut problems = Vec::new();
     for form in &FORMS {
@@ -94,7 +95,7 @@ impl Form {
                 let closed = check_closed(&path).and_then(|()| content(&path));
                 (path, closed.map_err(|wrong| format!("{named}, {wrong}"))?)
             }
-            // systemd lets the unit's user read it, and nobody else into its directory.
+            // systemd lets only the unit's user read it and enter its directory.
             (None, Some(path)) => {
                 let text = content(&path);
                 let text = text.map_err(|wrong| format!("{}, {wrong}", path.display()))?;
@@ -112,15 +113,15 @@ impl Form {
     }
 }
 
-/// The text of a file without the end of its last line.
+/// The text of a file without the line break at its end.
 fn content(path: &Path) -> Result<String, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("which can't be read: {error}"))?;
     let line = text.strip_suffix('\n').unwrap_or(&text);
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
 
-/// Whether other users can't read a file with a secret in it. One of root's may be read by a group: so a service is let read it. A file that
-/// is not there is no problem of this.
+/// Checks that other users can't read a file with a secret. A file of root may be readable by a group: that
+/// is how a service gets access to it. A missing file is not reported here.
 pub(super) fn check_closed(path: &Path) -> Result<(), String> {
     let Ok(found) = fs::metadata(path) else {
         return Ok(());

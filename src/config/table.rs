@@ -1,7 +1,7 @@
-//! The table of all options: the one place where a key, its type, its default and its meaning are written down.
+//! The table of all options: the one place that defines a key, its type, its default and its meaning.
 //!
-//! Loading, the reference in `docs/configuration.md` and what a process logs at its start all read this table. Relations
-//! between options are in [`super::build`].
+//! Loading, the reference in `docs/configuration.md` and the start log of a process all read this table.
+//! Relations between options are in [`super::build`].
 
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
@@ -23,22 +23,22 @@ use super::value::{
     Secret, WorkerDriver,
 };
 
-/// One option, as it is documented.
+/// One option with its documentation.
 #[derive(Debug)]
 pub struct OptionSpec {
     /// The key, as in the file and after `-D`.
     pub key: &'static str,
     /// The heading under which it is documented.
     pub section: &'static str,
-    /// Its type, in words.
+    /// The name of its type.
     pub kind: &'static str,
-    /// What holds when it isn't set.
+    /// The default.
     pub default: DefaultValue,
-    /// One line: what it is for.
+    /// One line: the meaning of the option.
     pub description: &'static str,
     /// Whether its value is never shown.
     pub secret: bool,
-    /// Says what is wrong with a text as value of this option.
+    /// Checks a text; the error says why it is not a value of this option.
     pub(super) check: fn(&str) -> Result<(), String>,
 }
 
@@ -50,28 +50,28 @@ impl OptionSpec {
     }
 }
 
-/// What holds when an option isn't set.
+/// The default of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefaultValue {
-    /// This value.
+    /// A plain value.
     Value(&'static str),
-    /// A value that follows from the host or from other options, in words.
+    /// A value that depends on the host or on other options, described in words.
     Derived(&'static str),
-    /// Nothing.
+    /// No value.
     Unset,
 }
 
-/// With what every environment variable of Tanist begins.
+/// Prefix of every environment variable of Tanist.
 pub(super) const ENVIRONMENT_PREFIX: &str = "TANIST_";
 
-/// A key together with the type of its value.
+/// A key with the type of its value.
 #[derive(Debug)]
 pub(super) struct Key<T> {
     pub(super) name: &'static str,
     value: PhantomData<fn() -> T>,
 }
 
-/// The option of that key.
+/// The option with that key.
 pub fn find(key: &str) -> Option<&'static OptionSpec> {
     OPTIONS.iter().find(|spec| spec.key == key)
 }
@@ -102,243 +102,243 @@ macro_rules! options {
 options! {
     "High availability" {
         HA_TYPE: HighAvailabilityType = "high-availability.type", Value("embedded"),
-            "Where leadership and jobs are kept. `embedded` serves the processes of one host.";
+            "The store of leadership and job records. `embedded` serves the processes of one host.";
         HA_CLUSTER_ID: Name = "high-availability.cluster-id", Value("default"),
-            "Tells clusters apart that share a store. All processes of a cluster have the same.";
-        HA_STORAGE_DIR: StorageLocation = "high-availability.storageDir", Derived("with `embedded`: `blobs` in its directory; else none, and large graphs are split over store keys"),
-            "Where blobs are kept that are too large for the store. Who asks S3, where it is, and whom it has to prove itself to, the environment says: see [operations](operations.md#s3-and-files-from-addresses).";
+            "Distinguishes clusters that share a store. All processes of a cluster use the same value.";
+        HA_STORAGE_DIR: StorageLocation = "high-availability.storageDir", Derived("with `embedded`: `blobs` in its directory; otherwise none, and large graphs are split over store keys"),
+            "Where blobs that are too large for the store are kept. Endpoint, region and credentials of S3 come from the environment: see [operations](operations.md#s3-and-files-from-addresses).";
         HA_STORAGE_SHARED: bool = "high-availability.storage-shared", Value("false"),
-            "Says that `high-availability.storageDir` is a directory that every host of the cluster sees. Buckets always are shared.";
+            "Declares that every host of the cluster sees the directory `high-availability.storageDir`. Buckets are always shared.";
         DETECTOR_BEAT_INTERVAL: Duration = "high-availability.detector.beat-interval", Value("100 ms"),
-            "How often a JobManager gives the others a sign of life.";
+            "Interval at which a JobManager sends heartbeats to the other JobManagers.";
         DETECTOR_SILENCE_TIMEOUT: Duration = "high-availability.detector.silence-timeout", Value("800 ms"),
-            "After how much silence of the leader a standby asks others about it. A busy machine widens it by itself.";
+            "How long the leader may be silent before a standby asks other processes about it. On a busy machine the standby waits longer by itself.";
         DETECTOR_ASK_TIMEOUT: Duration = "high-availability.detector.ask-timeout", Value("300 ms"),
-            "How long those may take to answer.";
+            "How long these processes may take to answer.";
         DETECTOR_HOLD_OFF: Duration = "high-availability.detector.hold-off-timeout", Derived("the lease or session timeout, at least 10 s"),
-            "How long a standby leaves leadership that came free to a leader that it still hears: its store was in trouble. Where the standby's own store answered all along it is 2 s.";
+            "How long a standby does not take free leadership while it still receives heartbeats of the last leader, whose store connection was in trouble. 2 s if the standby's own store connection worked all the time.";
         TRANSFER_TIMEOUT: Duration = "high-availability.transfer-timeout", Value("5 s"),
-            "How long a leader that is asked to end, or to hand over, waits for a standby to take over.";
+            "How long a leader that shuts down or hands over waits for a standby to take over.";
         STALL_TIMEOUT: Duration = "recovery.stall-timeout", Value("60 s"),
-            "How long nothing may move in a leader (its recovery, its runtime, its Dispatcher or ResourceManager) before it resigns and says why.";
+            "A leader in which nothing makes progress for this long (its recovery, its runtime, its Dispatcher or ResourceManager) resigns and logs the reason.";
         HA_INLINE_THRESHOLD: MemorySize = "high-availability.inline-threshold", Value("64 kb"),
-            "The largest record, compressed, that is kept in the store itself. Larger ones become blobs.";
+            "The largest compressed record that is kept in the store itself. Larger records become blobs.";
         HA_STANDBY_CACHE_MAX_SIZE: MemorySize = "high-availability.standby-cache.max-size", Value("256 mb"),
-            "How much memory a standby's copy of the jobs' records may take. What does not fit is read when it takes over.";
+            "How much memory a standby's copy of the job records may take. The rest is read at takeover.";
         HA_STANDBY_CACHE_CHECK_INTERVAL: Duration = "high-availability.standby-cache.check-interval", Value("1 min"),
-            "How often a standby compares that copy with what the store holds, at 256 KiB a second at most: what somebody changed there by hand no transaction names. It says what differs, and takes what the store holds.";
+            "How often a standby compares that copy with the store, reading at most 256 KiB per second: no transaction reports a change that was made by hand. It logs differences and takes the store's content.";
         HA_MAX_GRAPH_SIZE: MemorySize = "high-availability.store.max-graph-size", Value("8 mb"),
-            "The largest graph, compressed, that is split over keys of the store where no blob store survives the loss of a host. Larger ones are refused.";
+            "The largest compressed graph that is split over keys of the store where no blob store survives the loss of a host. Larger graphs are refused.";
         BLOB_ORPHAN_GRACE: Duration = "blob.orphan-grace", Value("24 h"),
-            "How old a blob is that nothing points to before it is deleted.";
+            "Age at which a blob that no record refers to is deleted.";
         ZK_QUORUM: Quorum = "high-availability.zookeeper.quorum", Unset,
-            "The ZooKeeper servers. Needed with `zookeeper`; the port is 2181 where none is given.";
+            "The ZooKeeper servers. Required with `zookeeper`; the default port is 2181.";
         ZK_ROOT: RootPath = "high-availability.zookeeper.path.root", Value("/tanist"),
-            "The node under which each cluster has its own.";
+            "The node below which each cluster has its own node.";
         ZK_SESSION_TIMEOUT: Duration = "high-availability.zookeeper.client.session-timeout", Value("10 s"),
-            "After how much silence ZooKeeper ends a session. The servers bound it to 2 to 20 of their ticks.";
+            "ZooKeeper ends a session after this much silence. The servers limit it to 2 to 20 of their ticks.";
         ZK_CONNECTION_TIMEOUT: Duration = "high-availability.zookeeper.client.connection-timeout", Derived("half of the session timeout"),
             "How long one attempt to connect to one server may take.";
         ZK_USER: String = "high-availability.zookeeper.auth.user", Unset,
-            "The user for digest authentication; the cluster's nodes are then closed to all others.";
+            "The user for digest authentication. No other user can then read or write the cluster's nodes.";
         ZK_PASSWORD: Secret = "high-availability.zookeeper.auth.password", Unset,
-            "That user's password. Refused after `-D`, which every user of the host can read.";
-        ZK_PASSWORD_FILE: PathBuf = "high-availability.zookeeper.auth.password-file", Derived("the systemd credential `tanist.zookeeper-password`, where the process is given one"),
-            "A file with that user's password instead, which other users can't read. A line's end after it is left out.";
+            "The password of that user. Refused after `-D`, which every user of the host can read.";
+        ZK_PASSWORD_FILE: PathBuf = "high-availability.zookeeper.auth.password-file", Derived("the systemd credential `tanist.zookeeper-password`, if the process has one"),
+            "A file that contains the password of that user and that other users can't read. A line break at its end is ignored.";
         ETCD_ENDPOINTS: EtcdEndpoints = "high-availability.etcd.endpoints", Unset,
-            "The etcd servers. Needed with `etcd`; the port is 2379 where none is given.";
+            "The etcd servers. Required with `etcd`; the default port is 2379.";
         ETCD_ROOT: RootPath = "high-availability.etcd.path.root", Value("/tanist"),
-            "The prefix under which each cluster has its keys.";
+            "The prefix below which each cluster has its keys.";
         ETCD_USER: String = "high-availability.etcd.user", Unset,
             "The etcd user, if authentication is on.";
         ETCD_PASSWORD: Secret = "high-availability.etcd.password", Unset,
-            "That user's password. Refused after `-D`, which every user of the host can read.";
-        ETCD_PASSWORD_FILE: PathBuf = "high-availability.etcd.password-file", Derived("the systemd credential `tanist.etcd-password`, where the process is given one"),
-            "A file with that user's password instead, which other users can't read. A line's end after it is left out.";
+            "The password of that user. Refused after `-D`, which every user of the host can read.";
+        ETCD_PASSWORD_FILE: PathBuf = "high-availability.etcd.password-file", Derived("the systemd credential `tanist.etcd-password`, if the process has one"),
+            "A file that contains the password of that user and that other users can't read. A line break at its end is ignored.";
         ETCD_LEASE_TTL: Duration = "high-availability.etcd.lease-ttl", Value("5 s"),
-            "After how much silence etcd drops a process's lease. Whole seconds; etcd grants 2 s at the least by default.";
+            "etcd drops the lease of a process after this much silence. Whole seconds; by default etcd grants at least 2 s.";
         ETCD_REQUEST_TIMEOUT: Duration = "high-availability.etcd.request-timeout", Derived("half of the lease's time to live"),
             "How long one request to etcd may take before it is sent again.";
-        ETCD_QUOTA: MemorySize = "high-availability.etcd.quota-backend-bytes", Derived("what etcd says, from 3.6 on; else its default, `2 gb`"),
-            "What etcd was started with as `--quota-backend-bytes`, so that a store that fills up is warned of in time. Set it where etcd does not say it and has another one.";
+        ETCD_QUOTA: MemorySize = "high-availability.etcd.quota-backend-bytes", Derived("the quota that etcd reports, from 3.6 on; otherwise its default, `2 gb`"),
+            "The value of etcd's `--quota-backend-bytes`, so that Tanist warns before the store is full. Set it where etcd does not report its quota and does not use its default.";
         EMBEDDED_DIR: PathBuf = "high-availability.embedded.dir", Derived("`$XDG_STATE_HOME/tanist` or `~/.local/state/tanist`; `/var/lib/tanist` without a home"),
-            "The directory of the embedded store, on a local file system, the same for all processes of the cluster.";
+            "The directory of the embedded store, on a local file system. The same for all processes of the cluster.";
     }
     "JobManager" {
         JM_ID: Name = "jobmanager.id", Derived("host and RPC port"),
-            "Names this JobManager across its restarts, so that it can end its own earlier term at once.";
+            "Identifies this JobManager across restarts, so that it can end its own earlier term at once.";
         JM_BIND_HOST: Host = "jobmanager.bind-host", Value("127.0.0.1"),
-            "The address that the RPC server binds. `0.0.0.0` for all, with `security.insecure: true`.";
-        JM_ADDRESS: Host = "jobmanager.rpc.address", Derived("`jobmanager.bind-host`, or this host's name if that stands for all addresses"),
+            "The address that the RPC server binds. `0.0.0.0` for all addresses, with `security.insecure: true`.";
+        JM_ADDRESS: Host = "jobmanager.rpc.address", Derived("`jobmanager.bind-host`, or this host's name if that is a wildcard address"),
             "The address under which other processes reach this JobManager.";
         JM_PORT: PortRange = "jobmanager.rpc.port", Value("6123"),
-            "The port of the RPC server. The port really bound is published.";
+            "The port of the RPC server. The bound port is published.";
         JM_PEER_PORT: PortRange = "jobmanager.peer.port", Value("0"),
-            "The port on which other JobManagers and TaskManagers hear whether this one lives. The port really bound is published.";
+            "The port on which other JobManagers and TaskManagers check whether this JobManager is alive. The bound port is published.";
         BLOB_PORT: PortRange = "blob.server.port", Value("0"),
-            "The port over which every JobManager serves large graphs to TaskManagers and other JobManagers, bound as the RPC server is. The port really bound is published.";
+            "The port on which every JobManager serves large graphs to TaskManagers and other JobManagers, bound on the address of the RPC server. The bound port is published.";
         ARTIFACTS_MAX_SIZE: MemorySize = "artifacts.max-size", Value("4 gb"),
-            "How many bytes the files may have together that a job uploads for its programs. They need a blob store that survives the loss of a host.";
+            "Limit for the total size of the files that a job uploads for its programs. Such files need a blob store that survives the loss of a host.";
         JOBSTORE_EXPIRATION: Duration = "jobstore.expiration-time", Value("3600 s"),
-            "How long the result of an ended job is kept, and its description, counted while somebody leads. At least ten times `client.timeout`: a late retry must still find it.";
+            "How long the result and the description of an ended job are kept. Only time with a leader counts. At least ten times `client.timeout`, because a late retry must still find the result.";
         JOBSTORE_MAX_CAPACITY: NonZeroU32 = "jobstore.max-capacity", Value("10000"),
-            "Of how many ended jobs the description (vertices, subtasks, failures, plan) is kept at most; the oldest go first. Their results stay.";
+            "Number of ended jobs whose description (vertices, subtasks, failures, plan) is kept; the oldest are removed first. Their results stay.";
         JOBSTORE_CACHE_SIZE: MemorySize = "jobstore.cache-size", Value("50 mb"),
-            "How much memory a leader uses for descriptions of ended jobs. The others are read when somebody asks for them.";
+            "How much memory a leader uses for descriptions of ended jobs. It reads the others from the store on request.";
     }
     "REST" {
-        REST_ADDRESS: Host = "rest.address", Derived("`rest.bind-address`, or `jobmanager.rpc.address` if that stands for all addresses"),
+        REST_ADDRESS: Host = "rest.address", Derived("`rest.bind-address`, or `jobmanager.rpc.address` if that is a wildcard address"),
             "The address under which clients reach the REST server.";
         REST_BIND_ADDRESS: Host = "rest.bind-address", Value("127.0.0.1"),
-            "The address that the REST server binds. `0.0.0.0` for all, with `security.insecure: true`.";
+            "The address that the REST server binds. `0.0.0.0` for all addresses, with `security.insecure: true`.";
         REST_PORT: u16 = "rest.port", Value("8081"),
-            "The port that clients connect to; 0: any free one, which the store names.";
+            "The port that clients connect to. 0: any free port, which clients find in the store.";
         REST_BIND_PORT: PortRange = "rest.bind-port", Derived("`rest.port`"),
             "The port that the REST server binds.";
         REST_ALLOWED_HOSTS: AllowedHosts = "rest.allowed-hosts", Unset,
-            "Names under which clients reach the REST server besides `rest.address`, as behind a proxy or a Kubernetes service. `*.example.com` stands for all names below, `*` for any. A request for another host is answered with 421.";
+            "Names under which clients reach the REST server besides `rest.address`, for example through a proxy or a Kubernetes service. `*.example.com` allows all names below, `*` allows any name. A request for another host is answered with 421.";
         REST_AWAIT_LEADER: Duration = "rest.await-leader-timeout", Value("30 s"),
             "How long a request waits for a leader before it is answered with 503.";
         REST_MAX_CONTENT: MemorySize = "rest.server.max-content-length", Value("100 mb"),
-            "The largest body of a request. Larger ones are answered with 413.";
+            "The largest body of a request. A larger body is answered with 413.";
         EXCEPTION_HISTORY: NonZeroU32 = "web.exception-history-size", Value("16"),
-            "How many failures of a job are remembered, each with those that came with it. They are part of the job's record.";
+            "Number of failures of a job that are kept, each with its concurrent failures. They are part of the job's record.";
     }
     "TaskManager" {
-        TM_RESOURCE_ID: Name = "taskmanager.resource-id", Derived("made up at start"),
-            "Names this TaskManager.";
+        TM_RESOURCE_ID: Name = "taskmanager.resource-id", Derived("generated at start"),
+            "Identifies this TaskManager.";
         TM_BIND_HOST: Host = "taskmanager.bind-host", Value("127.0.0.1"),
-            "The address that the RPC and data servers bind. `0.0.0.0` for all, with `security.insecure: true`.";
-        TM_HOST: Host = "taskmanager.host", Derived("`taskmanager.bind-host`, or this host's name if that stands for all addresses"),
+            "The address that the RPC and data servers bind. `0.0.0.0` for all addresses, with `security.insecure: true`.";
+        TM_HOST: Host = "taskmanager.host", Derived("`taskmanager.bind-host`, or this host's name if that is a wildcard address"),
             "The address under which other processes reach this TaskManager.";
         TM_PORT: PortRange = "taskmanager.rpc.port", Value("0"),
-            "The port of the RPC server. The port really bound is published.";
+            "The port of the RPC server. The bound port is published.";
         TM_DATA_PORT: PortRange = "taskmanager.data.port", Value("0"),
-            "The port over which records come in. The port really bound is published.";
+            "The port that receives records from other TaskManagers. The bound port is published.";
         TM_SLOTS: NonZeroU32 = "taskmanager.numberOfTaskSlots", Value("1"),
-            "How many slots this TaskManager offers.";
+            "Number of slots that this TaskManager offers.";
         TM_CPU: CpuCores = "taskmanager.cpu.cores", Derived("the cores that the process may use"),
-            "How many CPU cores its slots have together. Counted, not enforced.";
+            "Number of CPU cores of all its slots together. Counted, not enforced.";
         TM_EXTERNAL: Vec<ExternalResource> = "external-resources", Unset,
-            "What else it has to give, as `NAME:AMOUNT` or `NAME:AMOUNT:VARIABLE`: counted like CPU, and given to tasks by index. Programs of a task find its indices in `TANIST_RESOURCE_NAME`, and in the variable that is named here, such as `gpu:4:CUDA_VISIBLE_DEVICES`.";
+            "Other resources of this TaskManager, as `NAME:AMOUNT` or `NAME:AMOUNT:VARIABLE`. They are counted like CPU and given to tasks by index. Programs of a task find its indices in `TANIST_RESOURCE_NAME` and in the variable that is named here, such as `gpu:4:CUDA_VISIBLE_DEVICES`.";
         TM_REGISTRATION_TIMEOUT: Duration = "taskmanager.registration.timeout", Value("5 min"),
-            "After how long without a ResourceManager a TaskManager complains. It stays and keeps its tasks.";
+            "A TaskManager that has no ResourceManager for this long logs a warning. It keeps running and keeps its tasks.";
         TM_SLOT_TIMEOUT: Duration = "taskmanager.slot.timeout", Value("10 s"),
-            "After how long an allocated slot that no JobMaster took is free again.";
+            "An allocated slot that no JobMaster has taken for this long is free again.";
         TM_WORKER_OF: Name = "taskmanager.worker-of", Unset,
-            "Set by the driver that starts this TaskManager, never by hand: the incarnation of the cluster that it is for. When that has no record of it any more, it ends.";
+            "Set by the driver that starts this TaskManager, never by hand: the incarnation of the cluster that it belongs to. The TaskManager ends when that cluster has no record of it any more.";
         TM_CONTROL_GROUP: PathBuf = "taskmanager.control-group", Unset,
             "Set by the driver that starts this TaskManager, never by hand: the control group that it enters first.";
         TM_FAILOVER_TIMEOUT: Duration = "job-manager-failover-timeout", Value("5 min"),
-            "How long tasks go on without a leader while the store can't be reached either. As long as either answers, they go on anyway.";
+            "How long tasks continue while neither a leader nor the store can be reached. While one of them can be reached, tasks continue without limit.";
         TM_ISOLATION: Duration = "taskmanager.isolation-timeout", Derived("three fifths of `heartbeat.timeout`"),
-            "After how long without an answer of the store a TaskManager stops the tasks of jobs with `isolation: stop-first`. The leader tells TaskManagers.";
+            "A TaskManager that has received no answer from the store for this long stops the tasks of jobs with `isolation: stop-first`. The leader sends its value to TaskManagers.";
         TM_ISOLATION_CANCELLATION: Duration = "taskmanager.isolation-cancellation-timeout", Derived("a fifth of `heartbeat.timeout`"),
-            "How long those tasks may take to end; then the process ends.";
+            "How long those tasks may take to end. After that, the process ends.";
     }
     "Memory of TaskManagers" {
-        MEMORY_PROCESS: MemorySize = "taskmanager.memory.process.size", Derived("what the system lets the process have, unless other sizes say it"),
-            "All memory of a TaskManager: `flink.size` and the overhead. One of the two totals is enough, or the sizes of the parts; what is left open follows, and what does not add up is refused.";
+        MEMORY_PROCESS: MemorySize = "taskmanager.memory.process.size", Derived("the memory that the system allows the process, unless other sizes are set"),
+            "All memory of a TaskManager: `flink.size` and the overhead. One of the two totals, or the sizes of the parts, is enough: the rest is derived. Sizes that do not add up are refused.";
         MEMORY_FLINK: MemorySize = "taskmanager.memory.flink.size", Unset,
-            "All of it but the overhead: framework, task, network and managed memory.";
+            "All memory except the overhead: framework, task, network and managed memory.";
         MEMORY_FRAMEWORK: MemorySize = "taskmanager.memory.framework.size", Value("128 mb"),
-            "What the TaskManager itself takes. It is no slot's.";
+            "Memory of the TaskManager itself. It belongs to no slot.";
         MEMORY_TASK: MemorySize = "taskmanager.memory.task.size", Derived("the rest of `flink.size`"),
-            "For what tasks do with records, and for their programs. Counted, not enforced.";
+            "Memory for the operators of tasks and for their programs. Counted, not enforced.";
         MEMORY_NETWORK_FRACTION: f64 = "taskmanager.memory.network.fraction", Value("0.1"),
-            "The part of `flink.size` for records on their way between tasks.";
+            "The fraction of `flink.size` for records in transit between tasks.";
         MEMORY_NETWORK_MIN: MemorySize = "taskmanager.memory.network.min", Value("64 mb"),
-            "The least of it.";
+            "The smallest network memory.";
         MEMORY_NETWORK_MAX: MemorySize = "taskmanager.memory.network.max", Unset,
-            "The most of it; without, only the fraction bounds it.";
+            "The largest network memory. If unset, only the fraction limits it.";
         MEMORY_MANAGED: MemorySize = "taskmanager.memory.managed.size", Unset,
-            "For state, per slot in equal parts or as jobs ask for it. Counted, not enforced.";
+            "Memory for state, divided equally among slots or as jobs request it. Counted, not enforced.";
         MEMORY_MANAGED_FRACTION: f64 = "taskmanager.memory.managed.fraction", Value("0"),
-            "The part of `flink.size` that is managed memory where no size is set.";
+            "The fraction of `flink.size` that is managed memory if no size is set.";
         MEMORY_OVERHEAD_FRACTION: f64 = "taskmanager.memory.overhead.fraction", Value("0.1"),
-            "The part of `process.size` for the allocator, stacks and what else nobody counts.";
+            "The fraction of `process.size` for the allocator, stacks and other memory that is not accounted for.";
         MEMORY_OVERHEAD_MIN: MemorySize = "taskmanager.memory.overhead.min", Value("192 mb"),
-            "The least of it.";
+            "The smallest overhead.";
         MEMORY_OVERHEAD_MAX: MemorySize = "taskmanager.memory.overhead.max", Value("1 gb"),
-            "The most of it.";
+            "The largest overhead.";
     }
     "Liveness and RPC" {
         HEARTBEAT_INTERVAL: Duration = "heartbeat.interval", Value("10 s"),
-            "How often components ask each other for a heartbeat.";
+            "Interval at which components request heartbeats from each other.";
         HEARTBEAT_TIMEOUT: Duration = "heartbeat.timeout", Value("50 s"),
-            "After how much silence the other side counts as lost.";
+            "A component that has been silent for this long counts as lost.";
         HEARTBEAT_THRESHOLD: FailureThreshold = "heartbeat.rpc-failure-threshold", Value("2"),
-            "After how many refused calls in a row the other side counts as lost, unless it is found that the leader is what is cut off; at an address of the leader's own host the first one is enough. -1 for never.";
+            "A component counts as lost after this number of refused calls in a row, unless the leader finds that it is cut off itself. For an address on the leader's own host one refused call is enough. -1 disables it.";
         RPC_ASK_TIMEOUT: Duration = "rpc.ask.timeout", Value("10 s"),
-            "How long the answer to a call may take.";
+            "Timeout of a call.";
         RPC_MAX_MESSAGE: MemorySize = "rpc.max-message-size", Value("16 mb"),
             "The largest message between processes.";
         RPC_INLINE_DEPLOYMENT: MemorySize = "rpc.inline-deployment-threshold", Value("256 kb"),
-            "The largest graph that goes along with deployments and forwarded submissions. Larger ones are fetched by their hash. At most half of `rpc.max-message-size`.";
+            "The largest graph that is part of deployments and forwarded submissions. Receivers fetch larger graphs by hash. At most half of `rpc.max-message-size`.";
         REGISTRATION_INITIAL: Duration = "cluster.registration.initial-timeout", Value("10 s"),
-            "How long the first attempt to register waits for its answer; each further one twice as long. A connection that breaks ends an attempt at once, and news of another leader does: a short time only makes a busy leader busier.";
+            "How long the first registration attempt waits for its answer; the time doubles with each further attempt. A broken connection or a new leader ends an attempt at once, so a short time only adds load to a busy leader.";
         REGISTRATION_MAX: Duration = "cluster.registration.max-timeout", Value("30 s"),
             "The longest wait for the answer to a registration.";
         REGISTRATION_ERROR_DELAY: Duration = "cluster.registration.error-delay", Value("10 s"),
-            "The pause after an attempt to register that failed. News of a leader ends it.";
+            "The pause after a failed registration attempt. A new leader ends the pause.";
         REGISTRATION_REFUSED_DELAY: Duration = "cluster.registration.refused-registration-delay", Value("30 s"),
-            "The pause after a refused registration. News of a leader ends it.";
+            "The pause after a refused registration. A new leader ends the pause.";
     }
     "Slots and resources" {
         RM_JOB_TIMEOUT: Duration = "resourcemanager.job.timeout", Value("5 min"),
-            "After how long without a JobMaster a job loses its requirements and unused slots.";
+            "A job that has had no JobMaster for this long loses its requirements and its unused slots.";
         RM_DRIVER: WorkerDriver = "resourcemanager.driver", Value("standalone"),
-            "Who starts TaskManagers. `standalone`: somebody by hand; `local-process`: the leading JobManager, as processes of its own host, as jobs need them. The same for all JobManagers.";
+            "What starts TaskManagers. `standalone`: the operator, by hand; `local-process`: the leading JobManager, as processes of its own host, when jobs need them. The same for all JobManagers.";
         RM_LOG_DIR: PathBuf = "resourcemanager.local-process.log-dir", Derived("`workers` in `process.working-dir`"),
-            "Where the driver `local-process` keeps the logs of the TaskManagers that it started, the last 50.";
+            "Where the driver `local-process` keeps the logs of the last 50 TaskManagers that it started.";
         RM_IDLE_TIMEOUT: Duration = "resourcemanager.taskmanager-timeout", Value("30 s"),
-            "After how long a TaskManager that a driver started and nobody uses is released. One that keeps results which somebody still reads is in use.";
+            "A TaskManager that a driver started is released after it has been unused for this long. A TaskManager that keeps results which are still read is in use.";
         RM_REGISTRATION_TIMEOUT: Duration = "resourcemanager.taskmanager-registration.timeout", Value("5 min"),
-            "In which a TaskManager that a driver started has to register, also at the next leader; else it is stopped, and another one is started. At least `heartbeat.timeout`.";
+            "How long a TaskManager that a driver started may take to register, also at the next leader. After that it is stopped and another one is started. At least `heartbeat.timeout`.";
         RM_MAX_FAILURE_RATE: f64 = "resourcemanager.start-worker.max-failure-rate", Value("10"),
-            "How many TaskManagers whose start fails within a minute are too many: then none is started for a while.";
+            "Number of failed TaskManager starts per minute at which the driver stops starting TaskManagers for `resourcemanager.start-worker.retry-interval`.";
         RM_RETRY_INTERVAL: Duration = "resourcemanager.start-worker.retry-interval", Value("3 s"),
-            "For how long then.";
+            "How long the driver then starts no TaskManager.";
         SLOTS_MIN: u32 = "slotmanager.number-of-slots.min", Value("0"),
-            "So many slots a driver sees to at any time, whether jobs need them or not.";
+            "The driver always provides at least this number of slots, even if no job needs them.";
         SLOTS_MAX: u32 = "slotmanager.number-of-slots.max", Value("2147483647"),
-            "A driver starts no TaskManager with which there would be more slots than this.";
+            "The driver starts no TaskManager that would raise the number of slots above this.";
         REDUNDANT_TMS: u32 = "slotmanager.redundant-taskmanager-num", Value("0"),
-            "The slots of so many TaskManagers a driver keeps free beyond what jobs need, so that the loss of one is made good at once.";
+            "Number of TaskManagers whose slots the driver keeps free beyond what jobs need, so that a lost TaskManager is replaced at once.";
         RM_START_UP_TIME: Duration = "resourcemanager.standalone.start-up-time", Derived("`slot.request.timeout`"),
-            "How long TaskManagers have to register, from the beginning of a leader's term or since they left, before a job that asks for a slot larger than any of them is told so at once.";
+            "How long TaskManagers may take to register, from the start of a leader's term or since they left. After that, a job that requests a slot larger than any TaskManager receives an error at once.";
         LOAD_BALANCE_MODE: LoadBalanceMode = "taskmanager.load-balance.mode", Value("none"),
-            "From which TaskManagers a job is given slots: `none`, from as few as possible, so that few failures reach it; `slots`, from those of which the smallest part is in use, so that all are used alike.";
+            "Which TaskManagers a job gets slots from. `none`: as few as possible, so that few failures affect the job; `slots`: those with the smallest fraction of slots in use, so that the load is even.";
         SLOT_REQUEST_TIMEOUT: Duration = "slot.request.timeout", Value("5 min"),
-            "How long a job waits for slots that the cluster has no room for, with the TaskManagers that there are and those that a driver may start, before that counts as a failure. What there is room for waits for its turn, without limit; it only gives back, after this time, slots that are too few for it.";
+            "How long a job waits for slots that the cluster cannot provide, neither from registered TaskManagers nor from those that a driver may start, before this counts as a failure. If the cluster has enough slots, the job waits for its turn without limit; after this time it only returns the slots that it has if they are too few.";
         RESERVATION_DELAY: Duration = "slotmanager.reservation.delay", Value("10 s"),
-            "After how long slots are kept for the first of the jobs that lack some, in the order in which they were submitted, so that smaller ones that come later do not take them for ever.";
+            "After this time slots are reserved for the first of the jobs that lack some, in order of submission, so that smaller jobs submitted later cannot starve it.";
         SLOT_IDLE_TIMEOUT: Duration = "slot.idle.timeout", Value("50 s"),
-            "After how long a job gives back a slot that it doesn't use.";
+            "A job returns a slot that it has not used for this long.";
     }
     "Jobs" {
         PARALLELISM: NonZeroU32 = "parallelism.default", Value("1"),
-            "The parallelism of steps that name none.";
+            "The parallelism of steps that do not set one.";
         MAX_PARALLELISM: NonZeroU32 = "pipeline.max-parallelism", Value("128"),
-            "The largest parallelism that a job can ever be given: into so many groups its keys are divided. At most 32768.";
+            "The largest parallelism that a job can ever have: the number of groups into which its keys are divided. At most 32768.";
         CHAINING: bool = "pipeline.operator-chaining.enabled", Value("true"),
-            "Whether steps that pass records straight on share a task.";
+            "Whether steps that forward records directly to each other share a task.";
         TASK_CANCELLATION_TIMEOUT: Duration = "task.cancellation.timeout", Value("3 min"),
-            "After how long a cancelled task that doesn't end takes its TaskManager down. 0 for never.";
+            "A cancelled task that has not ended after this time ends its TaskManager. 0 disables it.";
         TASK_CANCELLATION_INTERVAL: Duration = "task.cancellation.interval", Value("30 s"),
-            "How often a cancelled task that hasn't ended is told again, and the log says so. 0 for never.";
+            "How often the cancellation of a task that has not ended is repeated and logged. 0 disables it.";
     }
     "Restarts" {
         RESTART_TYPE: RestartStrategyType = "restart-strategy.type", Value("exponential-delay"),
-            "What happens to a job's tasks after a failure, unless the job says otherwise.";
+            "What happens to a job's tasks after a failure, unless the job sets its own strategy.";
         FAILOVER_STRATEGY: FailoverStrategyType = "jobmanager.execution.failover-strategy", Value("region"),
-            "Which tasks start anew when one fails: those of its pipelined region and those that read from it, or all of the job that have not finished for good.";
+            "Which tasks restart when one fails. `region`: those of its pipelined region and those that read from it; `full`: all tasks of the job that have not finished permanently.";
         FIXED_ATTEMPTS: u32 = "restart-strategy.fixed-delay.attempts", Value("1"),
-            "How often `fixed-delay` restarts before the job fails.";
+            "Number of restarts of `fixed-delay` before the job fails.";
         FIXED_DELAY: Duration = "restart-strategy.fixed-delay.delay", Value("1 s"),
             "The pause before each of these restarts.";
         RATE_MAX_FAILURES: NonZeroU32 = "restart-strategy.failure-rate.max-failures-per-interval", Value("1"),
-            "How many failures in one interval `failure-rate` bears before the job fails.";
+            "Number of failures per interval that `failure-rate` tolerates before the job fails.";
         RATE_INTERVAL: Duration = "restart-strategy.failure-rate.failure-rate-interval", Value("1 min"),
             "The interval in which failures are counted.";
         RATE_DELAY: Duration = "restart-strategy.failure-rate.delay", Value("1 s"),
@@ -348,58 +348,58 @@ options! {
         EXP_MAX: Duration = "restart-strategy.exponential-delay.max-backoff", Value("1 min"),
             "The longest pause.";
         EXP_MULTIPLIER: f64 = "restart-strategy.exponential-delay.backoff-multiplier", Value("1.5"),
-            "By what the pause grows with each failure.";
+            "The factor by which the pause grows with each failure.";
         EXP_RESET: Duration = "restart-strategy.exponential-delay.reset-backoff-threshold", Value("1 h"),
-            "After how long without failure the pause is the first one again.";
+            "Time without a failure after which the pause is reset to the first one.";
         EXP_JITTER: f64 = "restart-strategy.exponential-delay.jitter-factor", Value("0.1"),
-            "By which part of itself a pause varies at random, from 0 to 1.";
+            "The fraction by which a pause varies at random, from 0 to 1.";
         EXP_ATTEMPTS: Attempts = "restart-strategy.exponential-delay.attempts-before-reset-backoff", Value("infinite"),
-            "How many restarts are made without the pause being reset before the job fails.";
+            "Number of restarts without a reset of the pause before the job fails.";
     }
     "Cleanup" {
         CLEANUP_INITIAL: Duration = "cleanup-strategy.exponential-delay.initial-backoff", Value("1 s"),
-            "The pause before the cleanup after an ended job is first tried again.";
+            "The pause before the first retry of the cleanup after an ended job.";
         CLEANUP_MAX: Duration = "cleanup-strategy.exponential-delay.max-backoff", Value("1 h"),
             "The longest such pause.";
         CLEANUP_ATTEMPTS: Attempts = "cleanup-strategy.exponential-delay.attempts", Value("infinite"),
-            "How often the cleanup is tried again in one term; the next leader resumes it. An application, or a cluster for one job, ends then and says what is left.";
+            "Number of cleanup retries in one term; the next leader resumes the cleanup. An application, or a cluster for one job, ends after them and reports what is left.";
     }
     "Client" {
-        EXECUTION_TARGET: ExecutionTarget = "execution.target", Derived("`remote`: the REST server that is named, else the leader that the store names"),
-            "Where `tanist run` sends a job: to a cluster that runs, or to one of its own that ends with it. `--target` overrides it.";
+        EXECUTION_TARGET: ExecutionTarget = "execution.target", Derived("`remote`: the configured REST server, else the leader that the store names"),
+            "Where `tanist run` sends a job: to a running cluster, or to a cluster of its own that ends with the job. `--target` overrides it.";
         CLIENT_TIMEOUT: Duration = "client.timeout", Value("60 s"),
-            "How long a client goes on trying, over failovers, before it gives up.";
+            "How long a client retries, also over failovers, before it gives up.";
         CLIENT_RETRY: Duration = "client.retry-period", Value("200 ms"),
-            "The pause between a client's tries. Short, as a takeover takes milliseconds: a longer pause would be most of what a user waits for.";
+            "The pause between retries of a client. It is short because a takeover takes milliseconds: a longer pause would be most of the time that a user waits.";
     }
     "Security" {
         SECURITY_INSECURE: bool = "security.insecure", Value("false"),
-            "Lets servers bind other addresses than loopback, though nothing is encrypted or authenticated: a caller who reaches a port has full control.";
+            "Allows servers to bind addresses other than loopback although nothing is encrypted or authenticated: a caller who reaches a port has full control.";
         SECURITY_LOCAL_USERS: LocalUsers = "security.local-users", Value("same"),
             "Which users of this host may connect to a port: `same`, the process's own user and root; `any`, all of them.";
     }
     "Process" {
         TMP_DIRS: Vec<PathBuf> = "io.tmp.dirs", Derived("`$TMPDIR` or `/tmp`"),
-            "Directories for files that needn't outlive the process.";
+            "Directories for files that need not outlive the process.";
         WORKING_DIR: PathBuf = "process.working-dir", Derived("`tanist-` and the user's id in the first of `io.tmp.dirs`"),
-            "The directory in which each process has its own for local files. Nobody else may write to it.";
-        OUTPUT_UMASK: Umask = "process.output-umask", Derived("the one with which the process was started"),
-            "The file mode creation mask, in octal as `022`, of what file sinks and the programs of jobs write. What a process keeps for itself is closed to other users.";
+            "The directory in which each process has a directory of its own for local files. No other user may have write access to it.";
+        OUTPUT_UMASK: Umask = "process.output-umask", Derived("the umask of the process at its start"),
+            "The file mode creation mask, in octal as `022`, of files that file sinks and the programs of jobs write. The process's own files are closed to other users.";
         CONTROL_GROUPS: ControlGroupsOption = "process.control-groups", Value("off"),
-            "Under which control group (version 2) the process makes one for each program of a task and each TaskManager that it starts, which holds these to their limits. `auto`: its own, where that is delegated to it; else it says why not, and limits of programs are held per process. A path: that one; where it can't be used TaskManagers do not start.";
+            "The control group (version 2) below which the process makes one for each program of a task and for each TaskManager that it starts, to enforce their limits. `auto`: its own, if that is delegated to it; otherwise it logs the reason, and limits of programs are enforced per process. A path: that group; TaskManagers do not start if it can't be used.";
         SHUTDOWN_TIMEOUT: Duration = "process.shutdown-timeout", Value("30 s"),
-            "How long an orderly end may take before the process is ended.";
+            "How long an orderly shutdown may take before the process is killed.";
         LOG_LEVEL: LogLevel = "log.level", Value("info"),
-            "Which log events JobManagers and TaskManagers show, and, given with `-D`, any command. `TANIST_LOG` (as in `info,tanist::rpc=debug`) is finer and wins.";
+            "The lowest level of log events that JobManagers and TaskManagers write; with `-D` on the command line, also other commands. `TANIST_LOG` (as in `info,tanist::rpc=debug`) is more detailed and takes precedence.";
         LOG_FORMAT: LogFormat = "log.format", Value("text"),
-            "How log events look on standard error.";
+            "Format of log events on standard error.";
     }
 }
 
 const NO_HEAP: &str = "there is no heap to size: remove it";
 const NO_JVM: &str = "there is no JVM: remove it";
 
-/// Keys that users of Flink know, for which there is something else here.
+/// Keys of Flink that have a different form here, with advice for each.
 pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     ("high-availability", "write `high-availability.type`"),
     ("restart-strategy", "write `restart-strategy.type`"),
@@ -474,7 +474,7 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// With what keys begin that users of Flink know, for which there is something else here.
+/// Prefixes of keys of Flink that have a different form here, with advice for each.
 pub(super) const ELSEWHERE_BELOW: &[(&str, &str)] = &[(
     "external-resource.",
     "write `external-resources: NAME:AMOUNT`",

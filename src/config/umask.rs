@@ -1,4 +1,4 @@
-//! The value that says what other users may not do with files that a job writes.
+//! The file mode creation mask as an option value.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ impl Umask {
         self.0
     }
 
-    /// Of such bits; others are left out.
+    /// Takes the lowest nine bits and ignores the others.
     pub(crate) fn of(bits: u32) -> Umask {
         Umask(bits & 0o777)
     }

@@ -1,7 +1,7 @@
-//! How the text of a value becomes a typed value: numbers, durations, sizes, choices.
+//! Parses the text of a value into a typed value: numbers, durations, sizes, choices.
 //!
-//! Parsing has no defaults and no relations between options; an error says what to write instead and is prefixed by the
-//! caller with the key. Addresses, ports and storage locations are in [`super::address`].
+//! Parsing has no defaults and no relations between options; an error says what to write instead, and the
+//! caller prefixes it with the key. Addresses, ports and storage locations are in [`super::address`].
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use tanist_ha::keys::Name;
 
-/// A type that an option may have.
+/// A type of option values.
 pub(super) trait OptionValue: Sized {
     /// The type's name in the reference.
     const KIND: &'static str;
 
-    /// Whether no value of this type may ever be shown.
+    /// Whether values of this type must never be shown.
     const SECRET: bool = false;
 
     /// Reads `text`, which is trimmed. The error is the end of a sentence that starts with the value: "is no duration:
@@ -28,22 +28,22 @@ pub(super) trait OptionValue: Sized {
 pub struct MemorySize(u64);
 
 impl MemorySize {
-    /// So many bytes.
+    /// A size in bytes.
     pub const fn of_bytes(bytes: u64) -> MemorySize {
         MemorySize(bytes)
     }
 
-    /// So many units of 1024 bytes.
+    /// A size in units of 1024 bytes.
     pub const fn of_kb(kb: u64) -> MemorySize {
         MemorySize(kb << 10)
     }
 
-    /// In bytes.
+    /// The size in bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
 
-    /// In bytes, for sizes of things in memory: the largest `usize` if it doesn't fit.
+    /// The size in bytes, for things in memory: the largest `usize` if it doesn't fit.
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -115,12 +115,12 @@ impl OptionValue for Duration {
     }
 }
 
-/// A duration as options have it, as in `10 s`.
+/// Parses a duration in the form of options, as in `10 s`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::parse(text)
 }
 
-/// `10 s` for ten seconds: the largest unit that needs no fraction.
+/// Formats a duration as `10 s`: in the largest unit that needs no fraction.
 pub(super) fn show_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let units: [(u128, &str); 7] = [
@@ -139,7 +139,7 @@ pub(super) fn show_duration(duration: Duration) -> String {
     }
 }
 
-/// Leading digits and what follows them, in lower case.
+/// Splits a text into leading digits and the rest in lower case.
 fn split_unit(text: &str) -> Option<(u64, String)> {
     let end = text
         .find(|c: char| !c.is_ascii_digit())
@@ -189,12 +189,12 @@ impl OptionValue for f64 {
     }
 }
 
-/// How often something is tried.
+/// A limit for attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempts {
-    /// So many times.
+    /// At most this number.
     AtMost(u32),
-    /// Without end.
+    /// No limit.
     Infinite,
 }
 
@@ -212,12 +212,12 @@ impl OptionValue for Attempts {
     }
 }
 
-/// How many refused calls in a row make the other side count as lost.
+/// Number of refused calls in a row after which a component counts as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureThreshold {
-    /// After so many, at least 1.
+    /// This number, at least 1.
     After(NonZeroU32),
-    /// Refused calls alone never do (written `-1`).
+    /// Refused calls alone are not enough (written `-1`).
     Never,
 }
 
@@ -284,7 +284,7 @@ impl OptionValue for Vec<PathBuf> {
 pub struct Secret(String);
 
 impl Secret {
-    /// The text itself: for the connection that needs it, not for showing.
+    /// The text itself. Use it only for the connection that needs it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -315,7 +315,7 @@ macro_rules! choice {
         }
 
         impl $name {
-            /// The word in the configuration.
+            /// The word that the configuration uses.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word),+
@@ -343,7 +343,7 @@ macro_rules! choice {
 }
 
 choice! {
-    /// Where leadership and jobs are kept.
+    /// The store of leadership and jobs.
     HighAvailabilityType, "`etcd`, `zookeeper` or `embedded`" {
         /// An etcd cluster.
         Etcd = "etcd",
@@ -355,9 +355,9 @@ choice! {
 }
 
 choice! {
-    /// Who starts TaskManagers.
+    /// What starts TaskManagers.
     WorkerDriver, "`standalone` or `local-process`" {
-        /// Somebody by hand, or another system.
+        /// The operator by hand, or another system.
         Standalone = "standalone",
         /// The leading JobManager, as processes of its host.
         LocalProcess = "local-process",
@@ -367,11 +367,11 @@ choice! {
 choice! {
     /// Where a job goes.
     ExecutionTarget, "`remote`, `local`, `per-job` or `application`" {
-        /// A cluster that runs.
+        /// A running cluster.
         Remote = "remote",
         /// A cluster within the command, which ends with it.
         Local = "local",
-        /// A cluster of its own that ends with the job, and that other processes can join.
+        /// A cluster of its own that ends with the job. Other processes can join it.
         PerJob = "per-job",
         /// The cluster of a program that brings its own jobs.
         Application = "application",
@@ -386,7 +386,7 @@ impl std::str::FromStr for ExecutionTarget {
     }
 }
 
-/// Why a target that Flink has is none here.
+/// Explains why a target of Flink is not available here.
 fn absent_target(text: &str) -> Option<String> {
     let system = match text.split('-').next() {
         Some("kubernetes") => "Kubernetes",
@@ -410,11 +410,11 @@ choice! {
 }
 
 choice! {
-    /// Where slots are taken from.
+    /// Which TaskManagers slots are taken from.
     LoadBalanceMode, "`none` or `slots`" {
         /// From as few TaskManagers as possible.
         None = "none",
-        /// From those of which the smallest part is in use.
+        /// From those with the smallest fraction of slots in use.
         Slots = "slots",
     }
 }
@@ -424,14 +424,14 @@ choice! {
     RestartStrategyType, "`none`, `fixed-delay`, `failure-rate` or `exponential-delay`" {
         /// The job fails.
         None = "none",
-        /// So many restarts, each after the same delay.
+        /// A limited number of restarts, each after the same delay.
         FixedDelay = "fixed-delay",
-        /// Restarts until too many failures fall into one interval.
+        /// Restarts until there are too many failures in one interval.
         FailureRate = "failure-rate",
         /// Restarts after delays that grow while failures go on.
         ExponentialDelay = "exponential-delay",
     } also {
-        // What Flink takes as well.
+        // Flink accepts these too.
         "off" = None,
         "disable" = None,
         "fixeddelay" = FixedDelay,
@@ -441,11 +441,11 @@ choice! {
 }
 
 choice! {
-    /// Which tasks of a job start anew after a failure.
+    /// Which tasks of a job restart after a failure.
     FailoverStrategyType, "`region` or `full`" {
-        /// Those of the region of the task that failed.
+        /// The tasks of the region of the failed task.
         Region = "region",
-        /// All that have not finished for good.
+        /// All tasks that have not finished permanently.
         Full = "full",
     }
 }
@@ -453,13 +453,13 @@ choice! {
 choice! {
     /// Which log events are shown: this level and all above it.
     LogLevel, "`error`, `warn`, `info`, `debug` or `trace`" {
-        /// What broke.
+        /// Failures.
         Error = "error",
-        /// What may break.
+        /// Possible problems.
         Warn = "warn",
-        /// What happened.
+        /// Events of normal operation.
         Info = "info",
-        /// What was decided and why.
+        /// Decisions and their reasons.
         Debug = "debug",
         /// Everything.
         Trace = "trace",
@@ -467,11 +467,11 @@ choice! {
 }
 
 choice! {
-    /// How log events look.
+    /// The format of log events.
     LogFormat, "`text` or `json`" {
-        /// One line of text an event.
+        /// One line of text per event.
         Text = "text",
-        /// One JSON object an event.
+        /// One JSON object per event.
         Json = "json",
     }
 }
@@ -483,7 +483,7 @@ fn not_one_of(text: &str, words: &[&str]) -> String {
     }
 }
 
-/// The candidate that is spelled most like `text`, if one is spelled much like it.
+/// The candidate with the most similar spelling, if one is similar enough.
 pub(super) fn nearest<'a>(
     text: &str,
     candidates: impl Iterator<Item = &'a str>,

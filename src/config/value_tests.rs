@@ -1,4 +1,4 @@
-//! Tests of [`super`]: each form that a value may have, and what is said about one that it may not.
+//! Tests of [`super`]: each form of a value, and the error for each form that is refused.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The values that were set, as text, each with its origin; what loading fills and building reads.
+//! The values that were set, as text, each with its origin; filled by loading and read by building.
 //!
 //! A value in here has passed its option's check, so that reading it as its type can't fail.
 
@@ -17,7 +17,7 @@ struct Given {
     source: Source,
 }
 
-/// All that was set.
+/// All values that were set.
 #[derive(Clone, Default)]
 pub(super) struct Values {
     given: BTreeMap<&'static str, Given>,
@@ -30,7 +30,8 @@ impl Values {
         self.given.insert(spec.key, Given { text, source });
     }
 
-    /// Notes that what was set could not be read: its default stands in, but is compared with nothing.
+    /// Records that the value could not be read: the default is used, but it is not compared with other
+    /// options.
     pub(super) fn set_broken(&mut self, spec: &'static OptionSpec) {
         self.given.remove(spec.key);
         self.broken.insert(spec.key);
@@ -41,17 +42,17 @@ impl Values {
         self.broken.contains(key)
     }
 
-    /// Whether somebody set it, well or badly.
+    /// Whether it was set explicitly, readable or not.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.given.contains_key(key) || self.is_broken(key)
     }
 
-    /// Keys that somebody set.
+    /// The keys that were set explicitly.
     pub(super) fn keys(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.given.keys().copied()
     }
 
-    /// What was set, as it was written, also of a secret.
+    /// The text as it was written, also of a secret.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         self.given.get(key).map(|given| given.text.as_str())
     }
@@ -76,7 +77,7 @@ impl Values {
             .expect("read with `get` are only options that have a plain default")
     }
 
-    /// The option as it may be shown.
+    /// The option in a form that is safe to show.
     pub(super) fn setting(&self, spec: &'static OptionSpec) -> Setting {
         let (value, source) = match self.given.get(spec.key) {
             Some(_) if spec.secret => (Some(MASK.to_owned()), self.source(spec.key)),

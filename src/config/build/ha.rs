@@ -1,4 +1,4 @@
-//! The part of the building that concerns the store of leadership and jobs.
+//! Builds the options of the store of leadership and jobs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::Builder;
 /// Well below the largest record of every store (ZooKeeper: 900 KB in one transaction).
 const LARGEST_INLINE_THRESHOLD: MemorySize = MemorySize::of_kb(512);
 
-/// As large as any record.
+/// The largest size of a record.
 const LARGEST_GRAPH: MemorySize = MemorySize::of_kb(64 * 1024);
 
 impl Builder<'_> {
@@ -21,7 +21,7 @@ impl Builder<'_> {
         let embedded = EmbeddedOptions {
             directory: self.embedded_dir(),
         };
-        // With etcd and ZooKeeper there is no directory that could be assumed to be anybody's.
+        // With etcd and ZooKeeper no directory can be assumed.
         let mut storage = None;
         let backend = match values.get(&HA_TYPE) {
             HighAvailabilityType::Etcd => BackendOptions::Etcd(self.etcd()),
@@ -81,7 +81,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Whoever is asked to end hands over first, and is ended when its time is over.
+    /// Checks that the handover ends before the shutdown timeout: a process that shuts down hands over first,
+    /// and is killed when its time is over.
     fn transfer_timeout(&mut self) -> Duration {
         let transfer_timeout = self.positive(&TRANSFER_TIMEOUT);
         let shutdown_timeout = self.values.get(&SHUTDOWN_TIMEOUT);
@@ -291,7 +292,8 @@ impl Builder<'_> {
     }
 }
 
-/// The option that bounds how long the store believes in a dead process, and its value.
+/// The option with the lease or session timeout (how long the store keeps a dead process as leader), and its
+/// value.
 fn lease_of(backend: &BackendOptions) -> Option<(&'static Key<Duration>, Duration)> {
     match backend {
         BackendOptions::Etcd(etcd) => Some((&ETCD_LEASE_TTL, etcd.lease_ttl)),

@@ -1,7 +1,7 @@
-//! Builds [`ClusterOptions`] from the values: fills in derived defaults and checks how options relate.
+//! Builds [`ClusterOptions`] from the values: fills in derived defaults and checks relations between options.
 //!
-//! Pure: what it needs to know of the host is in [`HostFacts`]. A relation with a value that could not be read isn't
-//! checked, as the one problem is enough.
+//! Pure: all facts about the host are in [`HostFacts`]. A relation with a value that could not be read is not
+//! checked: the one problem is enough.
 
 mod ha;
 mod task_manager;
@@ -17,16 +17,17 @@ use super::table::*;
 use super::value::{MemorySize, OptionValue, RestartStrategyType, show_duration};
 use super::values::Values;
 
-/// How many times the client's timeout a result, and a blob without a pointer, must be kept.
+/// Results, and blobs that no record refers to, must be kept for at least this multiple of the client's
+/// timeout.
 const RETENTION_FACTOR: u32 = 10;
-/// Keys are divided into at most so many groups.
+/// The largest number of key groups.
 const LARGEST_MAX_PARALLELISM: u32 = 1 << 15;
 const SMALLEST_MAX_MESSAGE: MemorySize = MemorySize::of_kb(1024);
 const LARGEST_MAX_MESSAGE: MemorySize = MemorySize::of_kb(1024 * 1024);
 const SMALLEST_MAX_CONTENT: MemorySize = MemorySize::of_kb(1);
 const LARGEST_MAX_CONTENT: MemorySize = MemorySize::of_kb(1024 * 1024);
 
-/// What defaults depend on.
+/// The facts about the host that defaults depend on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HostFacts {
     host_name: String,
@@ -56,7 +57,8 @@ impl HostFacts {
         }
     }
 
-    /// The address for others when `bind` was bound: `bind` itself, or this host's name if that stands for all.
+    /// The address for other processes if `bind` was bound: `bind` itself, or the host name if `bind` is a
+    /// wildcard.
     fn advertised(&self, bind: &Host) -> Host {
         if bind.is_wildcard() {
             Host::parse(&self.host_name).unwrap_or_else(|_| bind.clone())
@@ -73,7 +75,7 @@ pub(super) struct Built {
     pub(super) warnings: Vec<String>,
 }
 
-/// Builds everything. With problems, the options are only placeholders.
+/// Builds all options. If there are problems, the options are only placeholders.
 pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
     let mut builder = Builder {
         values,
@@ -132,7 +134,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Unless `holds`, `message` is a problem of these keys.
+    /// Adds `message` as a problem of these keys unless `holds`.
     fn require(&mut self, holds: bool, keys: &[&'static str], message: impl FnOnce() -> String) {
         if holds || keys.iter().any(|key| self.values.is_broken(key)) {
             return;
@@ -145,7 +147,7 @@ impl Builder<'_> {
         });
     }
 
-    /// A duration that can't be zero.
+    /// Reads a duration that must not be zero.
     fn positive(&mut self, key: &Key<Duration>) -> Duration {
         let duration = self.values.get(key);
         self.require(!duration.is_zero(), &[key.name], || {
@@ -154,7 +156,7 @@ impl Builder<'_> {
         duration
     }
 
-    /// `short` must not be longer than `long`.
+    /// Checks that `short` is not longer than `long`.
     fn not_above(&mut self, short: (&Key<Duration>, Duration), long: (&Key<Duration>, Duration)) {
         let ((short_key, short), (long_key, long)) = (short, long);
         self.require(short <= long, &[short_key.name, long_key.name], || {
@@ -166,7 +168,7 @@ impl Builder<'_> {
         });
     }
 
-    /// Warns of options below `prefix` that were set for another type than the one in use.
+    /// Warns of options below `prefix` that were set for a type that is not in use.
     fn unused(&mut self, prefix: &str, used: &str, types: &[&str]) {
         for other in types.iter().filter(|other| **other != used) {
             let below = format!("{prefix}.{other}.");
@@ -179,7 +181,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The address for others, and warnings where it can't work or is open to all.
+    /// Reads the address for other processes; warns if it can't work or is open to all.
     fn address(
         &mut self,
         key: &Key<Host>,
@@ -215,7 +217,7 @@ impl Builder<'_> {
         (address, bind)
     }
 
-    /// A time for which something is kept that a client's late retry still needs.
+    /// Reads a retention time that must cover a client's late retry.
     fn kept_for_retries(&mut self, key: &Key<Duration>) -> Duration {
         let kept = self.values.get(key);
         let least = self
@@ -461,7 +463,7 @@ impl Builder<'_> {
         let retry_period = self.positive(&CLIENT_RETRY);
         self.not_above((&CLIENT_RETRY, retry_period), (&CLIENT_TIMEOUT, timeout));
         let port = self.values.get(&REST_PORT);
-        // Port 0 is one that nobody knows before it is bound: the store knows it then.
+        // Port 0 is not known before it is bound; the store names it then.
         let pointed = port != 0
             && (self.values.is_set(REST_ADDRESS.name) || self.values.is_set(REST_PORT.name));
         let rest = || HostPort {
@@ -496,7 +498,7 @@ impl Builder<'_> {
     }
 
     fn working_dir(&self) -> PathBuf {
-        // All users of a host share the directory above: one name for all of them would be the first one's.
+        // All users of a host share the parent directory: a common name would belong to the first user.
         let own = format!("tanist-{}", self.facts.user);
         let first = || self.tmp_dirs().swap_remove(0).join(own);
         self.values.find(&WORKING_DIR).unwrap_or_else(first)

@@ -1,4 +1,4 @@
-//! Builds what a TaskManager has to give: cores, memory, and what else it has.
+//! Builds the resources of a TaskManager: cores, memory, and other resources.
 
 use std::time::Duration;
 
@@ -10,13 +10,14 @@ use super::super::table::*;
 use super::super::value::{MemorySize, show_duration};
 use super::Builder;
 
-/// What is left of `heartbeat.timeout` for clocks that differ and threads that come late.
+/// The fraction (one tenth) of `heartbeat.timeout` that is left for clock differences and late threads.
 const ISOLATION_MARGIN: u32 = 10;
-/// In a shorter time the store can't be asked often enough.
+/// With a shorter timeout the store could not be asked often enough.
 const SHORTEST_ISOLATION: Duration = Duration::from_secs(1);
 
 impl Builder<'_> {
-    /// When isolated tasks are stopped, and how long that may take: both over before anybody starts them elsewhere.
+    /// The timeouts after which isolated tasks are stopped, and for stopping them. Both together are over
+    /// before another TaskManager starts these tasks.
     pub(super) fn isolation(&mut self) -> (Duration, Duration) {
         let lost = self.values.get(&HEARTBEAT_TIMEOUT);
         let timeout = self.values.find(&TM_ISOLATION);
@@ -78,7 +79,7 @@ impl Builder<'_> {
             overhead,
             is_configured: !set.is_empty(),
         };
-        // What depends on the host is seen there.
+        // Only contradictions that do not depend on the host are found here.
         let is_said = memory.process.is_some() || memory.flink.is_some() || memory.task.is_some();
         if is_said && let Err(contradiction) = memory.resolve(0) {
             self.require(false, &set, || contradiction.to_string());
@@ -86,7 +87,7 @@ impl Builder<'_> {
         memory
     }
 
-    /// A part of a total, within bounds.
+    /// Reads a fraction of a total with its bounds.
     fn share(&mut self, [min_key, max_key]: [&Key<MemorySize>; 2], fraction: &Key<f64>) -> Share {
         let (min, max) = (self.values.get(min_key), self.values.find(max_key));
         let fraction = self.fraction(fraction);
@@ -122,7 +123,7 @@ impl Builder<'_> {
     }
 }
 
-/// With none of them set, what the system lets the process have is divided.
+/// The memory keys. If none is set, the memory that the system allows the process is divided.
 const MEMORY_KEYS: [&str; 12] = [
     MEMORY_PROCESS.name,
     MEMORY_FLINK.name,

@@ -1,4 +1,4 @@
-//! Builds what concerns TaskManagers that a driver starts.
+//! Builds the options of TaskManagers that a driver starts.
 
 use super::super::options::WorkerOptions;
 use super::super::table::*;

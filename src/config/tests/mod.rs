@@ -1,4 +1,5 @@
-//! Tests of [`super`] through its public interface. Here: sources and their order, what is refused and how.
+//! Tests of [`super`] through its public interface. Here: the order of sources, and refused values with their
+//! errors.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -44,7 +45,7 @@ fn with(pairs: &[(&str, &str)]) -> LoadOptions {
         })
 }
 
-/// The messages of the problems, one a line.
+/// The messages of the problems, one per line.
 fn refusal(load: LoadOptions) -> String {
     let error = Configuration::load(load).expect_err("must be refused");
     error
@@ -224,7 +225,8 @@ fn the_files_in_deploy_are_valid_also_with_what_they_comment_out() {
         };
         assert!(expected, "{store}: {backend:?}");
 
-        // A key set twice is a choice that the file offers; everything else must hold at once.
+        // The file offers a choice for a key that it contains twice; all other settings must be valid
+        // together.
         let text = std::fs::read_to_string(&path).expect("just loaded");
         let files = tempfile::tempdir().expect("a directory");
         for name in ["etcd-password", "zookeeper-password"] {
@@ -241,7 +243,7 @@ fn the_files_in_deploy_are_valid_also_with_what_they_comment_out() {
     }
 }
 
-/// `text` with its commented-out settings in force; of a key that is there twice only the last.
+/// `text` with its commented-out settings enabled. Of a key that occurs twice only the last counts.
 fn uncommented(text: &str) -> String {
     let is_setting = |line: &str| {
         let key = line.split_once(':').map(|(key, _)| key.trim_start());

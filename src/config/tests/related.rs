@@ -1,4 +1,4 @@
-//! Options that have to fit each other.
+//! Relations between options.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a TaskManager has, by its options.
+//! The resources of a TaskManager, from its options.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Secrets: where they may stand, in which form, and that they are never shown.
+//! Secrets: where they may be set, in which form, and that they are never shown.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const PASSWORD: &str = "high-availability.etcd.password";
 const FILE: &str = "high-availability.etcd.password-file";
 const VARIABLE: &str = "TANIST_HIGH_AVAILABILITY_ETCD_PASSWORD";
 
-/// What an etcd with a user needs besides the password.
+/// The options of an etcd with a user, without the password.
 fn etcd() -> LoadOptions {
     with(&[
         ("high-availability.type", "etcd"),
@@ -112,7 +112,7 @@ fn a_secret_in_two_places_is_refused() {
     }
 }
 
-/// Whoever can read the one can read the other: a password in a file is as safe as the file.
+/// A user who can read one can read the other: a password in the configuration is as safe as one in a file.
 #[test]
 fn a_configuration_that_others_can_read_must_not_have_a_password() {
     let text = format!("{PASSWORD}: hunter2\n");
@@ -125,7 +125,7 @@ fn a_configuration_that_others_can_read_must_not_have_a_password() {
     assert!(!message.contains("hunter2"), "{message}");
 }
 
-/// A process that is started with this one's configuration reads it where this one did.
+/// A process that is started with this configuration reads the secret from the same file.
 #[test]
 fn what_is_read_from_a_file_is_handed_on_as_its_name() {
     let (_dir, path) = secret_file("p", "hunter2", 0o600);
