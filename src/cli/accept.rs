@@ -1,5 +1,5 @@
-//! `tanist ha accept`: makes a restored or copied store the cluster's. It opens the store as a JobManager does, by the configuration, since
-//! no JobManager runs on a store that is refused.
+//! `tanist ha accept`: makes a restored or copied store the cluster's store. It opens the store itself, with
+//! the configuration, as a JobManager does, because no JobManager runs on a refused store.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::config::HaOptions;
 use crate::process::ha::Backend;
 use crate::telemetry::ExitCode;
 
-/// Says what accepting the store would do, or does it.
+/// Shows what accepting the store would change, or accepts it.
 pub(super) async fn accept(options: &HaOptions, yes: bool, force: bool) -> ExitCode {
     match try_to_accept(options, yes, force).await {
         Ok(code) => code,
@@ -30,7 +30,7 @@ pub(super) async fn accept(options: &HaOptions, yes: bool, force: bool) -> ExitC
 async fn try_to_accept(options: &HaOptions, yes: bool, force: bool) -> Result<ExitCode, Error> {
     let backend = Backend::of(options);
     let name = backend.name();
-    // It only observes: a lease of its own would make others wait for it.
+    // It only observes: a lease of its own would make other processes wait for it.
     let driver = backend.open_driver(ProcessId::new("accept"), false).await?;
     let wanted = election::propose(&*driver).await?;
     say(description(name, &wanted));
@@ -84,8 +84,8 @@ fn description(name: &str, wanted: &Acceptance) -> String {
     }
     write!(
         text,
-        "accepting it begins incarnation {} with epoch {}: every JobManager and TaskManager of the former incarnation is refused, and the \
-         jobs in this store are led on",
+        "accepting it begins incarnation {} with epoch {}: every JobManager and TaskManager of the former incarnation is refused; \
+         the jobs in this store continue",
         next.incarnation, next.epoch
     )
     .expect("writing to a string succeeds");

@@ -1,4 +1,5 @@
-//! The command line of an application: its binary is JobManager, TaskManager and client by subcommand.
+//! The command line of an application: its binary is JobManager, TaskManager and client, chosen by
+//! subcommand.
 
 use std::ffi::OsString;
 
@@ -41,13 +42,13 @@ enum ApplicationCommand {
     Jobmanager(ParameterArgs),
     /// Starts a TaskManager: it runs the application's tasks in its slots
     Taskmanager {
-        /// Nothing starts one
+        /// Subcommand; without it a TaskManager is started
         #[command(subcommand)]
         command: Option<TaskManagerCommand>,
     },
     /// Runs the whole application in this process
     Local(ApplicationLocalArgs),
-    /// Lists the application's jobs, the newest first
+    /// Lists the application's jobs, newest first
     List(ListArgs),
     /// Shows a job with its vertices
     Info {
@@ -76,7 +77,7 @@ enum ApplicationCommand {
 
 #[derive(Debug, Args)]
 struct ParameterArgs {
-    /// A parameter of the program. The same for every JobManager
+    /// A parameter of the program; the same for every JobManager
     #[arg(long = "param", value_name = "NAME=VALUE", value_parser = parameter)]
     parameters: Vec<(String, String)>,
 }
@@ -86,13 +87,13 @@ struct ApplicationLocalArgs {
     #[command(flatten)]
     parameters: ParameterArgs,
 
-    /// How many TaskManagers are started; the slots of each are taskmanager.numberOfTaskSlots
+    /// Number of TaskManagers to start; each has taskmanager.numberOfTaskSlots slots
     #[arg(long, value_name = "N", default_value_t = 1)]
     taskmanagers: u32,
 }
 
-/// Runs an application's binary with these arguments, the program's name first. To be called first in `main`: it may have been
-/// started to supervise the program of a task.
+/// Runs an application's binary with these arguments, starting with the program's name. Call it first in
+/// `main`: the process may have been started to supervise the program of a task.
 pub fn run(setup: ApplicationSetup, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     become_child_if_asked();
     let name = setup.name().to_owned();
@@ -104,7 +105,8 @@ pub fn run(setup: ApplicationSetup, arguments: impl IntoIterator<Item = OsString
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // As in `tanist` itself: help is an error to clap, too, and there may be nobody to tell.
+            // As in `tanist` itself: help is an error to clap, too, and a failure to print it can't be
+            // reported.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::Usage
@@ -154,7 +156,7 @@ async fn dispatch(
     }
 }
 
-/// The application with what arguments and configuration say.
+/// The application with its parameters and configuration.
 fn complete(
     setup: ApplicationSetup,
     args: ParameterArgs,
@@ -165,7 +167,8 @@ fn complete(
         .compiled_with(options)
 }
 
-/// How its graphs are compiled. The next leader works in another directory, so that relative paths stay as they are.
+/// Options for compiling the application's graphs. Relative paths stay relative because the next leader has
+/// another working directory.
 fn compile_options(configuration: &Configuration) -> CompileOptions {
     let jobs = configuration.jobs();
     CompileOptions {
@@ -178,7 +181,7 @@ fn compile_options(configuration: &Configuration) -> CompileOptions {
     }
 }
 
-/// Everything in this process, on a store that ends with it unless one is configured.
+/// Runs everything in this process, on a store that ends with it unless one is configured.
 async fn local(
     setup: ApplicationSetup,
     mut load: LoadOptions,
@@ -219,7 +222,7 @@ async fn local(
     match HostedCluster::bind(configuration, setup, count, own).await {
         Ok(mut cluster) => {
             if !has_own_store {
-                // Whoever stands by may have taken the application over.
+                // A standby may have taken the application over.
                 cluster = cluster.guarded();
             }
             say(format_args!(

@@ -1,4 +1,4 @@
-//! The arguments, as clap reads them.
+//! The command line arguments, as clap reads them.
 
 use std::path::PathBuf;
 use std::str::FromStr as _;
@@ -33,29 +33,29 @@ pub(super) struct Cli {
     pub(super) command: Command,
 }
 
-/// What every command takes.
+/// Options of all commands.
 #[derive(Debug, Args)]
 pub(super) struct GlobalArgs {
-    /// Sets an option of the configuration, over file and environment
+    /// Sets an option of the configuration; overrides file and environment
     #[arg(short = 'D', global = true, value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
-    /// The configuration file; else tanist.yaml in $TANIST_CONF_DIR
+    /// The configuration file; default: tanist.yaml in $TANIST_CONF_DIR
     #[arg(long, global = true, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// REST addresses of JobManagers to ask; else rest.address and rest.port, else the store is asked who leads
+    /// REST addresses of JobManagers; default: rest.address and rest.port, or the leader that the store names
     #[arg(long, global = true, value_name = "HOST:PORT", value_delimiter = ',', value_parser = rest_address)]
     pub(super) address: Vec<String>,
-    /// How answers are shown
+    /// Format of answers
     #[arg(short, long, global = true, value_enum, default_value_t = OutputFormat::Table)]
     pub(super) output: OutputFormat,
 }
 
-/// How answers are shown.
+/// The format of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum OutputFormat {
     /// For people.
     Table,
-    /// As the REST server gives it.
+    /// The JSON of the REST server.
     Json,
 }
 
@@ -65,7 +65,7 @@ pub(super) enum Command {
     Jobmanager,
     /// Starts a TaskManager: it runs tasks in its slots
     Taskmanager {
-        /// Without a subcommand a TaskManager is started
+        /// Subcommand; without it a TaskManager is started
         #[command(subcommand)]
         command: Option<TaskManagerCommand>,
     },
@@ -73,9 +73,9 @@ pub(super) enum Command {
     Local(LocalArgs),
     /// Submits a job and waits for its end
     Run(RunArgs),
-    /// Shows what a job file becomes: steps, columns, vertices, exchanges and slots; no cluster is needed
+    /// Shows the plan of a job file: steps, columns, vertices, exchanges and slots; needs no cluster
     Plan(JobArgs),
-    /// Lists all jobs, running and ended, the newest first
+    /// Lists all jobs, running and ended, newest first
     List(ListArgs),
     /// Shows a job with its vertices
     Info {
@@ -100,40 +100,40 @@ pub(super) enum Command {
     Ha(HaCommand),
     /// Starts a cluster, kills its leader in the middle of a job, and checks the result
     ///
-    /// Its JobManagers and TaskManagers have the configuration that is given (--config, -D, the environment), except for what
-    /// makes the cluster the demo's own: the store and all other directories, ids, addresses and ports, the number of slots,
-    /// `heartbeat.interval`, and that no driver starts TaskManagers.
+    /// Its JobManagers and TaskManagers use the given configuration (--config, -D, the environment), except
+    /// for the values that isolate the demo: the store and all other directories, ids, addresses and ports,
+    /// the number of slots, `heartbeat.interval`, and that no driver starts TaskManagers.
     Demo(DemoArgs),
     /// Shows the configuration in effect and where each value comes from
     Config,
 }
 
-/// What is asked about jobs.
+/// Commands about jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(super) enum JobCommand {
-    /// Lists all jobs, running and ended, the newest first
+    /// Lists all jobs, running and ended, newest first
     List(ListArgs),
-    /// Shows a job with its vertices, and why it does not run
+    /// Shows a job with its vertices, and the reason if it does not run
     Describe {
         /// The job's id
         job: JobId,
     },
-    /// Tells what happened to a job: statuses, restarts and their causes, changes of the leader
+    /// Shows the history of a job: statuses, restarts and their causes, changes of the leader
     Events {
         /// The job's id
         job: JobId,
-        /// Tells the states of its tasks as well, those of their present attempts
+        /// Also shows the states of its tasks, in their current attempts
         #[arg(long)]
         tasks: bool,
     },
-    /// Shows the subtasks of a job: states, since when, and where they run
+    /// Shows the subtasks of a job: their states, start times and TaskManagers
     Subtasks {
         /// The job's id
         job: JobId,
-        /// One vertex, by its id or name or a step of it, as `info` shows them; else those of all
+        /// Only this vertex, by id, name or a step of it, as `info` shows them; default: all vertices
         vertex: Option<String>,
     },
-    /// Tells the failures of a job that are kept: when, which task, where and why
+    /// Shows the recorded failures of a job: when, which task, where and why
     Exceptions {
         /// The job's id
         job: JobId,
@@ -148,97 +148,101 @@ pub(super) enum JobCommand {
         /// The job's id
         job: JobId,
     },
-    /// Jobs that are set aside because they can't be led
+    /// Manage jobs that are quarantined because they can't be led
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
 }
 
-/// What is asked about jobs that are set aside.
+/// Commands about quarantined jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(super) enum QuarantineCommand {
-    /// Lists them, with reasons and evidence
+    /// Lists quarantined jobs, with reasons and evidence
     List,
     /// Reads a job again and, if that succeeds, leads it again
     Retry {
         /// The job's id
         job: JobId,
     },
-    /// Cancels a job: its tasks end, and what it left is removed
+    /// Cancels a job: its tasks end, and its data is removed
     Delete {
         /// The job's id
         job: JobId,
     },
 }
 
-/// What is asked about high availability.
+/// Commands about high availability.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(super) enum HaCommand {
-    /// Shows the leader, the standbys and how far they are, the store, and what to look after
+    /// Shows the leader, the state of the standbys, the store, and warnings
     Status,
-    /// Lists the terms: who led, for how long, how the takeover went
+    /// Lists the terms: leader, duration, and the phases of the takeover
     History,
-    /// Has the leader hand over to a standby, without waiting for anything to time out
+    /// Makes the leader hand over to a standby, without waiting for a timeout
     Transfer {
-        /// The JobManager that is to lead; else the standby that is most current
+        /// The JobManager that becomes leader; default: the most up-to-date standby
         #[arg(long, value_name = "PROCESS")]
         to: Option<String>,
     },
-    /// Makes a store that was restored or copied the cluster's, or one whose epoch was overwritten; asks no JobManager
+    /// Accepts a store that was restored or copied, or whose epoch was overwritten, as the cluster's store;
+    /// asks no JobManager
     Accept {
-        /// Do it; else it is only said what it would do
+        /// Accepts the store; without this only the changes are shown
         #[arg(long)]
         yes: bool,
-        /// Do it though a JobManager leads in this store: its term ends
+        /// Accepts the store even if a JobManager leads in it; its term ends
         #[arg(long, requires = "yes")]
         force: bool,
     },
 }
 
-/// What is asked about TaskManagers that run.
+/// Commands about running TaskManagers.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(super) enum TaskManagerCommand {
-    /// Lists them: ids, addresses, free slots, and how far those are that are drained
+    /// Lists TaskManagers: ids, addresses, free slots, and the progress of drains
     List,
-    /// Gives TaskManagers no slots to jobs any more, also over restarts; each leaves when nothing is left there
+    /// Drains TaskManagers: jobs get no more slots there, also after restarts; each TaskManager ends when
+    /// nothing runs there any more
     Drain {
         #[command(flatten)]
         what: DrainedArgs,
-        /// Move what runs there, as soon as there are slots for it elsewhere; else it ends by itself
+        /// Moves running tasks as soon as there are slots for them elsewhere; without this they run to their
+        /// end
         #[arg(long)]
         evict: bool,
-        /// Move after so long what runs there still, as in `30 min`
+        /// Moves the tasks that still run after this time, as in `30 min`
         #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
         deadline: Option<Duration>,
-        /// At the deadline move also what there are no slots for elsewhere: it stops, and waits for some
+        /// At the deadline also moves tasks for which there are no slots elsewhere: they stop and wait for
+        /// slots
         #[arg(long, requires = "deadline")]
         force: bool,
-        /// Why, for those who look at the list
+        /// The reason, shown in the list
         #[arg(long, default_value = "")]
         reason: String,
     },
-    /// Takes that back: their slots are given to jobs again
+    /// Ends a drain: jobs get slots there again
     Undrain {
         #[command(flatten)]
         what: DrainedArgs,
     },
 }
 
-/// Which TaskManagers.
+/// Selects TaskManagers.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct DrainedArgs {
-    /// Their ids
+    /// Ids of TaskManagers
     #[arg(value_name = "TASKMANAGER")]
     pub(super) ids: Vec<ResourceId>,
-    /// All of this host, as in their addresses, also those that start there later
+    /// All TaskManagers of this host, as in their addresses, also those that start there later
     #[arg(long, value_name = "HOST")]
     pub(super) host: Option<String>,
 }
 
-/// How much the demonstration does, and what it leaves.
+/// Options of the demonstration.
 #[derive(Debug, Clone, Args)]
 pub(super) struct DemoArgs {
-    /// How many megabytes of text are counted; by default a few seconds' work
+    /// Megabytes of text to count; default: a few seconds of work
     #[arg(long)]
     pub(super) megabytes: Option<usize>,
     /// Keep the directory with logs, input and output
@@ -246,18 +250,18 @@ pub(super) struct DemoArgs {
     pub(super) keep: bool,
 }
 
-/// Which jobs are listed.
+/// Options for listing jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(super) struct ListArgs {
     /// Only jobs in these states: running, waiting, finished, failed ...
     #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = shown_state)]
     pub(super) state: Vec<String>,
-    /// At most so many, the newest ones
+    /// At most this number of jobs, newest first
     #[arg(long, value_name = "N")]
     pub(super) limit: Option<usize>,
 }
 
-/// A job file and what it leaves open.
+/// A job file and its parameters.
 #[derive(Debug, Clone, Args)]
 pub(super) struct JobArgs {
     /// The job file
@@ -265,7 +269,7 @@ pub(super) struct JobArgs {
     /// A parameter of the job file
     #[arg(long = "param", value_name = "NAME=VALUE", value_parser = parameter)]
     pub(super) parameters: Vec<(String, String)>,
-    /// The parallelism of steps that name none
+    /// The parallelism of steps that set none
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) parallelism: Option<u32>,
 }
@@ -277,20 +281,21 @@ pub(super) struct RunArgs {
     /// Prints the job's id once it is accepted, and does not wait for its end
     #[arg(short, long)]
     pub(super) detached: bool,
-    /// The job's id: the same job with the same id is submitted once, however often this is run
+    /// The job's id: a job with this id is submitted only once, even if the command is repeated
     #[arg(long, value_name = "HEX")]
     pub(super) job_id: Option<JobId>,
 
-    /// Where the job goes: remote, local, per-job or application; else execution.target, else a cluster that runs
+    /// Where the job runs: remote, local, per-job or application; default: execution.target, or else a
+    /// running cluster
     #[arg(long, value_name = "TARGET", value_parser = ExecutionTarget::from_str)]
     pub(super) target: Option<ExecutionTarget>,
 
-    /// With the target per-job: how many TaskManagers are part of this process, 1 unless a driver starts them. With 0 and no
-    /// driver others have to join
+    /// With the target per-job: number of TaskManagers in this process; default: 1, or 0 if a driver starts
+    /// them. With 0 and no driver other TaskManagers have to join
     #[arg(long, value_name = "N")]
     pub(super) taskmanagers: Option<u32>,
 
-    /// Says where the job goes, and why
+    /// Shows where the job goes, and why
     #[arg(short, long)]
     pub(super) verbose: bool,
 }
@@ -313,7 +318,7 @@ pub(super) fn parameter(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// `host:port`, also written as a URL.
+/// Parses `host:port`, also in the form of a URL.
 fn shown_state(text: &str) -> Result<String, String> {
     let name = text.to_ascii_uppercase();
     let is_status = JobStatus::from_str_name(&format!("JOB_STATUS_{name}")).is_some();

@@ -1,8 +1,9 @@
-//! A JobManager and TaskManagers in this process, for an application that ends with them. Others may join: the store is the
-//! configured one.
+//! A JobManager and TaskManagers in this process, for an application that ends with them. Other processes may
+//! join: the store is the configured one.
 //!
-//! Invariants: where the end of the application was decided, that is what is told, whoever asks this process to end meanwhile. A TaskManager that can't go on ends the process, as it does where it is one of its own. The application is not lost
-//! with that: another process goes on with it, or this one when it is started again.
+//! Invariants: once the end of the application is decided, `run` returns it, even if this process is asked to
+//! end at the same time. A TaskManager that can't continue ends the process, as it does in a process of its
+//! own. The application survives: another process continues it, or this one when it is started again.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,10 +18,10 @@ use crate::config::Configuration;
 use crate::process::{ApplicationSetup, JobManager, TaskManager, TaskManagerFailure};
 use crate::telemetry::ExitCode;
 
-/// How long TaskManagers may take to end once their cluster has.
+/// Timeout for the end of TaskManagers after the end of their cluster.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Servers that are bound.
+/// A cluster whose servers are bound.
 #[derive(Debug)]
 pub(super) struct HostedCluster {
     jobmanager: JobManager,
@@ -28,14 +29,15 @@ pub(super) struct HostedCluster {
     configuration: Configuration,
 }
 
-/// With what a cluster of this process ended here.
+/// How the cluster of this process ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HostedEnd {
-    /// With the application, or refused by it; whatever else happened meanwhile.
+    /// The application ended, or refused this cluster; any other events at the same time are ignored.
     Decided(ExitCode),
-    /// As the JobManager did otherwise: asked to, or refused by the store.
+    /// The JobManager ended for another reason: it was asked to, or refused by the store.
     JobManager(ExitCode),
-    /// A TaskManager could not go on. The application goes on elsewhere, or when it is started again.
+    /// A TaskManager could not continue. The application continues in another process, or when this one is
+    /// started again.
     TaskManager(TaskManagerFailure),
 }
 
@@ -65,20 +67,20 @@ impl HostedCluster {
         })
     }
 
-    /// The same, which is killed where isolated tasks can't be stopped otherwise.
+    /// The same, but the process is killed if isolated tasks can't be stopped otherwise.
     pub(super) fn guarded(mut self) -> HostedCluster {
         let all = self.taskmanagers.into_iter();
         self.taskmanagers = all.map(TaskManager::guarded).collect();
         self
     }
 
-    /// Where the JobManager is reached over REST.
+    /// The REST address of the JobManager.
     pub(super) fn rest_address(&self) -> String {
         self.jobmanager.addresses()["rest"].clone()
     }
 
-    /// Runs until the application has ended, a TaskManager of this process can't go on, or until `stop`; the last two end this
-    /// process's part of the cluster only.
+    /// Runs until the application has ended, a TaskManager of this process can't continue, or until `stop`;
+    /// the last two end only this process's part of the cluster.
     pub(super) async fn run(self, stop: CancellationToken) -> HostedEnd {
         let stop_taskmanagers = CancellationToken::new();
         let mut taskmanagers = JoinSet::new();
@@ -95,11 +97,11 @@ impl HostedCluster {
             code = &mut jobmanager => decided().unwrap_or(HostedEnd::JobManager(code)),
             failure = first_failure(&mut taskmanagers) => {
                 fail(&failure);
-                // It resigns, so that somebody else leads at once.
+                // The JobManager resigns, so that another one leads at once.
                 stop.cancel();
                 let bound = self.configuration.process().shutdown_timeout;
                 if tokio::time::timeout(bound, jobmanager).await.is_err() {
-                    warn("the JobManager takes too long to end and is left to the end of this process");
+                    warn("the JobManager takes too long to end: this process ends without waiting for it");
                 }
                 decided().unwrap_or(HostedEnd::TaskManager(failure))
             }
@@ -108,19 +110,19 @@ impl HostedCluster {
         stop_taskmanagers.cancel();
         let ending = async { while taskmanagers.join_next().await.is_some() {} };
         if tokio::time::timeout(END_TIMEOUT, ending).await.is_err() {
-            warn("the TaskManagers take too long to end and are left to the end of this process");
+            warn("the TaskManagers take too long to end: this process ends without waiting for them");
         }
         end
     }
 }
 
-/// Waits until one of these can't go on. Never, if all end in order.
+/// Waits until one of these can't continue. Never completes if all end in order.
 pub(super) async fn first_failure(
     taskmanagers: &mut JoinSet<Result<(), TaskManagerFailure>>,
 ) -> TaskManagerFailure {
     while let Some(ended) = taskmanagers.join_next().await {
         match ended {
-            // It was drained: that is no reason for anybody else to end.
+            // It was drained. This is no reason for others to end.
             Ok(Ok(())) => {}
             Ok(Err(failure)) => return failure,
             Err(broken) => {
@@ -135,7 +137,7 @@ pub(super) async fn first_failure(
     std::future::pending().await
 }
 
-/// The keys whose values two clusters of one host can't share, with what takes any that is free.
+/// Options whose defaults two clusters of one host can't share, with values that choose a free port.
 pub(super) const FREE_PORTS: [(&str, &str); 4] = [
     ("jobmanager.rpc.port", "0"),
     ("rest.bind-port", "0"),
@@ -148,7 +150,7 @@ mod tests {
     use super::*;
     use crate::config::LoadOptions;
 
-    /// Why a cluster of two TaskManagers with these settings can't be bound.
+    /// The error of binding a cluster of two TaskManagers with these settings.
     async fn refused(settings: &[(&str, &str)]) -> (ExitCode, String) {
         let directory = tempfile::tempdir().expect("a directory");
         let store = directory.path().join("store");

@@ -1,4 +1,4 @@
-//! From configuration and arguments to a client of the cluster.
+//! Makes a client of the cluster from configuration and arguments.
 
 use std::time::Duration;
 
@@ -8,20 +8,21 @@ use super::output::say;
 use crate::client::{ClientError, ClusterClient, JobClient};
 use crate::config::Configuration;
 
-/// How long a read goes on while no JobManager takes a connection. What changes something has `client.timeout`.
+/// How long a read is retried while no JobManager accepts a connection. Commands that change something use
+/// `client.timeout`.
 const REACH_TIMEOUT: Duration = Duration::from_secs(5);
-/// After so long without a store a command says what it waits for.
+/// After this time without a store a command shows what it waits for.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
-/// A client, and what it needs to find the leader.
+/// A client and the connection to the store that finds the leader.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) jobs: JobClient,
     pub(super) cluster: ClusterClient,
 }
 
-/// A client for a command that reads: it asks `addresses`; without them, the configured REST server; without that, whom the store
-/// names as leader.
+/// A client for a command that reads. It asks `addresses`; without them, the configured REST server; without
+/// that, the leader that the store names.
 pub(super) async fn connect(
     configuration: &Configuration,
     addresses: &[String],
@@ -29,7 +30,7 @@ pub(super) async fn connect(
     connect_within(configuration, addresses, Some(REACH_TIMEOUT)).await
 }
 
-/// The same for a command that changes something: it is tried for `client.timeout`.
+/// The same for a command that changes something: it is retried for `client.timeout`.
 pub(super) async fn connect_to_change(
     configuration: &Configuration,
     addresses: &[String],
@@ -45,7 +46,7 @@ async fn connect_within(
     let waits = watch::Sender::new(None);
     let connecting = open(configuration, addresses, reach_timeout, &waits);
     let mut reasons = waits.subscribe();
-    // A store that is there is open before anything of this is worth telling.
+    // A store that is available is open before the notice is due.
     let quiet = async {
         tokio::time::sleep(NOTICE_AFTER).await;
         reasons.mark_changed();
@@ -59,7 +60,7 @@ async fn connect_within(
     telling(reasons, connecting).await
 }
 
-/// The same, which tells why the store can't be opened so far.
+/// The same; reports to `waits` why the store can't be opened yet.
 pub(super) async fn connect_telling(
     configuration: &Configuration,
     addresses: &[String],
@@ -80,7 +81,7 @@ async fn open(
     Ok(Connection { jobs, cluster })
 }
 
-/// Says what is waited for while something is done.
+/// Shows the reasons for waiting while `doing` runs.
 pub(super) async fn telling<T>(
     mut waits: watch::Receiver<Option<String>>,
     doing: impl Future<Output = T>,

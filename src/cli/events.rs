@@ -22,7 +22,7 @@ pub(super) async fn events(
     show(configuration, global, &path, table).await
 }
 
-/// The oldest first: a story.
+/// The oldest first.
 fn listing(events: &[JobEventInfo]) -> String {
     let mut table = Table::new(["TIME", "TERM", "EVENT", ""]);
     for event in events.iter().rev() {

@@ -24,7 +24,7 @@ pub(super) async fn exceptions(
     .await
 }
 
-/// The oldest first: a story. What failed with another task stands below it.
+/// The oldest first. Tasks that failed together with another one follow it.
 fn listing(exceptions: &[JobExceptionInfo]) -> String {
     let mut table = Table::new(["TIME", "TASK", "HOST", "TASKMANAGER", "CAUSE"]);
     for exception in exceptions.iter().rev() {

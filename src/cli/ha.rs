@@ -104,7 +104,7 @@ fn status_text(status: &HaStatusInfo, now_ms: u64) -> String {
             let address = leader.rest_address.as_deref().unwrap_or("no REST address");
             line("Leader", &format!("{} ({address})", leader.process));
         }
-        None => line("Leader", "nobody"),
+        None => line("Leader", "none"),
     }
     line("Epoch", &status.term.epoch.to_string());
     line("Term", &term_text(status, now_ms));
@@ -125,7 +125,7 @@ fn status_text(status: &HaStatusInfo, now_ms: u64) -> String {
     text
 }
 
-/// Whose it is and since when it stands so, where that is not said by the leader's line.
+/// The state of the term, with its process and duration if the leader's line does not show them.
 fn term_text(status: &HaStatusInfo, now_ms: u64) -> String {
     let term = &status.term;
     let mut text = term.state.clone();
@@ -209,7 +209,7 @@ fn member_table(members: &[MemberInfo]) -> String {
     table.to_string()
 }
 
-/// What a cache takes, and how much of it the store contradicted.
+/// The size of a cache, and how many of its entries differed from the store.
 fn cached_text(cache: &CacheInfo) -> String {
     match cache.differed {
         0 => bytes(cache.bytes),
@@ -217,7 +217,8 @@ fn cached_text(cache: &CacheInfo) -> String {
     }
 }
 
-/// Whether a process may do in the store what a leader has to. What it may not is among the warnings.
+/// Whether a process has all permissions in the store that a leader needs. Missing ones are listed among the
+/// warnings.
 fn permissions_text(lacking: &[String]) -> String {
     match lacking.len() {
         0 => "all".to_owned(),
@@ -225,7 +226,7 @@ fn permissions_text(lacking: &[String]) -> String {
     }
 }
 
-/// The steps of a takeover that have a column: name in the answer, header.
+/// The phases of a takeover that have a column: name in the answer, header.
 const PHASES: [(&str, &str); 7] = [
     ("noticed", "NOTICED"),
     ("deposed", "DEPOSED"),
@@ -336,7 +337,7 @@ jm-3        no answer  -       0.2.0    -       -       -                    -  
             "members": [], "warnings": []
         }))?;
         let text = status_text(&status, 1_700_000_065_000);
-        assert!(text.contains("Leader       nobody\n"), "{text}");
+        assert!(text.contains("Leader       none\n"), "{text}");
         let term = "Term         suspended, by jm-1, for 1 min 5 s\n";
         assert!(text.contains(term), "{text}");
         Ok(())

@@ -1,4 +1,4 @@
-//! What a process that runs a part of a cluster has of its own before all else: an ear for signals, and a directory.
+//! What a process that runs a part of a cluster sets up first: signal handlers, and a directory.
 
 use tokio_util::sync::CancellationToken;
 
@@ -8,12 +8,12 @@ use crate::process::WorkingDir;
 use crate::process::shutdown::watch_signals;
 use crate::telemetry::ExitCode;
 
-/// Both, for as long as the process works.
+/// Both, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Host {
     /// Cancelled when the process is asked to end.
     pub(super) stop: CancellationToken,
-    /// Removed with this.
+    /// Removed when this is dropped.
     pub(super) directory: WorkingDir,
 }
 
@@ -28,7 +28,7 @@ impl Host {
     }
 }
 
-/// The directory alone, for a process that hears signals in its own way.
+/// Only the directory, for a process that handles signals in its own way.
 pub(super) fn own_directory(
     configuration: &Configuration,
     kind: &str,
@@ -37,7 +37,7 @@ pub(super) fn own_directory(
     directory.map_err(|error| Failure::new(ExitCode::Directory, &error))
 }
 
-/// Why a process does not start.
+/// The reason why a process does not start.
 #[derive(Debug)]
 pub(super) struct Failure {
     code: ExitCode,
@@ -50,13 +50,13 @@ impl Failure {
         Failure { code, cause }
     }
 
-    /// To a person at a terminal; the code to end with.
+    /// Shows the failure to a user at a terminal. Returns the exit code.
     pub(super) fn say(self) -> ExitCode {
         fail(self.cause);
         self.code
     }
 
-    /// As the last words of a process in its log; the code to end with.
+    /// Writes the failure as the last entry of the process's log. Returns the exit code.
     pub(super) fn log(self) -> ExitCode {
         self.code.log_last_words(&self.cause);
         self.code

@@ -15,13 +15,13 @@ use crate::client::{ClientError, JobClient, JobInfo, JobSummary};
 use crate::config::Configuration;
 use crate::telemetry::ExitCode;
 
-/// A status as REST names it.
+/// The name of a status, as REST spells it.
 pub(super) fn status_name(status: JobStatus) -> &'static str {
     let name = status.as_str_name();
     name.strip_prefix("JOB_STATUS_").unwrap_or(name)
 }
 
-/// The state as people call it.
+/// The state as shown to users.
 pub(super) fn shown_name(shown: Option<&String>, status: JobStatus) -> &str {
     shown.map_or_else(|| status_name(status), String::as_str)
 }
@@ -57,7 +57,7 @@ pub(super) async fn list(
     finish(listing.await)
 }
 
-/// The jobs of a listing that are wanted, the newest first, and how many more would be.
+/// The jobs that match the arguments, newest first, and how many more match.
 fn chosen(mut told: Value, args: &ListArgs) -> (Vec<Value>, usize) {
     let Value::Array(mut jobs) = told["jobs"].take() else {
         return (Vec::new(), 0);
@@ -118,7 +118,7 @@ pub(super) async fn stop(
         match status_of(&connection, job).await {
             Some(JobStatus::Finished) => say(format_args!("job {job} has finished")),
             Some(JobStatus::Canceled | JobStatus::Cancelling) => say(format_args!(
-                "job {job} is cancelled: none of its tasks had begun, or somebody cancelled it"
+                "job {job} is cancelled: none of its tasks had started, or another request cancelled it"
             )),
             _ => say(format_args!(
                 "job {job} is being stopped: it finishes with what its sources have read"
@@ -129,13 +129,14 @@ pub(super) async fn stop(
     finish(stopping.await)
 }
 
-/// How a job stands after something was asked of it. That it was asked is known: an answer that does not come says nothing else.
+/// The status of a job after a request about it. The request itself has succeeded, so a missing answer is not
+/// an error.
 async fn status_of(connection: &Connection, job: JobId) -> Option<JobStatus> {
     let info = connection.jobs.info(job).await;
     info.ok().map(|info| info.state)
 }
 
-/// Answers with what REST has at a path, or with a text for people that is about the same.
+/// Answers with the JSON of a REST path, or with a text for people that has about the same content.
 pub(super) async fn show(
     configuration: &Configuration,
     global: &GlobalArgs,
@@ -163,7 +164,7 @@ pub(super) fn finish(result: Result<(), ClientError>) -> ExitCode {
     }
 }
 
-/// In the order given; TASKS: those that run or have finished, of all.
+/// Lists jobs in the given order. TASKS: running and finished tasks, of all tasks.
 fn job_table(jobs: &[JobSummary], now: u64) -> String {
     let mut table = Table::new(["JOB", "NAME", "STATUS", "TASKS", "AGE", "DURATION", ""]);
     for job in jobs {

@@ -23,9 +23,9 @@ use crate::job::slots_needed;
 use crate::process::{JobManager, TaskManager, TaskManagerFailure};
 use crate::telemetry::ExitCode;
 
-/// How often is asked whether the job is cleaned up after.
+/// Interval for asking whether the cleanup of the job is complete.
 const CLEANUP_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the cluster may take to end.
+/// Timeout for the end of the cluster.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) async fn local(
@@ -50,7 +50,7 @@ pub(super) async fn local(
         Ok(directory) => directory,
         Err(failure) => return failure.say(),
     };
-    // Its terminal may go: the cluster goes on to the end of the job.
+    // The terminal may close: the cluster runs to the end of the job.
     let _hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup());
     match LocalCluster::start(load, directory.path(), slots_needed(&graph)).await {
         Ok(mut cluster) => {
@@ -79,7 +79,7 @@ async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> E
         let ended = client
             .wait_for_end(submitted.job, |info| progress.update(info))
             .await?;
-        // The cluster ends with the job, so nobody could clean up later.
+        // The cluster ends with the job, so no process could clean up later.
         let cleaned_up = async {
             while client
                 .info(submitted.job)
@@ -103,7 +103,7 @@ async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> E
         Ok(Ok(info)) => {
             let code = tell_end(client, &info).await;
             match show_end(client, info.jid, output, code).await {
-                // Its cluster ends, and it with that.
+                // The quarantined job ends here, because its cluster ends.
                 ExitCode::Quarantined => ExitCode::JobFailed,
                 code => code,
             }
@@ -125,7 +125,7 @@ async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> E
 struct LocalCluster {
     client: JobClient,
     stop_taskmanager: CancellationToken,
-    /// There is one.
+    /// Contains exactly one task.
     taskmanager: JoinSet<Result<(), TaskManagerFailure>>,
     stop_jobmanager: CancellationToken,
     jobmanager: JoinHandle<ExitCode>,
@@ -170,7 +170,7 @@ impl LocalCluster {
         })
     }
 
-    /// Ends both, the one whose tasks write files first.
+    /// Ends both; the TaskManager first, because its tasks write files.
     async fn stop(mut self) {
         let stopping = async {
             self.stop_taskmanager.cancel();
@@ -179,7 +179,7 @@ impl LocalCluster {
             let _ = self.jobmanager.await;
         };
         if tokio::time::timeout(END_TIMEOUT, stopping).await.is_err() {
-            warn("the cluster takes too long to end and is left to the end of this process");
+            warn("the cluster takes too long to end: this process ends without waiting for it");
         }
     }
 }
@@ -201,7 +201,7 @@ fn of_one_process(load: LoadOptions, directory: &Path, slots: u32) -> LoadOption
         .with("taskmanager.rpc.port", "0")
         .with("taskmanager.data.port", "0")
         .with("taskmanager.numberOfTaskSlots", &slots.max(1).to_string())
-        // Nobody else will come: what this TaskManager can't give is said at once.
+        // No other TaskManager will join: a request that this one can't serve fails at once.
         .with("resourcemanager.standalone.start-up-time", "0 s")
 }
 
@@ -225,7 +225,7 @@ parameters:
     description: Where to.
 ";
 
-    /// Runs a job file in `directory`; the code, and what is left of working files.
+    /// Runs a job file in `directory`. Returns the code, and the number of working files that are left.
     async fn run_in(directory: &Path, file: &str, output: &Path) -> (ExitCode, usize) {
         let job = directory.join("job.yaml");
         std::fs::write(&job, file).expect("the directory is ours");

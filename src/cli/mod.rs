@@ -1,7 +1,7 @@
 //! The command line: reads it, reads the configuration, and hands over to a process or to the client.
 //!
-//! Standard output has what was asked for and nothing else: the job id of `run --detached`, a table, JSON. Everything that is said
-//! about the way there, and every error, goes to standard error. The exit status is one of [`ExitCode`].
+//! Standard output contains only answers: the job id of `run --detached`, a table, JSON. Progress messages
+//! and all errors go to standard error. The exit status is one of [`ExitCode`].
 
 mod accept;
 pub mod application;
@@ -44,14 +44,14 @@ use output::{fail, hint};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use processes::run_jobmanager;
 
-/// Runs the program with this process's arguments and environment. To be called first in `main`: it may have been started
-/// to supervise the program of a task.
+/// Runs the program with this process's arguments and environment. Call it first in `main`: the process may
+/// have been started to supervise the program of a task.
 pub fn main() -> std::process::ExitCode {
     become_child_if_asked();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are errors to clap, too. There is nobody to tell if they can't be printed.
+            // Help and version are errors to clap, too. A failure to print them can't be reported.
             let _ = error.print();
             let code = if error.use_stderr() {
                 ExitCode::Usage
@@ -98,7 +98,7 @@ fn with_runtime(
         }
     };
     umask::restrict(configuration.process().output_umask.map(Umask::bits));
-    // People who ask for something want its answer, not a log.
+    // A user who requests something wants the answer, not a log.
     let level = if is_server || is_asked_for(&configuration, "log.level") {
         configuration.log().level.as_str()
     } else {
@@ -126,7 +126,7 @@ fn with_runtime(
     for variable in configuration.passed_over() {
         tracing::debug!(
             variable,
-            "an environment variable of a service is passed over"
+            "ignored an environment variable that Kubernetes or Docker set for a service"
         );
     }
     let code = runtime.block_on(async {
@@ -135,7 +135,7 @@ fn with_runtime(
         }
         Box::pin(command(configuration)).await
     });
-    // What still runs belongs to nobody.
+    // Nothing waits for tasks that still run.
     runtime.shutdown_background();
     match code {
         ExitCode::Ended if output::is_answer_lost() => ExitCode::Unsuccessful,
@@ -143,7 +143,7 @@ fn with_runtime(
     }
 }
 
-/// Whether whoever gave the command has set this, rather than a file that is everybody's.
+/// Whether the user set this option on the command line, not in a file that is shared with others.
 fn is_asked_for(configuration: &Configuration, key: &str) -> bool {
     let mut explicit = configuration.explicit_settings().into_iter();
     explicit.any(|it| it.key == key && it.source == Source::Flag)
@@ -199,13 +199,13 @@ async fn about_jobs(
     }
 }
 
-/// Says what went wrong with a request, and gives the code for it.
+/// Shows the error of a request, and returns its exit code.
 fn tell(error: &ClientError) -> ExitCode {
     fail(error);
     advise(error)
 }
 
-/// The same of what could not be done because of it.
+/// The same; `what` says what failed because of the error.
 fn tell_that(what: impl Display, error: &ClientError) -> ExitCode {
     fail(format_args!("{what}: {error}"));
     advise(error)

@@ -1,6 +1,7 @@
-//! What is shown: text on standard error, answers on standard output, tables of aligned columns.
+//! Output: messages on standard error, answers on standard output, tables of aligned columns.
 //!
-//! Much of it was sent by others: a cell or the value of a field is on its own lines, and nothing but JSON has control characters.
+//! Most of it comes from other processes: a table cell or a field value can't forge other lines, and only
+//! JSON contains control characters.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, ErrorKind, Write as _};
@@ -8,30 +9,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::telemetry::{Printable, PrintableLines};
 
-/// An answer that was asked for could not be written.
+/// Set when an answer could not be written.
 static IS_ANSWER_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Tells something to the person at the terminal. There is nobody to tell if that fails.
+/// Shows a message to the user. A failure to write it can't be reported.
 pub(super) fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", Paragraph(text.to_string()));
 }
 
-/// Tells why something did not come about.
+/// Shows why something failed.
 pub(super) fn fail(cause: impl Display) {
     say(format_args!("error: {cause}"));
 }
 
-/// Tells what can be done about the error that was told before.
+/// Shows advice about the error before.
 pub(super) fn hint(advice: impl Display) {
     say(format_args!("hint: {advice}"));
 }
 
-/// Tells of trouble that the command gets over.
+/// Shows a problem that does not fail the command.
 pub(super) fn warn(trouble: impl Display) {
     say(format_args!("warning: {trouble}"));
 }
 
-/// Writes what was asked for. Whoever reads it may have seen enough; else see [`is_answer_lost`].
+/// Writes an answer. A closed pipe is not an error (the reader has seen enough); for other errors see
+/// [`is_answer_lost`].
 pub(super) fn answer(text: impl Display) {
     write_answer(PrintableLines(text));
 }
@@ -47,7 +49,7 @@ fn write_answer(text: impl Display) {
     }
 }
 
-/// Whether an answer of this process could not be written: then its command did not succeed.
+/// Whether an answer of this process could not be written: then its command has failed.
 pub(super) fn is_answer_lost() -> bool {
     IS_ANSWER_LOST.load(Ordering::Relaxed)
 }
@@ -57,7 +59,7 @@ pub(super) fn answer_json(value: &serde_json::Value) {
     write_answer(format_args!("{value:#}\n"));
 }
 
-/// Text whose further lines are indented, so that none of them passes for something else that was said.
+/// Text whose further lines are indented, so that none of them looks like another message.
 struct Paragraph(String);
 
 impl Display for Paragraph {
@@ -74,7 +76,7 @@ impl Display for Paragraph {
     }
 }
 
-/// Adds a line with the name and the value of something. Further lines of the value are indented as its first one is.
+/// Adds a line with a name and a value. Further lines of the value are indented like the first one.
 pub(super) fn field(text: &mut String, name: &str, value: &str) {
     let mut name = name;
     for line in value.lines().chain(value.is_empty().then_some("")) {
@@ -84,7 +86,7 @@ pub(super) fn field(text: &mut String, name: &str, value: &str) {
     }
 }
 
-/// Rows under headers, in columns as wide as their widest cell.
+/// Rows below headers, in columns as wide as their widest cell.
 #[derive(Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
@@ -122,7 +124,7 @@ impl Display for Table {
     }
 }
 
-/// A duration as people say it: `350 ms`, `4.2 s`, `3 min 7 s`, `2 h 5 min`, `3 d 4 h`. Nothing for what has not begun.
+/// A duration for people: `350 ms`, `4.2 s`, `3 min 7 s`, `2 h 5 min`, `3 d 4 h`; `-` if it is not known.
 pub(super) fn duration(ms: i64) -> String {
     let Ok(ms) = u64::try_from(ms) else {
         return "-".to_owned();
@@ -137,7 +139,7 @@ pub(super) fn duration(ms: i64) -> String {
     }
 }
 
-/// A number of bytes as people say it.
+/// A number of bytes for people.
 pub(super) fn bytes(count: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.into_iter().find(|(bits, _)| count >> bits > 0);
@@ -150,7 +152,7 @@ pub(super) fn bytes(count: u64) -> String {
     }
 }
 
-/// The same of a time that may not be known.
+/// The same for a time that may be unknown.
 pub(super) fn time_if_known(ms: i64) -> String {
     u64::try_from(ms).map_or_else(|_| "-".to_owned(), time)
 }
@@ -163,8 +165,8 @@ pub(super) fn time(ms: u64) -> String {
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// The date of a day since 1970, in the Gregorian calendar. Counts years from March, so that a leap day is the last of its
-/// year, in eras of 400 years.
+/// The date of a day since 1970, in the Gregorian calendar. Counts years from March, so that a leap day is
+/// the last of its year, in eras of 400 years.
 fn date(day: u64) -> (u64, u64, u64) {
     let from_march_of_0 = day + 719_468;
     let (era, day_of_era) = (from_march_of_0 / 146_097, from_march_of_0 % 146_097);

@@ -1,7 +1,8 @@
 //! `tanist run --target per-job`: a cluster for one job that ends with it.
 //!
-//! The cluster is an application whose program submits the one graph, so whoever runs this again with the same
-//! `high-availability.cluster-id` joins it: as a standby while it goes on, and to be told how it ended afterwards.
+//! The cluster is an application whose program submits the one graph. So running this command again with the
+//! same `high-availability.cluster-id` joins the cluster: as a standby while the job runs, and to learn its
+//! result afterwards.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -26,12 +27,12 @@ use crate::process::shutdown::interrupted_by;
 use crate::process::{ApplicationSetup, ha};
 use crate::telemetry::ExitCode;
 
-/// How long whoever stands by may take to end, once the job has.
+/// Timeout for the end of standbys after the end of the job.
 const STANDBY_TIMEOUT: Duration = Duration::from_secs(10);
-/// From one look at a job that is not submitted yet, or that nobody leads at present, to the next.
+/// First interval for checking a job that is not submitted yet, or that has no leader at present.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
-/// How often is tried to remove an embedded store.
+/// Number of attempts to remove an embedded store.
 const MOST_REMOVALS: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
 
@@ -43,7 +44,7 @@ pub(super) async fn per_job(
 ) -> ExitCode {
     if args.detached || args.job_id.is_some() {
         fail(
-            "a job with a cluster of its own is neither detached nor given an id: its cluster runs in this command, and its \
+            "--target per-job takes neither --detached nor --job-id: the cluster runs in this command, and the job's \
              id follows from high-availability.cluster-id",
         );
         return ExitCode::Usage;
@@ -88,16 +89,16 @@ pub(super) async fn per_job(
     code
 }
 
-/// Who stands by reads in the store how the job ended.
+/// Standbys read the result of the job in the store, so it is removed after they have ended.
 async fn remove_when_all_have_ended(configuration: &Configuration) {
     let why = match ha::until_nobody_contends(configuration.ha(), STANDBY_TIMEOUT).await {
         Ok(true) => return remove_store(configuration).await,
-        Ok(false) => "other JobManagers of it have not ended yet".to_owned(),
+        Ok(false) => "other JobManagers of the cluster have not ended yet".to_owned(),
         Err(error) => error.to_string(),
     };
     let cluster_id = &configuration.ha().cluster_id;
     say(format_args!(
-        "what the store has of the cluster {cluster_id} is kept: {why}"
+        "the data of the cluster {cluster_id} stays in the store: {why}"
     ));
 }
 
@@ -117,7 +118,7 @@ async fn host(
     let directory = host.directory.path();
     let bound = HostedCluster::bind(configuration.clone(), setup, taskmanagers, directory).await;
     let cluster = match bound {
-        // Whoever stands by may have taken the job over.
+        // A standby may have taken the job over.
         Ok(cluster) => cluster.guarded(),
         Err((code, error)) => {
             fail(error);
@@ -135,7 +136,7 @@ async fn host(
     let goes_on = || {
         say(format_args!("job {job} has not ended"));
         hint(format_args!(
-            "run this again with -D high-availability.cluster-id={cluster_id} to go on with it"
+            "run this again with -D high-availability.cluster-id={cluster_id} to continue the job"
         ));
     };
     let code = match end {
@@ -156,7 +157,7 @@ async fn host(
         ExitCode::JobCanceled => "CANCELED",
         ExitCode::Fatal => {
             fail(format_args!(
-                "nobody can say how job {job} ended: everything of the cluster {cluster_id} is kept"
+                "the result of job {job} is not known: the data of the cluster {cluster_id} stays in the store"
             ));
             return code;
         }
@@ -165,7 +166,7 @@ async fn host(
     say(format_args!("job {job} {how}"));
     match output {
         OutputFormat::Table => {}
-        // Its cluster is gone, and with it all else that there was to say.
+        // Its cluster is gone; no other information about the job is left.
         OutputFormat::Json => {
             let cause = match code {
                 ExitCode::Ended => None,
@@ -177,7 +178,7 @@ async fn host(
     code
 }
 
-/// How a job ended whose cluster is gone, as far as `GET /v1/jobs/ID` has the same fields.
+/// The end of a job whose cluster is gone, in the fields of `GET /v1/jobs/ID` that are known.
 pub(super) fn end_of(job: JobId, state: &str, cause: Option<String>) -> serde_json::Value {
     let mut end = serde_json::json!({ "jid": job.to_string(), "state": state });
     if let Some(cause) = cause {
@@ -186,7 +187,7 @@ pub(super) fn end_of(job: JobId, state: &str, cause: Option<String>) -> serde_js
     end
 }
 
-/// How many TaskManagers are part of this process unless that is said.
+/// Default number of TaskManagers in this process.
 fn by_default(configuration: &Configuration) -> u32 {
     match configuration.resources().workers.driver {
         WorkerDriver::Standalone => 1,
@@ -203,7 +204,7 @@ fn program_of(mut graph: JobGraph, job: JobId) -> ApplicationSetup {
         let graph = graph.clone();
         async move {
             let job = context.execute_graph(graph).await?;
-            // However it ended, its end is the application's.
+            // The application ends with the job, however the job ended.
             job.ended().await?;
             Ok(())
         }
@@ -211,7 +212,7 @@ fn program_of(mut graph: JobGraph, job: JobId) -> ApplicationSetup {
     .identified_by(identity)
 }
 
-/// Shows how the job gets on, as far as that can be known; never ends.
+/// Shows the progress of the job while it can be reached; never completes.
 async fn show_progress(
     configuration: &Configuration,
     rest: &str,
@@ -224,7 +225,7 @@ async fn show_progress(
     std::future::pending().await
 }
 
-/// Shows how the job gets on, to its end.
+/// Shows the progress of the job until it ends.
 async fn follow(client: &ClusterClient, cluster_id: &Name, job: JobId) {
     let mut progress = Progress::new();
     let mut told = None;
@@ -238,7 +239,7 @@ async fn follow(client: &ClusterClient, cluster_id: &Name, job: JobId) {
         let pause = match client.job(job).result_with(seen).await {
             Ok(result) => match result.info.quarantine {
                 None => break,
-                // That is no end: somebody may have it led again.
+                // Quarantine is no end: an operator may resume the job.
                 Some(reason) => {
                     if told.as_ref() != Some(&reason) {
                         progress.end();
@@ -251,7 +252,7 @@ async fn follow(client: &ClusterClient, cluster_id: &Name, job: JobId) {
                     LONG_PAUSE
                 }
             },
-            // It is not submitted yet.
+            // The job is not submitted yet.
             Err(error) if error.is_not_found() => FIRST_PAUSE,
             Err(_) => LONG_PAUSE,
         };
@@ -260,8 +261,8 @@ async fn follow(client: &ClusterClient, cluster_id: &Name, job: JobId) {
     progress.end();
 }
 
-/// The configuration with a cluster id of its own, unless one is chosen, and with free ports where none are. Whether the id is
-/// one that nobody chose.
+/// The configuration with a generated cluster id, unless one is set, and with free ports, unless ports are
+/// set. Also returns whether the id was generated.
 fn of_its_own(
     mut load: LoadOptions,
     configuration: &Configuration,
@@ -287,7 +288,8 @@ fn of_its_own(
     (load, is_own)
 }
 
-/// Nobody can ask for a cluster again whose id nobody chose.
+/// Removes the cluster from the store. A generated cluster id is unknown to users, so they could not ask for
+/// its result.
 async fn remove_store(configuration: &Configuration) {
     let options = configuration.ha();
     let cluster_id = options.cluster_id.as_str();
@@ -302,12 +304,12 @@ async fn remove_store(configuration: &Configuration) {
     };
     if let Err(error) = removed {
         warn(format_args!(
-            "what the store has of the cluster {cluster_id} could not be removed: {error}"
+            "the data of the cluster {cluster_id} could not be removed from the store: {error}"
         ));
     }
 }
 
-/// Removes a directory with all that is in it. Processes that just end may still put a file there.
+/// Removes a directory with its content. Processes that are just ending may still create a file there.
 async fn remove_directory(directory: &Path) -> Result<(), String> {
     let mut tries = 0;
     loop {

@@ -1,5 +1,5 @@
-//! `tanist plan`: what a job file becomes, without a cluster: steps and their columns, which of them are one vertex, how records get
-//! from one to the next, and how many slots that needs.
+//! `tanist plan`: the plan of a job file, without a cluster: steps and their columns, the steps of each
+//! vertex, the exchanges between vertices, and the number of slots needed.
 
 use std::fmt::Write as _;
 
@@ -98,7 +98,7 @@ fn body(graph: &JobGraph) -> Value {
     })
 }
 
-/// Vertices have numbers: their names are those of all their steps.
+/// Vertices are numbered, because their names consist of the names of all their steps.
 fn text(graph: &JobGraph) -> String {
     let mut table = Table::new(["VERTEX", "TASKS", "STEP", "OPERATOR", "COLUMNS"]);
     for (number, vertex) in (1..).zip(&graph.vertices) {

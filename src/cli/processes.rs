@@ -1,4 +1,4 @@
-//! Starts the processes of a cluster: sets up what belongs to a process as such and hands over to [`crate::process`].
+//! Starts the processes of a cluster: sets up the process itself and hands over to [`crate::process`].
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,7 @@ pub(super) async fn jobmanager(configuration: Configuration) -> ExitCode {
     jobmanager_for(configuration, None).await
 }
 
-/// The same, for a cluster that is an application's: until that ends, too.
+/// The same for the cluster of an application: it also ends with the application.
 pub(super) async fn jobmanager_for(
     configuration: Configuration,
     application: Option<ApplicationSetup>,
@@ -54,10 +54,12 @@ pub(crate) async fn run_jobmanager(
         let view = manager.view();
         tokio::spawn(rest::serve(listener, view, options, serving.clone()))
     });
-    // On a thread like that of its JobMasters: what a recovery needs for a moment is room for what comes after it.
+    // On a thread like those of its JobMasters: memory that a recovery needs only briefly is then reused by
+    // later work.
     let mut running = JoinSet::new();
     running.spawn(Box::pin(manager.run(stop)));
-    // It ends with this: a set's tasks do when it is dropped, and it panics where the task did.
+    // The task ends with this function: dropping the set ends its tasks, and `join_all` panics if the task
+    // panicked.
     let code = running.join_all().await[0];
     serving.cancel();
     if let Some(rest) = rest
@@ -68,7 +70,7 @@ pub(crate) async fn run_jobmanager(
     code
 }
 
-/// Why the cluster of an application takes no other jobs.
+/// The error for other jobs that are submitted to the cluster of an application.
 fn refusal(application: &ApplicationSetup) -> String {
     let name = application.name();
     format!(

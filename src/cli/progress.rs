@@ -1,4 +1,4 @@
-//! How a job that is waited for gets on: one line that changes on a terminal, a line a change elsewhere.
+//! The progress of a job: one line that changes on a terminal, otherwise one line for each change.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -7,7 +7,8 @@ use super::output::{duration, say};
 use crate::client::{Hindrance, JobInfo};
 use crate::telemetry::Printable;
 
-/// What a job waits for at its beginning is not worth telling.
+/// Time after the start of a job, in milliseconds, during which the reasons for its waiting are not shown:
+/// every job waits briefly.
 const PATIENCE_MS: i64 = 1_000;
 
 /// Shows the progress of one job on standard error.
@@ -15,7 +16,7 @@ const PATIENCE_MS: i64 = 1_000;
 pub(super) struct Progress {
     terminal: bool,
     shown: String,
-    /// Why the job waits, as it was told last.
+    /// The last shown reasons why the job waits.
     told: Vec<Hindrance>,
 }
 
@@ -28,7 +29,7 @@ impl Progress {
         }
     }
 
-    /// Shows how the job stands.
+    /// Shows the current state of the job.
     pub(super) fn update(&mut self, job: &JobInfo) {
         let change = change_line(job);
         let reasons = reasons(job);
@@ -48,7 +49,7 @@ impl Progress {
         }
     }
 
-    /// Leaves the line to what is said next.
+    /// Clears the line before other output.
     pub(super) fn end(&mut self) {
         if self.terminal && !self.shown.is_empty() {
             let _ = write!(io::stderr(), "\r\x1b[2K").and_then(|()| io::stderr().flush());
@@ -57,7 +58,7 @@ impl Progress {
     }
 }
 
-/// What is worth a line of its own when it changes.
+/// The part of the state that gets a new line when it changes.
 fn change_line(job: &JobInfo) -> String {
     let mut line = format!(
         "{}: {} of {} tasks running",
@@ -76,7 +77,7 @@ fn change_line(job: &JobInfo) -> String {
     line
 }
 
-/// Why the job waits, if it does so for longer than every job does at its beginning.
+/// The reasons why the job waits, once it has waited longer than every job does at its start.
 fn reasons(job: &JobInfo) -> &[Hindrance] {
     match job.duration < PATIENCE_MS {
         true => &[],

@@ -1,7 +1,7 @@
-//! SIGHUP: a process that runs a part of a cluster reads its configuration again, and goes on.
+//! SIGHUP: a process that runs a part of a cluster reads its configuration again, and continues.
 //!
-//! What takes effect at once is the log's level. That other options were changed is said, and that they wait for the next start. A
-//! configuration that is wrong changes nothing.
+//! Only the log level takes effect at once. Changes of other options are logged and take effect at the next
+//! start. An invalid configuration changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use tracing::{info, warn};
 use crate::config::{Configuration, LoadOptions};
 use crate::telemetry;
 
-/// Takes effect without a new start.
+/// The option that takes effect without a restart.
 const LIVE: &str = "log.level";
 
-/// Follows the signal for as long as the runtime lives. From here on it does not end the process.
+/// Handles the signal until the runtime ends. From the call on, the signal does not end the process.
 pub(super) fn on_hangup(load: LoadOptions, running: Configuration) {
     let mut hangup = match signal(SignalKind::hangup()) {
         Ok(hangup) => hangup,
         Err(error) => {
-            warn!(%error, "SIGHUP can't be followed");
+            warn!(%error, "SIGHUP can't be handled");
             return;
         }
     };
@@ -28,10 +28,11 @@ pub(super) fn on_hangup(load: LoadOptions, running: Configuration) {
             let load = load.clone();
             let loading = tokio::task::spawn_blocking(|| Configuration::load(load));
             match loading.await {
-                // What waits for the next start goes on waiting: it is compared with what the process was started with.
+                // Compared with the configuration of the process's start, so that pending changes are
+                // reported again.
                 Ok(Ok(read)) => take_effect(&running, &read),
                 Ok(Err(error)) => {
-                    warn!(%error, "SIGHUP: the configuration is wrong, and nothing of it takes effect");
+                    warn!(%error, "SIGHUP: the configuration is invalid, nothing is changed");
                 }
                 Err(error) => warn!(%error, "SIGHUP: the configuration could not be read"),
             }
@@ -43,7 +44,7 @@ fn take_effect(running: &Configuration, read: &Configuration) {
     let level = read.log().level.as_str();
     let filter = std::env::var(telemetry::FILTER_VARIABLE).ok();
     if let Err(error) = telemetry::set_level(level, filter.as_deref()) {
-        warn!(%error, "SIGHUP: the level of the log stays");
+        warn!(%error, "SIGHUP: the log level can't be changed");
     }
     let waiting = changed(running, read).join(", ");
     if waiting.is_empty() {
@@ -52,12 +53,12 @@ fn take_effect(running: &Configuration, read: &Configuration) {
         warn!(
             level,
             waiting,
-            "SIGHUP: the configuration was read again; these options wait for the next start"
+            "SIGHUP: the configuration was read again; these options take effect at the next start"
         );
     }
 }
 
-/// The options, but for the live one, that are set otherwise.
+/// The options that differ, except the live one.
 fn changed(running: &Configuration, read: &Configuration) -> Vec<&'static str> {
     let of = |configuration: &Configuration| -> BTreeMap<&'static str, Option<String>> {
         let settings = configuration.explicit_settings().into_iter();

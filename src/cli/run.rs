@@ -1,7 +1,7 @@
 //! `tanist run`: compiles a job file, submits it and waits for its end.
 //!
-//! The job has its id before it is sent. Whatever ends this command before it has an answer, it says whether a JobManager may have got the
-//! job, and under which id.
+//! The job has its id before it is sent. If this command ends before it has an answer, for any reason, it
+//! says whether a JobManager may have received the job, and under which id.
 
 use std::pin::pin;
 
@@ -100,7 +100,7 @@ async fn run_until(
     }
 }
 
-/// What may have become of a job about which nobody has answered.
+/// The advice for a job whose submission has no answer.
 fn without_answer(job: &str, is_sent: bool) -> String {
     if is_sent {
         format!(
@@ -114,13 +114,13 @@ fn without_answer(job: &str, is_sent: bool) -> String {
 /// How a job's files reach the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Files {
-    /// Large ones by themselves, before the job.
+    /// Large files are uploaded separately, before the job.
     Uploaded,
-    /// All within its graph.
+    /// All files are part of the graph.
     InGraph,
 }
 
-/// Reads and compiles a job file. The error has everything that is wrong with it.
+/// Reads and compiles a job file. The error contains all problems of the file.
 pub(super) fn compile_job(
     configuration: &Configuration,
     args: &JobArgs,
@@ -148,7 +148,7 @@ pub(super) fn compile_job(
         .map_err(|error| error.to_string())
 }
 
-/// Waits for the end of a job and says how it goes. A signal ends the waiting, not the job.
+/// Waits for the end of a job and shows its progress. A signal ends the waiting, not the job.
 async fn attend(
     client: &JobClient,
     job: JobId,
@@ -183,8 +183,8 @@ async fn attend(
     }
 }
 
-/// Gives the job as it stands at its end to whoever wants that as JSON. The code with which the command ends: where a job that
-/// FINISHED can't be told about any more, that answer is missing.
+/// Shows the final state of the job if JSON output was requested. Returns the exit code of the command: if a
+/// job FINISHED but can't be read any more, that answer is missing.
 pub(super) async fn show_end(
     client: &JobClient,
     job: JobId,
@@ -199,7 +199,7 @@ pub(super) async fn show_end(
                 code
             }
             Err(error) => {
-                let what = format_args!("job {job} can't be shown as it stands at its end");
+                let what = format_args!("the final state of job {job} can't be shown");
                 tell_that(what, &error);
                 match code {
                     ExitCode::Ended => ExitCode::Unsuccessful,
@@ -210,7 +210,7 @@ pub(super) async fn show_end(
     }
 }
 
-/// Completes when this process is asked to end, with the code that the signal stands for.
+/// Completes when this process is asked to end, with the exit code of the signal.
 pub(super) async fn interrupted() -> ExitCode {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate)) = (
@@ -226,10 +226,11 @@ pub(super) async fn interrupted() -> ExitCode {
     }
 }
 
-/// What following a job to this point ends with.
+/// The exit code for a job that was followed to this state.
 fn code_of(job: &JobInfo) -> ExitCode {
     if job.quarantine.is_some() {
-        // Its tasks run on, and it may yet finish: whoever took that for a failure would run it twice.
+        // Its tasks continue, and it may still finish: a caller who took this for a failure would run the job
+        // twice.
         return ExitCode::Quarantined;
     }
     match job.state.end() {
@@ -239,7 +240,7 @@ fn code_of(job: &JobInfo) -> ExitCode {
     }
 }
 
-/// Says how a job ended, and gives the code for it.
+/// Shows how a job ended, and returns the exit code for it.
 pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
     let (id, took, code) = (job.jid, duration(job.duration), code_of(job));
     if let Some(reason) = &job.quarantine {
@@ -338,7 +339,8 @@ mod tests {
         assert!(told.contains("tanist cancel 7"), "{told}");
     }
 
-    /// A client of a cluster that tells once that the job FINISHED, and knows nothing of it afterwards.
+    /// A client of a cluster that reports once that the job FINISHED, and answers nothing about it
+    /// afterwards.
     async fn of_a_forgetful_cluster() -> JobClient {
         let finished = json!({
             "jid": "0".repeat(32), "name": "count", "state": "FINISHED", "start-time": 1,

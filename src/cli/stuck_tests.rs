@@ -1,5 +1,5 @@
-//! A TaskManager in the process of a JobManager that can't go on, as a task of it hangs: the process ends and says so, and a job that
-//! others can lead goes on.
+//! A TaskManager in the process of a JobManager that can't continue because a task hangs: the process ends
+//! with a message, and a job that other processes can lead continues.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,13 +23,13 @@ const BOUND: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The first subtask is in the middle of something.
+    /// Whether the first subtask hangs.
     hangs: bool,
-    /// And is to end.
+    /// Whether the subtasks are released.
     is_free: bool,
 }
 
-/// Two subtasks share it.
+/// The state that both subtasks share.
 #[derive(Debug, Clone, Default)]
 struct Shared(Arc<(Mutex<State>, Condvar)>);
 
@@ -41,7 +41,7 @@ impl Shared {
     }
 }
 
-/// A source whose first subtask hangs, and whose second one fails then, until both are let go.
+/// A source whose first subtask hangs; then its second subtask fails. Both end when they are released.
 struct Hanging {
     shared: Shared,
     subtask: u32,
@@ -77,7 +77,7 @@ fn register(name: &str, shared: &Shared) {
     custom::register(name, CustomOperator::Source(Arc::new(make)));
 }
 
-/// Settings with which what hangs is given up soon.
+/// Settings with short cancellation timeouts.
 fn impatient() -> LoadOptions {
     LoadOptions::default()
         .with("task.cancellation.timeout", "300 ms")

@@ -43,7 +43,7 @@ pub(super) async fn subtasks(
     finish(showing.await)
 }
 
-/// The ids of all vertices, or of those that have this id, this name, or a step of this name.
+/// The ids of all vertices, or of those with this id, this name, or a step of this name.
 fn wanted<'a>(vertices: &'a [VertexInfo], text: Option<&str>) -> Result<Vec<&'a str>, ClientError> {
     let is_meant = |vertex: &&VertexInfo| {
         text.is_none_or(|text| {

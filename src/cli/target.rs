@@ -1,5 +1,5 @@
-//! Where a job goes: `--target`, else `execution.target`, else an address or cluster that is named, else what is configured as
-//! high-availability.
+//! Selects where a job goes: `--target`, else `execution.target`, else a given address or cluster, else the
+//! configured high-availability store.
 
 use super::args::{LocalArgs, OutputFormat, RunArgs};
 use super::output::{fail, hint, say};
@@ -7,14 +7,14 @@ use super::{local, per_job, run};
 use crate::config::{Configuration, ExecutionTarget, LoadOptions};
 use crate::telemetry::ExitCode;
 
-/// A target, and why it is the one.
+/// A target and the reason for its choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Chosen {
     target: ExecutionTarget,
     reason: String,
 }
 
-const ADDRESS_OF_OTHERS: &str = "--address names JobManagers that run, and this job would have its own: it goes with --target remote";
+const ADDRESS_OF_OTHERS: &str = "--address names running JobManagers, but this target starts its own: use --target remote";
 
 /// `tanist local`.
 pub(super) async fn local(
@@ -31,7 +31,7 @@ pub(super) async fn local(
     Box::pin(local::local(load, configuration, args, output)).await
 }
 
-/// `tanist run`, wherever that is.
+/// `tanist run`, for every target.
 pub(super) async fn run(
     load: LoadOptions,
     configuration: &Configuration,
@@ -69,8 +69,8 @@ pub(super) async fn run(
         }
         ExecutionTarget::Application => {
             fail(
-                "a job file is no application: that is a program which links the library `tanist`, brings its jobs, and \
-                 is started by itself",
+                "a job file is not an application: an application is a program that links the library `tanist`, contains its \
+                 jobs, and is started directly",
             );
             hint("`--target per-job` gives a job file a cluster of its own");
             ExitCode::Usage
@@ -78,7 +78,7 @@ pub(super) async fn run(
     }
 }
 
-/// An option that says nothing where the job goes: who gave it meant something else.
+/// The error for an option that does not fit the target: the user expected another target.
 fn misplaced_option(
     target: ExecutionTarget,
     addresses: &[String],
@@ -90,10 +90,10 @@ fn misplaced_option(
     };
     if args.taskmanagers.is_some() && target != ExecutionTarget::PerJob {
         Some(
-            "--taskmanagers says how many TaskManagers a cluster of the job's own has: it goes with --target per-job",
+            "--taskmanagers sets the number of TaskManagers of the job's own cluster: use --target per-job",
         )
     } else if args.job_id.is_some() && has_own_cluster {
-        Some("--job-id names a job of a cluster that stays: it goes with --target remote")
+        Some("--job-id names a job of a running cluster: use --target remote")
     } else if !addresses.is_empty() && has_own_cluster {
         Some(ADDRESS_OF_OTHERS)
     } else {
@@ -133,7 +133,7 @@ fn choose(
         ));
     }
     remote(format!(
-        "nothing names another one; the store that is configured as high-availability names the leader of {cluster}"
+        "no other target is set; the configured high-availability store names the leader of {cluster}"
     ))
 }
 

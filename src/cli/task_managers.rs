@@ -49,9 +49,9 @@ async fn drain(
     let draining = async {
         let connection = connect_to_change(configuration, &global.address).await?;
         let left = match (how.evict, how.deadline) {
-            (true, _) => "what runs there is moved as slots come free elsewhere",
-            (false, Some(_)) => "what runs there is moved after the deadline",
-            (false, None) => "what runs there ends by itself",
+            (true, _) => "its tasks are moved as slots become free elsewhere",
+            (false, Some(_)) => "its tasks are moved after the deadline",
+            (false, None) => "its tasks run to their end",
         };
         for drained in what.all() {
             telling(
@@ -89,12 +89,12 @@ impl DrainedArgs {
     }
 }
 
-/// Who asks, as far as the environment says so: for people.
+/// The name of the user, from the environment; only shown to people.
 fn whoami() -> String {
     std::env::var("USER").unwrap_or_default()
 }
 
-/// How far a drain is, in a line.
+/// The progress of a drain, in one line.
 fn standing(drain: &DrainSummary) -> String {
     let mut text = match (drain.drained, drain.evicting) {
         (true, _) => "drained".to_owned(),
@@ -123,7 +123,7 @@ fn standing(drain: &DrainSummary) -> String {
     text
 }
 
-/// How many drains are listed of what is not registered: ids of TaskManagers mostly never come again.
+/// Limit for listed drains without a registered TaskManager: ids of TaskManagers rarely come back.
 const LISTED_DRAINS: usize = 20;
 
 fn listing(list: &TaskManagerList) -> String {
@@ -150,7 +150,7 @@ fn listing(list: &TaskManagerList) -> String {
     text
 }
 
-/// The newest of the drains that hold for no registered TaskManager.
+/// The newest drains that apply to no registered TaskManager.
 fn listing_of_unmatched(drains: &[DrainSummary]) -> String {
     let mut table = Table::new(["DRAINED, NOT REGISTERED", ""]);
     let left_out = drains.len().saturating_sub(LISTED_DRAINS);

@@ -71,7 +71,7 @@ async fn a_process_that_gets_sighup_takes_the_new_log_level_and_goes_on() -> any
 
     std::fs::write(&file, "log.level: loud\n")?;
     kill_process(pid, Signal::HUP)?;
-    until_said(&mut log, "nothing of it takes effect").await?;
+    until_said(&mut log, "nothing is changed").await?;
 
     std::fs::write(&file, "log.level: debug\nheartbeat.interval: 7 s\n")?;
     kill_process(pid, Signal::HUP)?;
