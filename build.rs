@@ -1,6 +1,6 @@
-//! Tells the program which revision it is built from: `TANIST_BUILD_REVISION` if that is set, else git's.
+//! Sets the revision that the program is built from: `TANIST_BUILD_REVISION` if that is set, else git's.
 //!
-//! Only release builds ask git: a development build would compile anew after every commit.
+//! Only release builds ask git: a development build would be recompiled after every commit.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ fn main() {
 }
 
 fn git_revision() -> Option<String> {
-    // HEAD changes with the branch, its log with every commit. A path that isn't there would run this script every time.
+    // HEAD changes with the branch, its log with every commit. A missing path would run this script every time.
     for name in ["HEAD", "logs/HEAD"] {
         let path = git(&["rev-parse", "--git-path", name])?;
         if Path::new(&path).exists() {

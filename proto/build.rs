@@ -14,7 +14,7 @@ fn main() -> Result<(), Error> {
     println!("cargo::rerun-if-changed=tanist");
     let descriptors = protox::compile(files, ["."]).map_err(Error::other)?;
     tonic_prost_build::configure()
-        // Chunks are passed on without being copied.
+        // Chunks are forwarded without copying.
         .bytes(".tanist.v1.BlobChunk")
         // Graphs are cloned.
         .bytes(".tanist.v1.Artifact")

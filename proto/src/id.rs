@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A text that is no id.
+/// Error: the text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {what} (32 hex digits)")]
 pub struct InvalidId {
@@ -27,12 +27,12 @@ macro_rules! hex_id {
                 $name(bits)
             }
 
-            /// Its 128 bits.
+            /// The 128 bits of the id.
             pub const fn to_bits(self) -> u128 {
                 self.0
             }
 
-            /// A random one.
+            /// A random id.
             pub fn random() -> $name {
                 $name(rand::random())
             }
@@ -78,25 +78,25 @@ macro_rules! hex_id {
 }
 
 hex_id! {
-    /// A job. Chosen by the client, so that a submission can be repeated.
+    /// Identifies a job. Chosen by the client, so that a submission can be repeated.
     JobId, "a job id"
 }
 hex_id! {
-    /// A vertex of a job graph. Depends on the graph alone.
+    /// Identifies a vertex of a job graph. Depends only on the graph.
     JobVertexId, "a vertex id"
 }
 hex_id! {
-    /// One allocation of a slot to a job, named by the ResourceManager.
+    /// Identifies one allocation of a slot to a job. Chosen by the ResourceManager.
     AllocationId, "an allocation id"
 }
 
-/// A text that is no [`ResourceId`].
+/// Error: the text is not a [`ResourceId`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a resource id: use 1 to 200 printable characters without spaces or slashes")]
 pub struct InvalidResourceId(String);
 
-/// A TaskManager (or another process that offers resources): the same after a restart where its operator says so. Clones share
-/// the text.
+/// Identifies a TaskManager (or another process that offers resources). It stays the same after a restart if
+/// the operator configures it. Clones share the text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ResourceId(Arc<str>);

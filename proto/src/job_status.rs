@@ -1,20 +1,20 @@
-//! Which statuses of a job are ends.
+//! The terminal statuses of jobs.
 
 use crate::v1::JobStatus;
 
-/// How a job has ended, for good.
+/// The final result of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobEnd {
-    /// All of its tasks have.
+    /// All of its tasks have finished.
     Finished,
     /// It was cancelled.
     Canceled,
-    /// It failed, and was not restarted.
+    /// It failed and was not restarted.
     Failed,
 }
 
 impl JobStatus {
-    /// The end that this status is; nothing: a job with it goes on.
+    /// The end that this status stands for; `None` while the job continues.
     pub fn end(self) -> Option<JobEnd> {
         match self {
             JobStatus::Finished => Some(JobEnd::Finished),
@@ -31,7 +31,7 @@ impl JobStatus {
         }
     }
 
-    /// Whether a job with it has ended.
+    /// Whether a job with this status has ended.
     pub fn has_ended(self) -> bool {
         self.end().is_some()
     }

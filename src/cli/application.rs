@@ -1,5 +1,4 @@
-//! The command line of an application: its binary is JobManager, TaskManager and client, chosen by
-//! subcommand.
+//! The command line of an application: its binary is JobManager, TaskManager and client, chosen by subcommand.
 
 use std::ffi::OsString;
 
@@ -105,8 +104,7 @@ pub fn run(setup: ApplicationSetup, arguments: impl IntoIterator<Item = OsString
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // As in `tanist` itself: help is an error to clap, too, and a failure to print it can't be
-            // reported.
+            // As in `tanist` itself: help is an error to clap, too, and a failure to print it can't be reported.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::Usage

@@ -205,15 +205,13 @@ pub(super) enum TaskManagerCommand {
     Drain {
         #[command(flatten)]
         what: DrainedArgs,
-        /// Moves running tasks as soon as there are slots for them elsewhere; without this they run to their
-        /// end
+        /// Moves running tasks as soon as there are slots for them elsewhere; without this they run to their end
         #[arg(long)]
         evict: bool,
         /// Moves the tasks that still run after this time, as in `30 min`
         #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
         deadline: Option<Duration>,
-        /// At the deadline also moves tasks for which there are no slots elsewhere: they stop and wait for
-        /// slots
+        /// At the deadline also moves tasks for which there are no slots elsewhere: they stop and wait for slots
         #[arg(long, requires = "deadline")]
         force: bool,
         /// The reason, shown in the list
@@ -285,8 +283,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "HEX")]
     pub(super) job_id: Option<JobId>,
 
-    /// Where the job runs: remote, local, per-job or application; default: execution.target, or else a
-    /// running cluster
+    /// Where the job runs: remote, local, per-job or application; default: execution.target, or else a running cluster
     #[arg(long, value_name = "TARGET", value_parser = ExecutionTarget::from_str)]
     pub(super) target: Option<ExecutionTarget>,
 

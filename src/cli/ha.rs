@@ -217,8 +217,7 @@ fn cached_text(cache: &CacheInfo) -> String {
     }
 }
 
-/// Whether a process has all permissions in the store that a leader needs. Missing ones are listed among the
-/// warnings.
+/// Whether a process has all permissions in the store that a leader needs. Missing ones are listed among the warnings.
 fn permissions_text(lacking: &[String]) -> String {
     match lacking.len() {
         0 => "all".to_owned(),

@@ -129,8 +129,7 @@ pub(super) async fn stop(
     finish(stopping.await)
 }
 
-/// The status of a job after a request about it. The request itself has succeeded, so a missing answer is not
-/// an error.
+/// The status of a job after a request about it. The request itself has succeeded, so a missing answer is not an error.
 async fn status_of(connection: &Connection, job: JobId) -> Option<JobStatus> {
     let info = connection.jobs.info(job).await;
     info.ok().map(|info| info.state)

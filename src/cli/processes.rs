@@ -54,12 +54,10 @@ pub(crate) async fn run_jobmanager(
         let view = manager.view();
         tokio::spawn(rest::serve(listener, view, options, serving.clone()))
     });
-    // On a thread like those of its JobMasters: memory that a recovery needs only briefly is then reused by
-    // later work.
+    // On a thread like those of its JobMasters: memory that a recovery needs only briefly is then reused by later work.
     let mut running = JoinSet::new();
     running.spawn(Box::pin(manager.run(stop)));
-    // The task ends with this function: dropping the set ends its tasks, and `join_all` panics if the task
-    // panicked.
+    // The task ends with this function: dropping the set ends its tasks, and `join_all` panics if the task panicked.
     let code = running.join_all().await[0];
     serving.cancel();
     if let Some(rest) = rest

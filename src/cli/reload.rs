@@ -28,8 +28,7 @@ pub(super) fn on_hangup(load: LoadOptions, running: Configuration) {
             let load = load.clone();
             let loading = tokio::task::spawn_blocking(|| Configuration::load(load));
             match loading.await {
-                // Compared with the configuration of the process's start, so that pending changes are
-                // reported again.
+                // Compared with the configuration of the process's start, so that pending changes are reported again.
                 Ok(Ok(read)) => take_effect(&running, &read),
                 Ok(Err(error)) => {
                     warn!(%error, "SIGHUP: the configuration is invalid, nothing is changed");

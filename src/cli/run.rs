@@ -229,8 +229,7 @@ pub(super) async fn interrupted() -> ExitCode {
 /// The exit code for a job that was followed to this state.
 fn code_of(job: &JobInfo) -> ExitCode {
     if job.quarantine.is_some() {
-        // Its tasks continue, and it may still finish: a caller who took this for a failure would run the job
-        // twice.
+        // Its tasks continue, and it may still finish: a caller who took this for a failure would run the job twice.
         return ExitCode::Quarantined;
     }
     match job.state.end() {
@@ -339,8 +338,7 @@ mod tests {
         assert!(told.contains("tanist cancel 7"), "{told}");
     }
 
-    /// A client of a cluster that reports once that the job FINISHED, and answers nothing about it
-    /// afterwards.
+    /// A client of a cluster that reports once that the job FINISHED, and answers nothing about it afterwards.
     async fn of_a_forgetful_cluster() -> JobClient {
         let finished = json!({
             "jid": "0".repeat(32), "name": "count", "state": "FINISHED", "start-time": 1,

@@ -11,8 +11,7 @@ pub struct ExternalResource {
     pub name: String,
     /// Number of units. They are numbered from 0.
     pub amount: u64,
-    /// Environment variable in which programs find the numbers of their units, besides
-    /// `TANIST_RESOURCE_NAME`.
+    /// Environment variable in which programs find the numbers of their units, besides `TANIST_RESOURCE_NAME`.
     pub variable: Option<String>,
 }
 

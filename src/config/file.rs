@@ -119,8 +119,7 @@ impl Flat<'_> {
         });
     }
 
-    /// The scalar as written. If the parser took it for a number or boolean, its text is cut out of the
-    /// source.
+    /// The scalar as written. If the parser took it for a number or boolean, its text is cut out of the source.
     fn scalar(&self, node: Node, at: Location) -> String {
         match node {
             Node::Text(text) => text.trim().to_owned(),

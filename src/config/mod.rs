@@ -1,13 +1,11 @@
 //! Configuration: one YAML file with Flink's key names, overridden by `TANIST_` environment variables,
 //! overridden by `-D key=value`.
 //!
-//! [`Configuration::load`] reads all three, refuses keys that aren't in the table of options, checks types
-//! and relations, and builds [`ClusterOptions`] once; the rest of the program sees no text. It reports all
-//! errors at once, each with the place where the value was written. It binds, connects to and creates
-//! nothing.
+//! [`Configuration::load`] reads all three, refuses keys that aren't in the table of options, checks types and
+//! relations, and builds [`ClusterOptions`] once; the rest of the program sees no text. It reports all errors
+//! at once, each with the place where the value was written. It binds, connects to and creates nothing.
 //!
-//! Invariants: a loaded configuration is valid; the value of a secret is never part of an error, a log or a
-//! `Debug`.
+//! Invariants: a loaded configuration is valid; the value of a secret is never part of an error, a log or a `Debug`.
 
 mod address;
 mod build;
@@ -69,8 +67,7 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// Takes this process's environment. Bytes of variables that aren't Unicode become replacement
-    /// characters.
+    /// Takes this process's environment. Bytes of variables that aren't Unicode become replacement characters.
     pub fn from_environment() -> LoadOptions {
         let lossy = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             (
@@ -149,8 +146,7 @@ impl Configuration {
             .expect("the defaults are valid, as a test checks")
     }
 
-    /// Environment variables with the prefix `TANIST_` that set no option because Kubernetes made them for a
-    /// service.
+    /// Environment variables with the prefix `TANIST_` that set no option because Kubernetes made them for a service.
     pub fn passed_over(&self) -> &[String] {
         &self.passed_over
     }
@@ -279,8 +275,7 @@ impl Configuration {
     }
 }
 
-/// Masks the values of secrets in the arguments of a process so that they can be logged: `-D key=value`,
-/// `-Dkey=value`.
+/// Masks the values of secrets in the arguments of a process so that they can be logged: `-D key=value`, `-Dkey=value`.
 pub fn mask_arguments(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
     let mask = |argument: String| {
         let text = argument.strip_prefix("-D").unwrap_or(&argument);
@@ -296,8 +291,7 @@ pub fn mask_arguments(arguments: impl IntoIterator<Item = String>) -> Vec<String
     arguments.into_iter().map(mask).collect()
 }
 
-/// Whether the value of `key` must not be shown: a secret option, or a key that looks like one, perhaps
-/// misspelled.
+/// Whether the value of `key` must not be shown: a secret option, or a key that looks like one, perhaps misspelled.
 fn is_secret(key: &str) -> bool {
     let key = key.trim();
     let named_so = || {

@@ -1,5 +1,4 @@
-//! The typed options that the rest of the program uses: checked against each other, with every default filled
-//! in.
+//! The typed options that the rest of the program uses: checked against each other, with every default filled in.
 //!
 //! Plain data, built once by [`super::build`]. Sizes are in bytes.
 
@@ -96,8 +95,7 @@ pub struct DetectorOptions {
     pub silence_timeout: Duration,
     /// How long these processes may take to answer; at least two intervals.
     pub ask_timeout: Duration,
-    /// How long a standby does not take free leadership while it still receives heartbeats of the last
-    /// leader.
+    /// How long a standby does not take free leadership while it still receives heartbeats of the last leader.
     pub hold_off_timeout: Duration,
 }
 
@@ -311,8 +309,7 @@ pub struct RegistrationOptions {
 pub struct ResourceOptions {
     /// A job without a JobMaster for this long loses its requirements.
     pub job_timeout: Duration,
-    /// How long TaskManagers may take to register before a job receives the error that none of them can serve
-    /// it.
+    /// How long TaskManagers may take to register before a job receives the error that none of them can serve it.
     pub start_up_time: Duration,
     /// Which TaskManagers a job gets slots from.
     pub load_balance: LoadBalanceMode,
@@ -418,8 +415,7 @@ pub struct CleanupOptions {
 pub struct ClientOptions {
     /// Where jobs go. `None`: not set.
     pub target: Option<ExecutionTarget>,
-    /// The REST server to ask: set when `rest.address` or `rest.port` is. `None`: look up the leader in the
-    /// store.
+    /// The REST server to ask: set when `rest.address` or `rest.port` is. `None`: look up the leader in the store.
     pub rest: Option<HostPort>,
     /// How long a client retries.
     pub timeout: Duration,
@@ -447,8 +443,7 @@ pub struct ProcessOptions {
     pub shutdown_timeout: Duration,
     /// Where the process makes control groups.
     pub control_groups: ControlGroupsOption,
-    /// The file mode creation mask for files that jobs write. `None`: the mask with which the process was
-    /// started.
+    /// The file mode creation mask for files that jobs write. `None`: the mask with which the process was started.
     pub output_umask: Option<Umask>,
 }
 

@@ -1,5 +1,4 @@
-//! Generates `docs/configuration.md` from the table. A test compares the two; `cargo xtask fix` writes the
-//! file.
+//! Generates `docs/configuration.md` from the table. A test compares the two; `cargo xtask fix` writes the file.
 
 use std::fmt::Write as _;
 

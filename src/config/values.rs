@@ -30,8 +30,7 @@ impl Values {
         self.given.insert(spec.key, Given { text, source });
     }
 
-    /// Records that the value could not be read: the default is used, but it is not compared with other
-    /// options.
+    /// Records that the value could not be read: the default is used, but it is not compared with other options.
     pub(super) fn set_broken(&mut self, spec: &'static OptionSpec) {
         self.given.remove(spec.key);
         self.broken.insert(spec.key);

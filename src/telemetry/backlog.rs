@@ -1,5 +1,5 @@
-//! What a thread of its own takes from others and writes where that may hang: they leave it under a lock, and never wait for it
-//! there. What waits, how much of it may, and what becomes of the rest is said by who keeps it.
+//! A queue with a thread of its own for output that may block: callers add to the state under a lock and never
+//! wait for the output. The user of the queue defines the state, its limit, and what happens beyond the limit.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,17 +31,17 @@ impl<S: Send + 'static> Backlog<S> {
 }
 
 impl<S> Backlog<S> {
-    /// To be held for a moment only.
+    /// Locks the state. Hold the lock only briefly.
     pub(crate) fn lock(&self) -> MutexGuard<'_, S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be called when something was left here, and when it is done with.
+    /// Wakes waiting threads. Call it after the state was changed.
     pub(crate) fn changed(&self) {
         self.changed.notify_all();
     }
 
-    /// The thread's: waits until there is something to take.
+    /// Called by the thread: waits until there is something to take.
     pub(crate) fn take<T>(&self, mut something: impl FnMut(&mut S) -> Option<T>) -> T {
         let mut state = self.lock();
         loop {
@@ -53,7 +53,7 @@ impl<S> Backlog<S> {
         }
     }
 
-    /// Waits for this, for at most `bound`. Whether it is so.
+    /// Waits until `is_so` holds, for at most `bound`. Returns whether it holds.
     pub(crate) fn wait_until(&self, bound: Duration, is_so: impl Fn(&S) -> bool) -> bool {
         let waited = self
             .changed

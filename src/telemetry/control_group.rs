@@ -1,10 +1,11 @@
-//! Control groups (version 2) below that of this process, in which other processes are held to limits.
+//! Control groups (version 2) that limit other processes, below the group of this process or another given group.
 //!
-//! Who makes groups needs one to make them in: its own, where the system has delegated that to it, or another one. A group
-//! that has groups with limits below it can have no process itself, so a process that uses its own moves into one below first.
-//! Nothing is tried in silence: why groups can't be had is the answer, and what follows is said by who asked.
+//! A process that makes groups needs a parent group: its own, if the system has delegated that to it, or
+//! another one. A group with limited groups below it can have no process itself, so a process that uses
+//! its own group moves into a child group first.
 //!
-//! Not here: what the limits are, and of whom. Invariant: a group is removed only when nothing runs in it.
+//! Failures are never silent: the error says why groups can't be used, and the caller logs what follows from that.
+//! Not here: the limits themselves, and for whom. Invariant: a group is removed only when no process runs in it.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -13,40 +14,40 @@ use std::time::Duration;
 
 use rustix::process::{Pid, getpid};
 
-/// What has to be delegated.
+/// The controllers that have to be delegated.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
-/// Where a process is that makes groups in its own.
+/// The child group for a process that makes groups below its own group.
 const OWN_LEAF: &str = "tanist-processes";
-/// With what the names of all groups begin that are made here.
+/// Prefix of the names of all groups that are made here.
 const PREFIX: &str = "tanist-";
-/// The end of the name of a group that is made to see whether one can be.
+/// Name suffix of a group that is made only to test whether groups can be made.
 const PROBE: &str = "probe";
-/// The period in which processor time is shared out, in microseconds: the kernel's own.
+/// The period of CPU quotas, in microseconds: the kernel's default.
 const PERIOD: u64 = 100_000;
-/// The least that the kernel takes of it.
+/// The smallest quota per period that the kernel accepts, in microseconds.
 const LEAST_QUOTA: u64 = 1_000;
-/// How often a group is tried to be removed, every few milliseconds: what was killed takes a moment to be gone.
+/// Number of attempts to remove a group: killed processes need a moment to disappear.
 const REMOVALS: u32 = 200;
 const REMOVAL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What the processes of a group may use together; absent: as much as there is.
+/// Limits for all processes of a group together. Absent: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupLimits {
-    /// In bytes; without swap.
+    /// In bytes; excludes swap.
     pub memory: Option<u64>,
     /// In thousandths of a core.
     pub cpu_millis: Option<u64>,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub processes: Option<u64>,
 }
 
-/// Where groups can be made.
+/// A directory in which groups can be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlGroups {
     directory: PathBuf,
 }
 
-/// What the system says of control groups.
+/// The control groups that the system reports for this process.
 struct Facts {
     /// `/proc/self/mountinfo`.
     mounts: String,
@@ -55,14 +56,14 @@ struct Facts {
 }
 
 impl Facts {
-    /// The path of the group that this process is in.
+    /// The path of this process's group.
     fn own(&self) -> Option<&Path> {
         let mut membership = self.membership.lines();
         let own = membership.find_map(|line| line.strip_prefix("0::"));
         own.map(Path::new)
     }
 
-    /// The groups that are seen here with all below them: the path of each, and its directory.
+    /// The mounted groups: the path of each, and its directory here.
     fn mounts(&self) -> impl Iterator<Item = (&Path, &Path)> {
         self.mounts.lines().filter_map(|line| {
             let (before, after) = line.split_once(" - ")?;
@@ -84,7 +85,8 @@ impl Facts {
 }
 
 impl ControlGroups {
-    /// Takes a group to make others in: that at this path, else the own one. The error says why it can't be. Blocks.
+    /// Takes a group to make others in: the group at this path, else the own one. The error says why it can't
+    /// be used. Blocks.
     pub fn claim(at: Option<&Path>) -> Result<ControlGroups, String> {
         ControlGroups::claim_by(&Facts::read(), at, getpid())
     }
@@ -113,7 +115,7 @@ impl ControlGroups {
         let enabled = fs::read_to_string(&control).unwrap_or_default();
         let is_enabled = |name: &&str| enabled.split_whitespace().any(|it| it == *name);
         if !CONTROLLERS.iter().all(is_enabled) {
-            // Only the topmost group has no type, and may have processes besides.
+            // Only the root group has no type, and only it may have processes beside child groups.
             if is_own && directory.join("cgroup.type").exists() {
                 let leaf = directory.join(OWN_LEAF);
                 make_directory(&leaf)
@@ -139,9 +141,10 @@ impl ControlGroups {
         Ok(groups)
     }
 
-    /// Makes a group. Its name is given to no other one.
+    /// Makes a group. The name must not be used twice.
     pub fn make(&self, name: &str, limits: &GroupLimits) -> io::Result<PathBuf> {
-        // Whose it is: another process must not take it for left over before anything runs in it.
+        // The name contains the maker: another process must not remove the group as a leftover before
+        // anything runs in it.
         let maker = std::process::id();
         let group = self.directory.join(format!("{PREFIX}{maker}-{name}"));
         make_directory(&group)?;
@@ -152,7 +155,7 @@ impl ControlGroups {
         let limited = || -> io::Result<()> {
             if let Some(bytes) = limits.memory {
                 set("memory.max", bytes.to_string())?;
-                // What is swapped out is memory, too. Not every kernel has it.
+                // Swapped memory counts, too. Not every kernel has this file.
                 if group.join("memory.swap.max").exists() {
                     set("memory.swap.max", "0".to_owned())?;
                 }
@@ -172,7 +175,7 @@ impl ControlGroups {
         Ok(group)
     }
 
-    /// Groups of processes that died, where nothing runs any more.
+    /// Removes groups of processes that died, if no process runs in them any more.
     fn remove_leftovers(&self) {
         let entries = fs::read_dir(&self.directory).into_iter().flatten();
         for entry in entries.flatten() {
@@ -183,7 +186,8 @@ impl ControlGroups {
                 .and_then(|rest| rest.split('-').next());
             let maker = maker.and_then(|pid| pid.parse::<u32>().ok());
             let is_orphan = |pid| !Path::new(&format!("/proc/{pid}")).exists();
-            // What outlives its maker, as TaskManagers do, is making groups in its own, in which nothing runs yet.
+            // A process that outlives its maker, as TaskManagers do, may be making groups in its own group
+            // that are still empty.
             if maker.is_some_and(is_orphan) && !is_populated(&entry.path()) {
                 let _another_one_tries_again = remove_empty(&entry.path());
             }
@@ -191,7 +195,7 @@ impl ControlGroups {
     }
 }
 
-/// The directory of the group that this process is in, or above which it has moved itself.
+/// The directory of this process's group, or of the parent if the process has moved itself into the child group.
 fn own_group(facts: &Facts) -> Result<PathBuf, String> {
     let (Some(own), Some((root, mount))) = (facts.own(), facts.mounts().next()) else {
         return Err("this system has no control groups of version 2".to_owned());
@@ -207,10 +211,10 @@ fn own_group(facts: &Facts) -> Result<PathBuf, String> {
     Ok(mount.join(directory))
 }
 
-/// Makes sure that processes from the group of this one can be moved to groups below a directory: for that the kernel asks for write
-/// access also to the closest group above both.
+/// Checks that processes of this process's group can be moved to groups below a directory: the kernel
+/// requires write access also to the closest common ancestor group.
 fn check_moves(facts: &Facts, directory: &Path) -> Result<(), String> {
-    // What is not to be seen here can't be asked about either.
+    // A group that is not visible here can't be checked.
     let Some(above) = common_group(facts, directory) else {
         return Ok(());
     };
@@ -226,12 +230,13 @@ fn check_moves(facts: &Facts, directory: &Path) -> Result<(), String> {
     })
 }
 
-/// The closest group above a directory and the group of this process, or one of these; none if that is not to be seen here.
+/// The closest common ancestor group of a directory and this process's group (or one of the two). `None` if
+/// it is not visible here.
 fn common_group(facts: &Facts, directory: &Path) -> Option<PathBuf> {
     let own = facts.own()?;
     let directory = fs::canonicalize(directory).ok()?;
     let is_above = |mount: &Path| directory.starts_with(mount);
-    // Of those that are mounted into others the innermost one.
+    // Of nested mounts the innermost one.
     let above = facts.mounts().filter(|(_, mount)| is_above(mount));
     let (root, mount) = above.max_by_key(|(_, mount)| mount.components().count())?;
     let group = root.join(directory.strip_prefix(mount).ok()?);
@@ -248,12 +253,12 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts a process into a group.
+/// Moves a process into a group.
 pub fn enter(group: &Path, process: Pid) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), process.as_raw_pid().to_string())
 }
 
-/// Whether something in a group was killed because it took more memory than the group may have.
+/// Whether a process in a group was killed because the group exceeded its memory limit.
 pub fn was_out_of_memory(group: &Path) -> bool {
     let events = fs::read_to_string(group.join("memory.events")).unwrap_or_default();
     events.lines().any(|line| {
@@ -262,15 +267,15 @@ pub fn was_out_of_memory(group: &Path) -> bool {
     })
 }
 
-/// Whether something runs in a group, or in one below it.
+/// Whether a process runs in a group or below it.
 fn is_populated(group: &Path) -> bool {
     let events = fs::read_to_string(group.join("cgroup.events")).unwrap_or_default();
     events.lines().any(|line| line.trim() == "populated 1")
 }
 
-/// Kills what is left in a group, and removes it with all below it. Blocks for a second at most.
+/// Kills the remaining processes of a group, and removes it with all groups below it. Blocks for at most a second.
 pub fn remove(group: &Path) -> io::Result<()> {
-    // Older kernels have none; then whoever started what is in it has to.
+    // Older kernels lack this file; there the process that started the others has to kill them.
     if let Ok(mut kill) = File::options().write(true).open(group.join("cgroup.kill")) {
         let _ = kill.write_all(b"1");
     }
@@ -288,7 +293,7 @@ pub fn remove(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a group in which nothing runs, those below it first. One that is gone is removed.
+/// Removes a group without processes, its child groups first. A missing group counts as removed.
 fn remove_empty(group: &Path) -> io::Result<()> {
     let removed = groups_in(group).and_then(|below| {
         below.iter().try_for_each(|below| remove_empty(below))?;
@@ -300,7 +305,7 @@ fn remove_empty(group: &Path) -> io::Result<()> {
     }
 }
 
-/// The groups right below one.
+/// The direct child groups.
 fn groups_in(group: &Path) -> io::Result<Vec<PathBuf>> {
     let mut below = Vec::new();
     for entry in fs::read_dir(group)? {
@@ -312,7 +317,7 @@ fn groups_in(group: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(below)
 }
 
-/// Removes a group that has none below it. Its files go with it.
+/// Removes a group without child groups. Its files disappear with it.
 fn remove_one(group: &Path) -> io::Result<()> {
     #[cfg(test)]
     tests::remove_files(group);

@@ -1,4 +1,4 @@
-//! What is decided where groups can and can't be had, on made-up trees; and on this host whatever it is.
+//! Decisions about whether groups can be used, on simulated trees; and the real behaviour on this host.
 
 use std::process::{Command, Stdio};
 
@@ -42,7 +42,8 @@ impl Tree {
     }
 }
 
-/// The files of a control group vanish with it; those of a made-up one are removed by this. The kernel lets nobody remove its own.
+/// Removes the files of a simulated control group; those of a real one disappear with it, and the kernel lets
+/// no one remove them.
 pub(super) fn remove_files(group: &Path) {
     for entry in fs::read_dir(group).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_file()) {
@@ -51,7 +52,7 @@ pub(super) fn remove_files(group: &Path) {
     }
 }
 
-/// A group without limits, where this host lets this process make one. Whoever asks for it removes it.
+/// A group without limits, if this process may make one on this host. The caller removes it.
 pub(crate) fn group_of_this_host() -> Option<PathBuf> {
     let group = own_group(&Facts::read()).ok()?;
     let name = format!("{PREFIX}test-{:016x}", rand::random::<u64>());
@@ -68,7 +69,7 @@ fn a_process_moves_below_its_own_group_and_makes_others_beside_it() {
     let pid = getpid().as_raw_pid().to_string();
     assert_eq!(tree.read("tanist-processes/cgroup.procs"), pid);
     assert_eq!(tree.read("cgroup.subtree_control"), "+memory +cpu +pids");
-    // From where it is now it comes to the same.
+    // The result is the same from the child group.
     let again = tree.facts("/service/tanist-processes");
     assert_eq!(
         ControlGroups::claim_by(&again, None, getpid()).as_ref(),
@@ -97,7 +98,7 @@ fn groups_of_processes_that_died_are_removed_and_those_of_others_stay() {
     let tree = Tree::with_controllers("cpu memory pids");
     let at = tree.directory.path().join("service");
     let own = format!("tanist-{}-program-1", std::process::id());
-    // No process has such a number.
+    // No process has this id.
     let (gone, other) = ("tanist-4294967295-program-1", "somebody-elses");
     for name in [own.as_str(), gone, other, OWN_LEAF] {
         fs::create_dir(at.join(name)).expect("made");
@@ -162,7 +163,7 @@ fn a_group_that_nothing_can_be_moved_to_from_here_is_refused() {
     let tree = Tree::with_controllers("cpu memory pids");
     let at = tree.directory.path().join("service");
     let above = tree.directory.path().join("cgroup.procs");
-    // Nobody can write to a directory, also not root.
+    // No process can write to a directory, not even root.
     fs::remove_file(&above).expect("removed");
     fs::create_dir(&above).expect("made");
     let claim = |own: &str| ControlGroups::claim_by(&tree.facts(own), Some(&at), getpid());
@@ -185,7 +186,7 @@ fn a_group_that_nothing_can_be_moved_to_from_here_is_refused() {
 fn a_group_in_which_none_can_be_made_is_refused() {
     let tree = Tree::with_controllers("cpu memory pids");
     let at = tree.directory.path().join("service");
-    // What is there already is no group.
+    // The existing file is no group.
     let taken = format!("{PREFIX}{}-{PROBE}", std::process::id());
     fs::write(at.join(taken), "").expect("written");
     let claimed = ControlGroups::claim_by(&tree.facts("/"), Some(&at), getpid());
@@ -222,7 +223,7 @@ fn why_there_are_no_groups_is_said() {
     );
 }
 
-/// On a host that delegates groups the limits hold there; on any other the reason is told.
+/// On a host that delegates groups the limits apply; on any other host the error says why.
 #[test]
 fn on_this_host_groups_hold_what_they_are_to_or_the_reason_is_told() {
     let groups = match ControlGroups::claim(None) {

@@ -1,7 +1,7 @@
-//! The codes with which every process of Tanist ends, and its last words.
+//! The exit codes of all processes of Tanist, and the last log entry of a process.
 //!
-//! A process that a signal killed has no code of ours: shells show 128 plus the signal's number, and a command that ends in order
-//! because of one ends with that.
+//! A process that was killed by a signal has no code of ours: shells show 128 plus the signal's number. A
+//! command that ends in order because of a signal uses the same number.
 
 use std::fmt;
 
@@ -9,39 +9,40 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ExitCode {
-    /// As asked: the command succeeded, the job finished, or a signal asked a server to end and it did so in order.
+    /// Successful: the command succeeded, the job finished, or a server ended in order after a signal.
     Ended = 0,
-    /// What a client asked for did not come about: the request was refused.
+    /// The request of a client was refused.
     Unsuccessful = 1,
-    /// The command line is wrong.
+    /// The command line is invalid.
     Usage = 2,
-    /// The job file can't be read, or is wrong; nothing was submitted.
+    /// The job file can't be read or is invalid; nothing was submitted.
     InvalidJob = 3,
     /// The job that was waited for FAILED.
     JobFailed = 4,
     /// The job that was waited for was CANCELED.
     JobCanceled = 5,
-    /// No JobManager answered for as long as `client.timeout`; what was asked for may still take effect.
+    /// No JobManager answered within `client.timeout`; the request may still take effect.
     Unreachable = 6,
-    /// The job that was waited for was quarantined: it goes on, and may yet finish.
+    /// The job that was waited for was quarantined: it continues, and may still finish.
     Quarantined = 7,
-    /// Not started: the configuration is wrong or can't be read.
+    /// Not started: the configuration is invalid or can't be read.
     Configuration = 10,
     /// Not started: a port can't be bound.
     Port = 11,
     /// Not started: a local directory can't be used.
     Directory = 13,
-    /// Fatal while running: the store's driver is broken for good, the process's own state is corrupt, memory is out, or a
-    /// task does not end after it was told to. To be started again.
+    /// Fatal error: the store's driver is broken permanently, the process's own state is corrupt, memory is
+    /// exhausted, or a task did not end after its cancellation. Start the process again.
     Fatal = 20,
-    /// Refused for good: unknown worker, another cluster or incarnation, a store that is a copy, an incompatible version. Starting it
-    /// again doesn't help, and accepts another incarnation (not a copy: `tanist ha accept`): that is for people to decide.
+    /// Refused permanently: unknown worker, another cluster or incarnation, a store that is a copy, an
+    /// incompatible version. Do not restart it automatically: a restart does not help, and it would accept
+    /// another incarnation (not a copy: `tanist ha accept`). An operator has to decide.
     Refused = 21,
-    /// The orderly end took longer than `process.shutdown-timeout`, or was cut short by a second signal.
+    /// The orderly shutdown took longer than `process.shutdown-timeout`, or a second signal ended it.
     ShutdownCutShort = 22,
-    /// SIGINT (^C) ended a command that waited for something, as shells show it of any program. What was accepted goes on.
+    /// SIGINT (^C) ended a waiting command, with the code that shells show for any program. Accepted requests continue.
     Interrupted = 130,
-    /// The same by SIGTERM.
+    /// The same for SIGTERM.
     Terminated = 143,
 }
 
@@ -93,7 +94,7 @@ impl ExitCode {
         }
     }
 
-    /// A line for people.
+    /// A description for people.
     pub fn text(self) -> &'static str {
         match self {
             ExitCode::Ended => "ended as asked",
@@ -115,7 +116,8 @@ impl ExitCode {
         }
     }
 
-    /// Logs the last line of a process: code and cause, and waits a moment until it is written. At `info` for an end as asked, else at `error`.
+    /// Logs the exit code and the cause as the last entry of a process, and waits briefly until it is
+    /// written. At `info` if the process ended as requested, else at `error`.
     pub fn log_last_words(self, cause: &str) {
         let (exit_code, reason) = (self.code(), self.name());
         super::make_room();

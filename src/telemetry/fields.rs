@@ -1,7 +1,7 @@
-//! How the fields of an event look in a log of text: the message, then `name=value`, all on one line.
+//! The format of an event's fields in a text log: the message, then `name=value`, all on one line.
 //!
-//! Here, and for all events, control characters are escaped: whatever is logged may hold what somebody outside has sent. Only what this
-//! program itself says in several lines has them.
+//! Control characters are escaped here for all events: any value may come from outside. Only multi-line texts
+//! of this program itself are exempt.
 
 use std::fmt::{self, Write as _};
 
@@ -13,9 +13,10 @@ use tracing_subscriber::fmt::format::Writer;
 use super::printable::Escaping;
 
 const MESSAGE: &str = "message";
-/// The fields that have several lines, none of them from outside: the settings of a process that starts, and where a panic came from.
+/// The fields with several lines, none of them from outside: the settings of a starting process, and the
+/// backtrace of a panic.
 const OF_LINES: [&str; 2] = ["configuration", "backtrace"];
-/// What the crate `log` hands over beside the message.
+/// Prefix of the extra fields that the crate `log` adds.
 const OF_LOG: &str = "log.";
 
 /// See the module.
@@ -70,7 +71,7 @@ impl Visit for Line<'_> {
 
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
-            // In quotes it would look like no message.
+            // In quotes it would not look like a message.
             MESSAGE => self.record_debug(field, &format_args!("{value}")),
             _ => self.record_debug(field, &value),
         }
@@ -101,7 +102,7 @@ mod tests {
         }
     }
 
-    /// What a log says of what `log` logs.
+    /// The log text of an event of the crate `log`.
     fn logged(log: impl FnOnce()) -> String {
         let lines = Lines::default();
         let writer = lines.clone();

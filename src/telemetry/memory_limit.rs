@@ -1,5 +1,5 @@
-//! How much memory the system lets this process have, where it sets a limit: control groups (version 2) and the size of the
-//! address space. What can't be read sets none.
+//! The memory that the system allows this process: the limits of control groups (version 2) and of the
+//! address space. A limit that can't be read counts as absent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// The lowest of the limits that are set, in bytes.
+/// The lowest limit, in bytes.
 pub fn memory_limit_bytes() -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let of_groups = groups(&membership)
@@ -17,7 +17,7 @@ pub fn memory_limit_bytes() -> Option<u64> {
     of_groups.chain(getrlimit(Resource::As).current).min()
 }
 
-/// The directories of the group that a process is in and of those around it: the limit of each holds.
+/// The directories of the process's group and of its ancestors: the limit of each applies.
 fn groups(membership: &str) -> Vec<PathBuf> {
     let own = membership
         .lines()
@@ -27,7 +27,7 @@ fn groups(membership: &str) -> Vec<PathBuf> {
     groups.map(Path::to_owned).collect()
 }
 
-/// `max`: none.
+/// `max` means no limit.
 fn limit_of(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }

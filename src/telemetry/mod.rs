@@ -1,6 +1,6 @@
-//! What a process tells about itself: its log, what it says at its start, and the code with which it ends.
+//! What a process reports about itself: its log, its start log, and its exit code.
 //!
-//! Independent of configuration, which another layer reads: everything comes in as plain values.
+//! Independent of the configuration, which another layer reads: all settings are parameters.
 
 pub(crate) mod backlog;
 pub mod control_group;
@@ -28,10 +28,10 @@ pub use startup::{Startup, StartupSetting, startup_log, version};
 
 use self::writer::{LogWriter, Report};
 
-/// The environment variable whose filter wins over the configured level.
+/// The environment variable whose filter overrides the configured level.
 pub const FILTER_VARIABLE: &str = "TANIST_LOG";
 
-/// So much waits for a reader of standard error who is slow; what does not fit is dropped.
+/// How many bytes of log lines wait for a slow reader of standard error; further lines are dropped.
 const WAITING_BYTES: usize = 4 << 20;
 /// How long a process that ends waits for that reader.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -40,42 +40,42 @@ const PANIC_TIMEOUT: Duration = Duration::from_millis(200);
 static WRITER: OnceLock<LogWriter> = OnceLock::new();
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// How log events look.
+/// The format of log events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One line of text an event.
+    /// One line of text per event.
     Text,
-    /// One JSON object an event.
+    /// One JSON object per event.
     Json,
 }
 
-/// A log that could not be set up.
+/// Errors in the setup of the log.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The filter is none.
+    /// The filter is invalid.
     #[error("{FILTER_VARIABLE} is not a log filter: write `info` or `info,tanist::rpc=debug`")]
     Filter(#[source] tracing_subscriber::filter::ParseError),
-    /// Only the first set-up of a process counts.
+    /// The log can be set up only once per process.
     #[error("the log of this process is already set up")]
     AlreadySet(#[source] tracing_subscriber::util::TryInitError),
-    /// The log goes on at its level.
+    /// The level can't be changed: the log keeps its level.
     #[error("the level of the log can't be changed")]
     NotReloaded(#[source] reload::Error),
-    /// Nobody would write it.
+    /// The thread that writes the log can't be started.
     #[error("the log has no thread")]
     Thread(#[source] io::Error),
 }
 
-/// Sends this process's events to standard error: those that `filter` lets through (the value of `TANIST_LOG`), or, without
-/// one, those of at least `level`. Whoever logs does not wait for whoever reads: see [`flush`].
+/// Sends this process's events to standard error: those that match `filter` (the value of `TANIST_LOG`), or,
+/// without it, those of at least `level`. Logging never waits for the reader: see [`flush`].
 pub fn init(level: &str, format: Format, filter: Option<&str>) -> Result<(), Error> {
     let (filter, handle) = reload::Layer::new(parse_filter(level, filter)?);
     let registry = tracing_subscriber::registry().with(filter);
     let report: Report = match format {
-        Format::Text => |dropped| format!("{dropped} log lines were dropped: nobody read them\n"),
+        Format::Text => |dropped| format!("{dropped} log lines were dropped: standard error was not read\n"),
         Format::Json => |dropped| {
             format!(
-                "{{\"level\":\"WARN\",\"message\":\"log lines were dropped: nobody read them\",\"dropped\":{dropped}}}\n"
+                "{{\"level\":\"WARN\",\"message\":\"log lines were dropped: standard error was not read\",\"dropped\":{dropped}}}\n"
             )
         },
     };
@@ -91,7 +91,7 @@ pub fn init(level: &str, format: Format, filter: Option<&str>) -> Result<(), Err
         Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
     }
     .map_err(Error::AlreadySet)?;
-    // The first set-up of a process is the only one.
+    // `try_init` succeeds only once per process.
     let _ = LEVEL.set(handle);
     if WRITER.set(writer).is_ok() {
         std::panic::set_hook(Box::new(panics::log_panic));
@@ -99,7 +99,7 @@ pub fn init(level: &str, format: Format, filter: Option<&str>) -> Result<(), Err
     Ok(())
 }
 
-/// Lets other events through from here on, as [`init`] would with these arguments.
+/// Changes the filter, with the same arguments as [`init`].
 pub fn set_level(level: &str, filter: Option<&str>) -> Result<(), Error> {
     let filter = parse_filter(level, filter)?;
     match LEVEL.get() {
@@ -108,7 +108,7 @@ pub fn set_level(level: &str, filter: Option<&str>) -> Result<(), Error> {
     }
 }
 
-/// Whether nobody has set `NO_COLOR` (<https://no-color.org>): to anything but the empty text.
+/// Whether colours are allowed: `NO_COLOR` (<https://no-color.org>) is unset or empty.
 pub fn are_colours_wanted() -> bool {
     colours_wanted_by(std::env::var_os("NO_COLOR").as_deref())
 }
@@ -117,7 +117,7 @@ fn colours_wanted_by(no_color: Option<&std::ffi::OsStr>) -> bool {
     no_color.is_none_or(std::ffi::OsStr::is_empty)
 }
 
-/// Waits a moment until all that was logged is written, unless nobody reads it. Before the process ends.
+/// Waits briefly until all events are written. Called before the process ends.
 pub fn flush() {
     flush_for(LAST_WORDS_TIMEOUT);
 }
@@ -128,7 +128,7 @@ fn flush_for(timeout: Duration) {
     }
 }
 
-/// How many log lines were dropped as nobody read them.
+/// Number of log lines that were dropped because standard error was not read.
 pub fn dropped_log_lines() -> u64 {
     WRITER.get().map_or(0, LogWriter::dropped)
 }
@@ -140,7 +140,7 @@ fn make_room() {
     }
 }
 
-/// Libraries log at `warn` unless the filter says otherwise: at `info` they tell of each connection.
+/// Libraries log at `warn` unless the filter says otherwise: at `info` they log every connection.
 fn parse_filter(level: &str, filter: Option<&str>) -> Result<EnvFilter, Error> {
     match filter.map(str::trim).filter(|filter| !filter.is_empty()) {
         Some(filter) => EnvFilter::try_new(filter),
@@ -192,7 +192,7 @@ mod tests {
         assert!(!wanted(Some("0")));
     }
 
-    /// Set in the process that the test starts.
+    /// Set in the child process of the test.
     const CHILD: &str = "TANIST_TEST_UNREAD_LOG";
 
     #[test]
@@ -204,13 +204,13 @@ mod tests {
             module_path!(),
             "::a_process_whose_standard_error_is_a_full_pipe_goes_on_leading"
         );
-        // Tests are listed without the name of their crate.
+        // Test names do not contain the name of the crate.
         let (_, name) = path.split_once("::").expect("a module is in a crate");
         let mut child = Command::new(std::env::current_exe().expect("this program has a path"))
             .args(["--exact", name, "--nocapture"])
             .env(CHILD, "1")
             .stdout(Stdio::piped())
-            // Nobody ever reads it.
+            // This pipe is never read.
             .stderr(Stdio::piped())
             .spawn()
             .expect("it can be started once more");
@@ -222,7 +222,7 @@ mod tests {
         assert!(said.contains("leads after all"), "{said}");
     }
 
-    /// Logs far more than pipe and writer take, while a lease that is shorter than that takes is renewed.
+    /// Logs far more than pipe and writer can hold, while it renews a lease that is shorter than the test.
     fn lead_and_log_much() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -257,7 +257,7 @@ mod tests {
             assert!(leads(&leadership.borrow()));
             assert!(dropped_log_lines() > 0, "the pipe is not full");
             ExitCode::Ended.log_last_words("nobody reads this");
-            // Where the parent reads.
+            // The parent reads standard output.
             writeln!(io::stdout(), "leads after all").expect("it is read");
         });
     }

@@ -1,16 +1,16 @@
-//! Panics: what the log says of them, and work of others that may panic for what it is given.
+//! Panics: how they are logged, and how a caller handles panics of a library.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 
 thread_local! {
-    /// Whether what this thread does is told by whoever has called [`catch_panic`].
+    /// Whether a caller of [`catch_panic`] reports the panics of this thread.
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does a library's work, which leaves nothing behind where it panics for a value that it did not expect. The error is what the panic
-/// says; the caller tells it, and the log only at `debug`.
+/// Runs code of a library that may panic on unexpected values and leaves no broken state behind. The error is
+/// the panic message; the caller reports it, and the panic itself is logged only at `debug`.
 pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     let was_caught = IS_CAUGHT.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -18,14 +18,14 @@ pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     done.map_err(|panic| panic_message(&*panic).to_owned())
 }
 
-/// What a panic says.
+/// The message of a panic.
 pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message")
 }
 
-/// In place of the standard hook, which writes to standard error itself and waits for whoever reads that.
+/// Replaces the standard hook, which writes to standard error itself and blocks if that is not read.
 pub(super) fn log_panic(panic: &PanicHookInfo<'_>) {
     let location = panic.location().map(ToString::to_string);
     let message = panic.payload_as_str().unwrap_or("no message");
@@ -40,7 +40,7 @@ pub(super) fn log_panic(panic: &PanicHookInfo<'_>) {
         backtrace = %std::backtrace::Backtrace::capture(),
         "panicked: {message}"
     );
-    // Of most panics only a task ends; which these are is not known here.
+    // Most panics end only a task, but that is not known here.
     super::flush_for(super::PANIC_TIMEOUT);
 }
 

@@ -1,11 +1,12 @@
-//! Text from outside as a log or a terminal may have it: names, causes, what programs said last, what a stranger put into a message.
+//! Text from outside in a form that is safe for logs and terminals: names, causes, output of programs,
+//! messages of strangers.
 //!
-//! A control character in it could end the line and begin one that looks like ours, or have a terminal do something. Each is shown as its
-//! escape sequence instead. JSON has escapes of its own and does not pass here.
+//! A control character could end the line and start one that looks like ours, or control the terminal. Each
+//! is shown as its escape sequence instead. JSON has its own escapes and does not use this module.
 
 use std::fmt::{self, Display, Write};
 
-/// Displays what it holds on one line, without control characters.
+/// Displays its content on one line, without control characters.
 #[derive(Debug, Clone, Copy)]
 pub struct Printable<T>(pub T);
 
@@ -15,7 +16,7 @@ impl<T: Display> Display for Printable<T> {
     }
 }
 
-/// The same for text that has several lines.
+/// The same for text with several lines.
 #[derive(Debug, Clone, Copy)]
 pub struct PrintableLines<T>(pub T);
 
@@ -25,14 +26,14 @@ impl<T: Display> Display for PrintableLines<T> {
     }
 }
 
-/// Escapes control characters on their way into another writer.
+/// Escapes control characters written to another writer.
 pub(super) struct Escaping<'a, W> {
     to: &'a mut W,
     keeps_lines: bool,
 }
 
 impl<'a, W> Escaping<'a, W> {
-    /// All of them.
+    /// Escapes all control characters.
     pub(super) fn whole(to: &'a mut W) -> Escaping<'a, W> {
         Escaping {
             to,
@@ -40,7 +41,7 @@ impl<'a, W> Escaping<'a, W> {
         }
     }
 
-    /// All but the ends of lines.
+    /// Escapes all control characters except line breaks.
     pub(super) fn lines(to: &'a mut W) -> Escaping<'a, W> {
         Escaping {
             to,
@@ -67,7 +68,7 @@ impl<W: Write> Write for Escaping<'_, W> {
     }
 }
 
-/// Whether a character is none that is seen: it moves, colours or reverses others, or ends their line.
+/// Whether a character is invisible: it moves, colours or reverses other characters, or ends the line.
 fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}')

@@ -1,6 +1,6 @@
-//! What a process logs first: who it is, on what it runs, how it was called and configured.
+//! The start log of a process: its identity, host, arguments and configuration.
 //!
-//! One event at `info`, so that nothing comes between its lines. Secrets are masked by whoever hands the values over.
+//! One event at `info`, so that nothing can come between its lines. The caller masks secrets.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use rustix::process::{Resource, getpid, getrlimit, getuid};
 
 use super::memory_limit::memory_limit_bytes;
 
-/// The version and the revision that this program was built from, as `0.1.0 (1a2b3c4d5e6f)`.
+/// The version and the revision from which this program was built, as `0.1.0 (1a2b3c4d5e6f)`.
 pub fn version() -> String {
     format!(
         "{} ({})",
@@ -24,14 +24,14 @@ pub struct StartupSetting {
     pub key: String,
     /// Its value, masked if it is a secret.
     pub value: String,
-    /// Where it comes from.
+    /// The origin of the value.
     pub source: String,
 }
 
-/// What a process knows of itself when it starts.
+/// Facts about a starting process.
 #[derive(Debug, Clone, Default)]
 pub struct Startup {
-    /// What it is: `jobmanager`, `taskmanager`.
+    /// Its kind: `jobmanager`, `taskmanager`.
     pub process: String,
     /// Its id in the cluster.
     pub resource_id: String,
@@ -41,7 +41,7 @@ pub struct Startup {
     pub settings: Vec<StartupSetting>,
 }
 
-/// Logs `startup` and what there is to know of the host, in one event.
+/// Logs `startup` and facts about the host, in one event.
 pub fn startup_log(startup: &Startup) {
     let host = HostFacts::gather();
     tracing::info!(
@@ -60,7 +60,7 @@ pub fn startup_log(startup: &Startup) {
     );
 }
 
-/// One setting a line, indented.
+/// One setting per line, indented.
 struct Lines<'a>(&'a [StartupSetting]);
 
 impl fmt::Display for Lines<'_> {
@@ -75,7 +75,7 @@ impl fmt::Display for Lines<'_> {
     }
 }
 
-/// The process and its host. What can't be found out is 0 or `unknown`: no reason not to start.
+/// The process and its host. Unknown values are 0 or `unknown`: they do not prevent the start.
 #[derive(Debug)]
 struct HostFacts {
     pid: i32,
@@ -113,7 +113,7 @@ fn user_name(passwd: &str, user_id: u32) -> Option<String> {
     })
 }
 
-/// What this process may use: the host's memory, or its own limit if that is lower.
+/// The memory that this process may use: the host's memory, or its own limit if that is lower.
 fn memory_mb() -> u64 {
     let host = total_memory_mb(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
     memory_limit_bytes().map_or(host, |bytes| host.min(bytes >> 20))
@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// Collects what is logged.
+    /// Collects the log.
     #[derive(Clone, Default)]
     struct Collected(Arc<Mutex<Vec<u8>>>);
 

@@ -1,8 +1,8 @@
-//! Writes log lines to a sink that may hang, from a thread of its own: nobody who logs ever waits for who reads.
+//! Writes log lines to a sink that may block, from a thread of its own: logging never waits for the reader.
 //!
-//! `tanist jobmanager 2>&1 | less` is enough to fill a pipe: whoever wrote to it directly would stand still, the thread that keeps
-//! the lease as well. Lines wait in memory up to a bound; what does not fit is dropped and counted, and the count is
-//! written in its place once lines are read again. Not here: formats and filters.
+//! `tanist jobmanager 2>&1 | less` is enough to fill a pipe: a thread that wrote to it directly would stop,
+//! also the thread that renews the lease. Lines wait in memory up to a limit; further lines are dropped and
+//! counted, and the count is written in their place once lines are read again. Not here: formats and filters.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use super::backlog::Backlog;
 
-/// What a line takes beside its text.
+/// Memory of a line besides its text.
 const OVERHEAD: usize = 64;
 
-/// How a line about dropped lines looks.
+/// Formats the line about dropped lines.
 pub(super) type Report = fn(u64) -> String;
 
 /// See the module. Each call of `write` is a line; it never waits and never fails. Cheap to clone.
@@ -26,13 +26,13 @@ pub(super) struct LogWriter {
 #[derive(Debug, Default)]
 struct State {
     lines: VecDeque<Vec<u8>>,
-    /// What they take, and how much they may take.
+    /// Size of the waiting lines, and its limit, in bytes.
     size: usize,
     capacity: usize,
-    /// Dropped, and not told of yet; and all.
+    /// Dropped lines that are not reported yet; and all dropped lines.
     untold: u64,
     dropped: u64,
-    /// The thread has taken lines and not written them all yet.
+    /// The thread has taken lines and not written all of them yet.
     writing: bool,
 }
 
@@ -42,10 +42,10 @@ impl State {
     }
 }
 
-/// What the thread has taken.
+/// The lines that the thread has taken.
 struct Taken {
     lines: VecDeque<Vec<u8>>,
-    /// They were dropped when these were waiting.
+    /// Number of lines that were dropped while these waited.
     untold: u64,
 }
 
@@ -66,17 +66,17 @@ impl LogWriter {
         Ok(LogWriter { backlog })
     }
 
-    /// How many lines were dropped.
+    /// Number of dropped lines.
     pub(super) fn dropped(&self) -> u64 {
         self.backlog.lock().dropped
     }
 
-    /// From now on no line is dropped: few follow, and the last says why the process ends.
+    /// From now on no line is dropped: only a few follow, and the last one says why the process ends.
     pub(super) fn make_room(&self) {
         self.backlog.lock().capacity = usize::MAX;
     }
 
-    /// Waits until all lines are written, for at most `bound`. Whether they are.
+    /// Waits until all lines are written, for at most `bound`. Returns whether they are.
     pub(super) fn flush(&self, bound: Duration) -> bool {
         let is_done = |state: &State| !(state.writing || state.has_work());
         self.backlog.wait_until(bound, is_done)
@@ -104,7 +104,7 @@ impl Write for LogWriter {
     }
 }
 
-/// The thread: ends with the process.
+/// The thread; it ends with the process.
 fn write_all(backlog: &Backlog<State>, mut sink: impl Write, report: Report) {
     loop {
         let taken = backlog.take(|state| {
@@ -118,7 +118,7 @@ fn write_all(backlog: &Backlog<State>, mut sink: impl Write, report: Report) {
                 untold: std::mem::take(&mut state.untold),
             })
         });
-        // Where nobody can be told anything, there is nobody to tell that.
+        // A failure to write the log can't be reported anywhere.
         for line in &taken.lines {
             let _ = sink.write_all(line);
         }
@@ -143,7 +143,7 @@ mod tests {
         format!("{dropped} dropped\n")
     }
 
-    /// Takes lines only while it is let.
+    /// Takes a line only when the test allows it.
     struct Reader {
         let_through: Receiver<()>,
         read: SyncSender<String>,
@@ -197,7 +197,7 @@ mod tests {
         assert!(!writer.flush(Duration::from_millis(1)));
         let dropped = writer.dropped();
         assert!(dropped >= 1000 - 2 * 10, "{dropped}");
-        // The last words find room whatever waits before them.
+        // The last lines fit, even if the queue is full.
         writer.make_room();
         log(&writer, "last words\n");
         drop(let_out);

@@ -1,49 +1,49 @@
-//! Amounts of resources, and how they are reckoned with.
+//! Amounts of resources, and their arithmetic.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// A text that is no number of cores.
+/// Error: the text is not a number of cores.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no number of CPU cores: a number such as 2 or 0.5, with at most six decimals, is expected"
 )]
 pub struct InvalidCpuCores(String);
 
-/// CPU cores, in millionths of one.
+/// CPU cores, in millionths of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CpuCores(u64);
 
 const MILLIONTHS: u64 = 1_000_000;
 
 impl CpuCores {
-    /// None.
+    /// No cores.
     pub const ZERO: CpuCores = CpuCores(0);
 
-    /// So many whole cores.
+    /// A number of whole cores.
     pub const fn whole(cores: u32) -> CpuCores {
-        // Far below what 64 bits take.
+        // Far below the limit of 64 bits.
         CpuCores(cores as u64 * MILLIONTHS)
     }
 
-    /// So many millionths of a core.
+    /// A number of millionths of a core.
     pub const fn from_millionths(millionths: u64) -> CpuCores {
         CpuCores(millionths)
     }
 
-    /// In millionths of a core.
+    /// The value in millionths of a core.
     pub const fn millionths(self) -> u64 {
         self.0
     }
 
-    /// The nearest to a number of cores; what is no positive number is none.
+    /// The nearest representable number of cores; zero if `cores` is not a positive number.
     pub fn from_cores(cores: f64) -> CpuCores {
-        // A cast of what is too large, or no number, saturates.
+        // The cast saturates for values that are too large or not a number.
         CpuCores((cores * MILLIONTHS as f64).round().max(0.0) as u64)
     }
 
-    /// As a number of cores.
+    /// The value as a number of cores.
     pub fn cores(self) -> f64 {
         self.0 as f64 / MILLIONTHS as f64
     }
@@ -82,22 +82,22 @@ impl FromStr for CpuCores {
     }
 }
 
-/// Amounts of everything that is counted. Memory is in bytes.
+/// Amounts of all counted resources. Memory is in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Resources {
-    /// CPU.
+    /// CPU cores.
     pub cpu: CpuCores,
-    /// For what tasks do with records, and for their programs.
+    /// Memory for the operators of tasks and for their programs.
     pub task_memory: u64,
-    /// For records on their way between tasks.
+    /// Memory for records in transit between tasks.
     pub network_memory: u64,
-    /// For state.
+    /// Memory for state.
     pub managed_memory: u64,
-    /// Whatever else is counted, by name.
+    /// All other counted resources, by name.
     pub extended: ExtendedResources,
 }
 
-/// Resources that only have names. What is not there and what is none of it are the same, so that nothing is ever zero here.
+/// Resources that are only names. An absent resource and an amount of zero are the same; zero is never stored.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ExtendedResources(BTreeMap<String, u64>);
 
@@ -108,7 +108,7 @@ impl ExtendedResources {
 }
 
 impl Resources {
-    /// None of anything.
+    /// Nothing of any resource.
     pub const ZERO: Resources = Resources {
         cpu: CpuCores::ZERO,
         task_memory: 0,
@@ -117,7 +117,7 @@ impl Resources {
         extended: ExtendedResources(BTreeMap::new()),
     };
 
-    /// The same with so many of an extended resource, instead of what it had of it.
+    /// The same with this amount of an extended resource, in place of the amount that it had.
     #[must_use]
     pub fn with_extended(mut self, name: impl Into<String>, amount: u64) -> Resources {
         let name = name.into();
@@ -129,12 +129,12 @@ impl Resources {
         self
     }
 
-    /// How many of an extended resource.
+    /// The amount of an extended resource.
     pub fn extended(&self, name: &str) -> u64 {
         self.extended.0.get(name).copied().unwrap_or_default()
     }
 
-    /// The extended resources of which there are any, by name.
+    /// The extended resources with an amount above zero, by name.
     pub fn all_extended(&self) -> impl ExactSizeIterator<Item = (&str, u64)> {
         self.extended
             .0
@@ -142,18 +142,18 @@ impl Resources {
             .map(|(name, &amount)| (name.as_str(), amount))
     }
 
-    /// All memory of it.
+    /// The sum of all memory.
     pub fn total_memory(&self) -> u64 {
         let tasks = self.task_memory.saturating_add(self.network_memory);
         tasks.saturating_add(self.managed_memory)
     }
 
-    /// Whether there is none of anything.
+    /// Whether all amounts are zero.
     pub fn is_zero(&self) -> bool {
         *self == Resources::ZERO
     }
 
-    /// Whether there is at least as much of everything as in `other`.
+    /// Whether each amount is at least that of `other`.
     pub fn covers(&self, other: &Resources) -> bool {
         self.cpu >= other.cpu
             && self.task_memory >= other.task_memory
@@ -164,36 +164,36 @@ impl Resources {
                 .all(|(name, amount)| self.extended(name) >= amount)
     }
 
-    /// Both together.
+    /// The sum.
     #[must_use]
     pub fn plus(&self, other: &Resources) -> Resources {
         self.combined(other, u64::saturating_add)
     }
 
-    /// What is left of it without `other`; `None` if it does not cover that.
+    /// The difference; `None` if this does not cover `other`.
     pub fn minus(&self, other: &Resources) -> Option<Resources> {
         self.covers(other).then(|| self.saturating_minus(other))
     }
 
-    /// What is left of it without `other`, and none of that of which there is less.
+    /// The difference; an amount that would be negative is zero.
     #[must_use]
     pub fn saturating_minus(&self, other: &Resources) -> Resources {
         self.combined(other, u64::saturating_sub)
     }
 
-    /// So many times as much.
+    /// The product with `count`.
     #[must_use]
     pub fn times(&self, count: u32) -> Resources {
         self.each(|amount| amount.saturating_mul(count.into()))
     }
 
-    /// One of `count` equal parts, rounded down; all of it for none.
+    /// One of `count` equal parts, rounded down. A count of 0 counts as 1.
     #[must_use]
     pub fn divided_by(&self, count: u32) -> Resources {
         self.each(|amount| amount / u64::from(count.max(1)))
     }
 
-    /// How often `part` fits into it; `None`: as often as one likes, as it is none of anything.
+    /// How many times `part` fits into this. `None`: without limit, because `part` is zero.
     pub fn holds(&self, part: &Resources) -> Option<u64> {
         let pairs = [
             (self.cpu.0, part.cpu.0),
@@ -238,7 +238,7 @@ impl Resources {
     }
 }
 
-/// What is wrong with the name of an extended resource.
+/// The error in the name of an extended resource, if any.
 pub fn extended_name_problem(name: &str) -> Option<&'static str> {
     let is_allowed =
         |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
@@ -269,7 +269,7 @@ impl fmt::Display for Resources {
     }
 }
 
-/// An amount of memory for people: exact, in the largest unit that takes no decimals.
+/// Displays bytes for people: exact, in the largest unit that needs no decimals.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {

@@ -1,4 +1,4 @@
-//! Resources as messages. Where there is no message, nothing is stated.
+//! Resources as messages. An absent message means that nothing is specified.
 
 use super::amounts::{CpuCores, Resources};
 use super::profile::ResourceProfile;
@@ -6,7 +6,7 @@ use super::worker::WorkerResourceSpec;
 use crate::v1 as pb;
 
 impl From<&pb::ResourceProfile> for Resources {
-    /// Memory of which no purpose is told, as by older programs, is for tasks.
+    /// Memory without a purpose, as in messages of older programs, is for tasks.
     fn from(message: &pb::ResourceProfile) -> Resources {
         let (network_memory, managed_memory) =
             (message.network_memory_bytes, message.managed_memory_bytes);
@@ -46,7 +46,7 @@ impl From<&Resources> for pb::ResourceProfile {
 }
 
 impl ResourceProfile {
-    /// What a message says.
+    /// Reads a message.
     pub fn from_message(message: Option<&pb::ResourceProfile>) -> ResourceProfile {
         match message {
             None => ResourceProfile::Unknown,
@@ -55,7 +55,7 @@ impl ResourceProfile {
         }
     }
 
-    /// As a message.
+    /// Converts to a message.
     pub fn to_message(&self) -> Option<pb::ResourceProfile> {
         match self {
             ResourceProfile::Unknown => None,
@@ -69,7 +69,7 @@ impl ResourceProfile {
 }
 
 impl WorkerResourceSpec {
-    /// As a TaskManager registers it.
+    /// Converts to the message with which a TaskManager registers.
     pub fn to_message(&self) -> pb::ResourceProfile {
         self.total().into()
     }

@@ -1,9 +1,11 @@
-//! What slots have and tasks need: CPU, memory by purpose, and extended resources by name.
+//! The resources of slots and the needs of tasks: CPU, memory by purpose, and extended resources by name.
 //!
-//! [`Resources`] are amounts. A [`ResourceProfile`] is amounts, or one of two that can't be reckoned with: *unknown*, which any
-//! slot serves, and *any*, which serves everything. A [`WorkerResourceSpec`] is what a TaskManager is started with.
-//! All of it is exact: cores are counted in millionths, so that what is added and taken away again leaves what was.
-//! Sums saturate and nothing goes below zero, so that no message makes a process panic.
+//! [`Resources`] are amounts. A [`ResourceProfile`] is amounts, or one of two special values without
+//! arithmetic: *unknown*, which any slot serves, and *any*, which serves everything. A [`WorkerResourceSpec`]
+//! is the resources with which a TaskManager is started.
+//!
+//! All values are exact: cores are counted in millionths, so that adding and subtracting an amount restores
+//! the old value. Sums saturate and nothing goes below zero, so that no message makes a process panic.
 
 mod amounts;
 mod messages;

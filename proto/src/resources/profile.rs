@@ -1,26 +1,26 @@
-//! What a slot has or is to have: amounts, unknown, or any.
+//! The resources of a slot, or those requested: amounts, unknown, or any.
 
 use std::fmt;
 
 use super::amounts::Resources;
 
-/// More was to be taken away than there is.
+/// Error: more was subtracted than there is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} can't be taken from {there}")]
 pub struct Unmatched {
-    /// What was to be taken away.
+    /// The subtracted profile.
     pub wanted: Box<ResourceProfile>,
-    /// From this.
+    /// The profile from which it was subtracted.
     pub there: Box<ResourceProfile>,
 }
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum ResourceProfile {
-    /// Nothing is stated: as a need, a default slot is taken for it.
+    /// Nothing is specified: as a requirement, it means a default slot.
     #[default]
     Unknown,
-    /// More than anybody asks for.
+    /// More than any requirement.
     Any,
     /// These amounts.
     Of(Resources),
@@ -35,13 +35,13 @@ impl ResourceProfile {
         }
     }
 
-    /// Whether nothing is stated.
+    /// Whether nothing is specified.
     pub fn is_unknown(&self) -> bool {
         *self == ResourceProfile::Unknown
     }
 
-    /// Whether a slot of this profile serves `required`: it is exactly that, or that is unknown. A larger slot does not: it is
-    /// cut to what is asked for.
+    /// Whether a slot of this profile serves `required`: the profiles are equal, or `required` is unknown. A
+    /// larger slot does not match: slots are cut to the requested size.
     pub fn is_matching(&self, required: &ResourceProfile) -> bool {
         match (self, required) {
             (ResourceProfile::Any, _) | (_, ResourceProfile::Unknown) => true,
@@ -49,7 +49,7 @@ impl ResourceProfile {
         }
     }
 
-    /// Whether there is at least as much of everything as in `other`. Of what is unknown nobody can say so.
+    /// Whether each amount is at least that of `other`. `false` if one of them is unknown.
     pub fn all_fields_no_less_than(&self, other: &ResourceProfile) -> bool {
         match (self, other) {
             (ResourceProfile::Unknown, _) | (_, ResourceProfile::Unknown) => false,
@@ -59,7 +59,7 @@ impl ResourceProfile {
         }
     }
 
-    /// Both together: any with anything is any, unknown with anything else unknown.
+    /// The sum: any with anything is any, unknown with anything else unknown.
     #[must_use]
     pub fn merge(&self, other: &ResourceProfile) -> ResourceProfile {
         match (self, other) {
@@ -73,7 +73,7 @@ impl ResourceProfile {
         }
     }
 
-    /// What is left of it without `other`.
+    /// The difference of this and `other`.
     pub fn subtract(&self, other: &ResourceProfile) -> Result<ResourceProfile, Unmatched> {
         let left = match (self, other) {
             (ResourceProfile::Any, _) | (_, ResourceProfile::Any) => Some(ResourceProfile::Any),
@@ -90,7 +90,7 @@ impl ResourceProfile {
         })
     }
 
-    /// So many times as much; any and unknown stay what they are.
+    /// The product with `count`; any and unknown stay the same.
     #[must_use]
     pub fn multiply(&self, count: u32) -> ResourceProfile {
         match self {

@@ -1,4 +1,4 @@
-//! Resources, profiles and workers by themselves.
+//! Tests of resources, profiles and worker specifications.
 
 use super::*;
 use crate::v1 as pb;

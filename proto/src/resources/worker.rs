@@ -1,11 +1,11 @@
-//! What a TaskManager is started with.
+//! The resources with which a TaskManager is started.
 
 use std::fmt;
 
 use super::amounts::Resources;
 use super::profile::ResourceProfile;
 
-/// One kind of TaskManager: two that are started with the same have the same to give.
+/// One kind of TaskManager: two TaskManagers with the same specification offer the same resources.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerResourceSpec {
     total: Resources,
@@ -13,28 +13,28 @@ pub struct WorkerResourceSpec {
 }
 
 impl WorkerResourceSpec {
-    /// A TaskManager with this in total, in so many default slots; at least one.
+    /// A TaskManager with these total resources, divided into this number of default slots; at least one.
     pub fn new(total: Resources, slots: u32) -> WorkerResourceSpec {
         let slots = slots.max(1);
         WorkerResourceSpec { total, slots }
     }
 
-    /// All that its slots have together.
+    /// The total of all its slots.
     pub fn total(&self) -> &Resources {
         &self.total
     }
 
-    /// How many default slots it has.
+    /// Number of default slots.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// What a default slot of it has.
+    /// The resources of one default slot.
     pub fn default_slot(&self) -> Resources {
         self.total.divided_by(self.slots)
     }
 
-    /// Whether it could serve such a slot if nothing of it were taken.
+    /// Whether it could serve such a slot if all of it were free.
     pub fn can_serve(&self, required: &ResourceProfile) -> bool {
         match required {
             ResourceProfile::Unknown => true,

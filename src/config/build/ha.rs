@@ -292,8 +292,7 @@ impl Builder<'_> {
     }
 }
 
-/// The option with the lease or session timeout (how long the store keeps a dead process as leader), and its
-/// value.
+/// The option with the lease or session timeout (how long the store keeps a dead process as leader), and its value.
 fn lease_of(backend: &BackendOptions) -> Option<(&'static Key<Duration>, Duration)> {
     match backend {
         BackendOptions::Etcd(etcd) => Some((&ETCD_LEASE_TTL, etcd.lease_ttl)),

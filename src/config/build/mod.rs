@@ -17,8 +17,7 @@ use super::table::*;
 use super::value::{MemorySize, OptionValue, RestartStrategyType, show_duration};
 use super::values::Values;
 
-/// Results, and blobs that no record refers to, must be kept for at least this multiple of the client's
-/// timeout.
+/// Results, and blobs that no record refers to, must be kept for at least this multiple of the client's timeout.
 const RETENTION_FACTOR: u32 = 10;
 /// The largest number of key groups.
 const LARGEST_MAX_PARALLELISM: u32 = 1 << 15;
@@ -57,8 +56,7 @@ impl HostFacts {
         }
     }
 
-    /// The address for other processes if `bind` was bound: `bind` itself, or the host name if `bind` is a
-    /// wildcard.
+    /// The address for other processes if `bind` was bound: `bind` itself, or the host name if `bind` is a wildcard.
     fn advertised(&self, bind: &Host) -> Host {
         if bind.is_wildcard() {
             Host::parse(&self.host_name).unwrap_or_else(|_| bind.clone())

@@ -1,5 +1,4 @@
-//! Tests of [`super`] through its public interface. Here: the order of sources, and refused values with their
-//! errors.
+//! Tests of [`super`] through its public interface. Here: the order of sources, and refused values with their errors.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -225,8 +224,7 @@ fn the_files_in_deploy_are_valid_also_with_what_they_comment_out() {
         };
         assert!(expected, "{store}: {backend:?}");
 
-        // The file offers a choice for a key that it contains twice; all other settings must be valid
-        // together.
+        // The file offers a choice for a key that it contains twice; all other settings must be valid together.
         let text = std::fs::read_to_string(&path).expect("just loaded");
         let files = tempfile::tempdir().expect("a directory");
         for name in ["etcd-password", "zookeeper-password"] {
