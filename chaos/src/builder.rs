@@ -1,4 +1,4 @@
-//! How a cluster is put together: how many processes, on which store, with which settings and failpoints.
+//! Configures a test cluster: number of processes, store, settings and failpoints.
 
 use std::io::Write as _;
 use std::net::Ipv4Addr;
@@ -19,12 +19,12 @@ use crate::process::Process;
 use crate::rest::RestClient;
 use crate::store::Store;
 
-/// How many clusters run at once on a core: they mostly wait.
+/// Number of clusters per core that run at the same time: they mostly wait.
 const CLUSTERS_PER_CORE: usize = 2;
 
 static CLUSTERS: OnceCell<Semaphore> = OnceCell::const_new();
 
-/// What all clusters have, unless a test says otherwise: failures are noticed and mended in fractions of a second.
+/// Default settings of all test clusters: failures are detected and repaired within fractions of a second.
 const SETTINGS: [(&str, &str); 8] = [
     ("heartbeat.interval", "500 ms"),
     ("heartbeat.timeout", "8 s"),
@@ -79,57 +79,57 @@ impl ClusterBuilder {
         }
     }
 
-    /// How many JobManagers.
+    /// Sets the number of JobManagers.
     #[must_use]
     pub fn jobmanagers(mut self, count: usize) -> ClusterBuilder {
         self.jobmanagers = count;
         self
     }
 
-    /// How many TaskManagers.
+    /// Sets the number of TaskManagers.
     #[must_use]
     pub fn taskmanagers(mut self, count: usize) -> ClusterBuilder {
         self.taskmanagers = count;
         self
     }
 
-    /// How many slots each TaskManager has.
+    /// Sets the number of slots of each TaskManager.
     #[must_use]
     pub fn slots(mut self, count: usize) -> ClusterBuilder {
         self.slots = count;
         self
     }
 
-    /// A setting of all processes; wins over what the harness sets.
+    /// Sets an option of all processes; overrides the settings of the harness.
     #[must_use]
     pub fn set(mut self, key: &str, value: &str) -> ClusterBuilder {
         self.settings.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// A variable in the environment of all processes, and of the cluster's clients.
+    /// Sets an environment variable of all processes, and of the cluster's clients.
     #[must_use]
     pub fn environment(mut self, name: &str, value: &str) -> ClusterBuilder {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Leaves leases, heartbeats and pauses at the program's own defaults, as an operator gets them.
+    /// Keeps the program's own defaults for leases, heartbeats and pauses, as an operator gets them.
     #[must_use]
     pub fn with_default_settings(mut self) -> ClusterBuilder {
         self.defaults = true;
         self
     }
 
-    /// Arms failpoints, as in `submit.persisted=kill`, in the first start of a JobManager. [`ClusterBuilder::start`] lets the
-    /// one with index 0 lead first.
+    /// Arms failpoints, as in `submit.persisted=kill`, for the first start of a JobManager.
+    /// [`ClusterBuilder::start`] lets the JobManager with index 0 lead first.
     #[must_use]
     pub fn failpoints(mut self, jobmanager: usize, failpoints: &str) -> ClusterBuilder {
         self.failpoints.push((jobmanager, failpoints.to_owned()));
         self
     }
 
-    /// Lets one JobManager reach the store's server at another `host:port` than all others: through a proxy.
+    /// Gives one JobManager another `host:port` for the store's server: that of a proxy.
     #[must_use]
     pub fn store_at(mut self, jobmanager: usize, endpoint: String) -> ClusterBuilder {
         self.stores_elsewhere.push((jobmanager, endpoint));
@@ -144,28 +144,28 @@ impl ClusterBuilder {
         self
     }
 
-    /// Lets each process keep local files and local blobs in its own directory only, as on a disk of its own.
+    /// Gives each process its own directory for local files and local blobs, as on a disk of its own.
     #[must_use]
     pub fn on_disks_of_their_own(mut self) -> ClusterBuilder {
         self.on_disks = true;
         self
     }
 
-    /// Where the embedded store is, if not in the cluster's own directory: on a disk that fills up.
+    /// Puts the embedded store in another directory than the cluster's: on a disk that fills up.
     #[must_use]
     pub fn store_directory(mut self, directory: impl Into<PathBuf>) -> ClusterBuilder {
         self.store_directory = Some(directory.into());
         self
     }
 
-    /// How many descriptors each process may have. Not with hosts of their own.
+    /// Limits the file descriptors of each process. Not with hosts of their own.
     #[must_use]
     pub fn descriptors(mut self, limit: u32) -> ClusterBuilder {
         self.descriptors = Some(limit);
         self
     }
 
-    /// Starts the first JobManager, then, when it leads, all others, and waits until all are there.
+    /// Starts the first JobManager, then, when it leads, all others, and waits until all are registered.
     pub async fn start(self) -> anyhow::Result<Cluster> {
         let mut cluster = self.prepare().await?;
         cluster.jobmanager(0).start()?;
@@ -175,14 +175,14 @@ impl ClusterBuilder {
         Ok(cluster)
     }
 
-    /// Starts all processes and waits for nothing.
+    /// Starts all processes without waiting for anything.
     pub async fn launch(self) -> anyhow::Result<Cluster> {
         let mut cluster = self.prepare().await?;
         cluster.start_the_rest()?;
         Ok(cluster)
     }
 
-    /// Starts nothing yet.
+    /// Prepares the cluster without starting a process.
     pub async fn prepare(self) -> anyhow::Result<Cluster> {
         let permit = CLUSTERS
             .get_or_init(async || Semaphore::new(permits()))
@@ -225,7 +225,7 @@ impl ClusterBuilder {
                 .into_iter()
                 .map(|(key, value)| (key.to_owned(), value))
                 .collect();
-            // A key is given once.
+            // A key must be set only once.
             let shared = shared
                 .iter()
                 .filter(|(key, _)| !own.iter().any(|(of_its_own, _)| of_its_own == key));
@@ -244,7 +244,7 @@ impl ClusterBuilder {
         };
         let mut jobmanagers = Vec::new();
         for index in 0..self.jobmanagers {
-            // Known beforehand, and the same after a restart.
+            // Known in advance, and the same after a restart.
             let rest_port = free_port();
             let host = Host::JobManager(index);
             let mut own = vec![
@@ -255,7 +255,7 @@ impl ClusterBuilder {
                 .settings
                 .iter()
                 .any(|(key, _)| key == "high-availability.storageDir");
-            // By default the embedded store has blobs beside its data.
+            // By default the embedded store keeps blobs next to its data.
             if self.on_disks && !shares_blobs && self.store.endpoint_key().is_some() {
                 let blobs = directory.join(host.to_string()).join("blobs");
                 let blobs = blobs.to_string_lossy().into_owned();
@@ -325,14 +325,14 @@ impl ClusterBuilder {
         let quick = quick.iter().map(|(key, value)| (*key, (*value).to_owned()));
         let all = fixed.into_iter().chain(quick);
         settings.extend(all.map(|(key, value)| (key.to_owned(), value)));
-        // A key is given once.
+        // A key must be set only once.
         settings.retain(|(key, _)| !self.settings.iter().any(|(own, _)| own == key));
         settings.extend(self.settings.iter().cloned());
         settings
     }
 }
 
-/// Writes passwords into files: a process takes none from its command line.
+/// Writes passwords into files: a process accepts none on its command line.
 fn in_files(
     settings: Vec<(String, String)>,
     directory: &Path,

@@ -1,4 +1,4 @@
-//! Runs the `tanist` program as a person does, with what it says and how it ends.
+//! Runs the `tanist` program as a user does, and captures its output and exit code.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 
-/// How long a command may take. Attached runs take as long as their job.
+/// Timeout of a command. Attached runs take as long as their job.
 const COMMAND_BOUND: Duration = Duration::from_secs(90);
 
-/// The program, called in a directory.
+/// The program with its working directory.
 #[derive(Debug, Clone)]
 pub struct Cli {
     program: PathBuf,
@@ -18,19 +18,19 @@ pub struct Cli {
     environment: Vec<(String, String)>,
 }
 
-/// What a command said and how it ended.
+/// The output and exit code of a command.
 #[derive(Debug, Clone)]
 pub struct CliOutput {
-    /// Its exit code; `None`: a signal ended it.
+    /// The exit code; `None`: a signal ended the command.
     pub code: Option<i32>,
-    /// What it wrote to its standard output.
+    /// The standard output.
     pub stdout: String,
-    /// What it wrote to its standard error.
+    /// The standard error.
     pub stderr: String,
 }
 
 impl CliOutput {
-    /// Its standard output, if it exited with 0.
+    /// The standard output, if the exit code is 0.
     pub fn success(self) -> anyhow::Result<String> {
         ensure!(self.code == Some(0), "it failed: {self:#?}");
         Ok(self.stdout)
@@ -38,7 +38,7 @@ impl CliOutput {
 }
 
 impl Cli {
-    /// Commands run in `directory`.
+    /// Commands that run in `directory`.
     pub fn new(program: impl Into<PathBuf>, directory: impl Into<PathBuf>) -> Cli {
         let (program, directory) = (program.into(), directory.into());
         Cli {
@@ -48,7 +48,7 @@ impl Cli {
         }
     }
 
-    /// The same with these variables besides those of this process.
+    /// The same with these additional environment variables.
     #[must_use]
     pub fn with_environment(&self, variables: &[(String, String)]) -> Cli {
         Cli {
@@ -57,12 +57,12 @@ impl Cli {
         }
     }
 
-    /// The program.
+    /// The path of the program.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Runs `tanist` with `arguments` to its end. The process is killed if the future is dropped.
+    /// Runs `tanist` with `arguments` until it ends. The process is killed if the future is dropped.
     pub async fn run(&self, arguments: &[&str]) -> anyhow::Result<CliOutput> {
         let line = format!("tanist {}", arguments.join(" "));
         let running = Command::new(&self.program)

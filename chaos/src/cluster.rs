@@ -1,4 +1,4 @@
-//! A running cluster: its processes by role, who leads, its store, and what must be left when it is over.
+//! A running cluster: its processes by role, its leader, its store, and the checks of what it leaves behind.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,14 +25,14 @@ use crate::store::Store;
 use crate::wait::wait_for;
 use crate::wordcount;
 
-/// How long a leader may be missing: long enough for the longest default lease on a busy machine.
+/// Timeout for a new leader: long enough for the longest default lease on a busy machine.
 const LEADER_BOUND: Duration = Duration::from_secs(45);
-/// How long processes may take to find each other.
+/// Timeout until all processes are registered.
 const COMPLETE_BOUND: Duration = Duration::from_secs(30);
-/// How long cleaning up may take.
+/// Timeout of the cleanup.
 const CLEANUP_BOUND: Duration = Duration::from_secs(20);
 
-/// A JobManager process and where its REST server is.
+/// A JobManager process and the address of its REST server.
 #[derive(Debug)]
 pub(crate) struct JobManager {
     pub(crate) process: Process,
@@ -44,7 +44,7 @@ pub(crate) struct JobManager {
 pub struct Leader {
     /// Its term.
     pub epoch: u64,
-    /// Which JobManager it is.
+    /// Index of the JobManager.
     pub index: usize,
     /// `host:port` of its REST server.
     pub rest: String,
@@ -54,7 +54,7 @@ pub struct Leader {
 pub struct Cluster {
     pub(crate) id: String,
     pub(crate) jobmanagers: Vec<JobManager>,
-    /// The JobManager that answered last.
+    /// Index of the JobManager that answered last.
     pub(crate) answering: usize,
     pub(crate) taskmanagers: Vec<Process>,
     pub(crate) store: Store,
@@ -67,23 +67,23 @@ pub struct Cluster {
     pub(crate) hosts: Option<Hosts>,
     pub(crate) ended_well: bool,
     pub(crate) directory: PathBuf,
-    // Last, so that it acts when the processes are gone and the store was closed.
+    // Dropped last: it acts after the processes have ended and the store was closed.
     pub(crate) guard: Arc<Mutex<Guard>>,
     pub(crate) _permit: SemaphorePermit<'static>,
 }
 
 impl Cluster {
-    /// What its processes call it.
+    /// The cluster id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The cluster's directory, for inputs and outputs too.
+    /// The cluster's directory. Tests also use it for inputs and outputs.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where an embedded store keeps all that it has.
+    /// The directory of an embedded store.
     pub fn store_directory(&self) -> &Path {
         &self.store_directory
     }
@@ -98,12 +98,12 @@ impl Cluster {
         &mut self.taskmanagers[index]
     }
 
-    /// How many JobManagers it has, dead ones too.
+    /// Number of JobManagers, including dead ones.
     pub fn jobmanagers(&self) -> usize {
         self.jobmanagers.len()
     }
 
-    /// How many TaskManagers it has, dead ones too.
+    /// Number of TaskManagers, including dead ones.
     pub fn taskmanagers(&self) -> usize {
         self.taskmanagers.len()
     }
@@ -123,7 +123,7 @@ impl Cluster {
         Ok(&self.hosts()?.network)
     }
 
-    /// What passes on from the host of the store what the process on `host` sends to the store's server.
+    /// The proxy on the store's host through which the process on `host` reaches the store's server.
     pub fn store_proxy(&self, host: Host) -> anyhow::Result<&TcpProxy> {
         let proxy = self.hosts()?.store_proxies.get(&host);
         proxy.with_context(|| format!("{host} does not reach its store through a proxy"))
@@ -134,13 +134,13 @@ impl Cluster {
         hosts.context("the processes have no hosts of their own")
     }
 
-    /// What all processes are configured with, as `-D` arguments.
+    /// The settings of all processes, as `-D` arguments.
     pub fn settings(&self) -> Vec<String> {
         let pair = |(key, value): &(String, String)| ["-D".to_owned(), format!("{key}={value}")];
         self.settings.iter().flat_map(pair).collect()
     }
 
-    /// The program as a person calls it.
+    /// The program as a user calls it.
     pub fn cli(&self) -> &Cli {
         &self.cli
     }
@@ -186,7 +186,7 @@ impl Cluster {
         )
         .await?;
         if self.taskmanagers.is_empty() {
-            // Those that a driver starts are its own affair.
+            // TaskManagers of a driver are not expected here.
             return Ok(());
         }
         let expected = self
@@ -208,7 +208,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Kills all processes and removes everything, without a word about it.
+    /// Kills all processes and removes everything, without printing logs.
     pub fn discard(mut self) {
         self.ended_well = true;
     }
@@ -218,13 +218,13 @@ impl Cluster {
         Ok(self.observer.get_or_try_init(open).await?.clone())
     }
 
-    /// Records of this cluster in its store.
+    /// The records of this cluster in its store.
     pub async fn records(&self) -> anyhow::Result<Arc<dyn CoordinationStore>> {
         let open = || self.store.records(&self.store_directory, &self.id);
         Ok(self.records.get_or_try_init(open).await?.clone())
     }
 
-    /// Waits for a confirmed leader whose process runs.
+    /// Waits for a confirmed leader whose process is running.
     pub async fn leader(&mut self) -> anyhow::Result<Leader> {
         self.leader_of_an_epoch_above(0).await
     }
@@ -242,7 +242,7 @@ impl Cluster {
             let info = view
                 .as_ref()
                 .and_then(|view| view.leader.clone())
-                .with_context(|| format!("nobody is confirmed: {view:?}"))?;
+                .with_context(|| format!("no leader is confirmed: {view:?}"))?;
             ensure!(
                 info.epoch.get() > epoch,
                 "the leader is still that of epoch {}",
@@ -258,7 +258,7 @@ impl Cluster {
                 self.jobmanager(index).runs(),
                 "the leader in the store is dead: {info:?}"
             );
-            // Others may be cut off.
+            // Other JobManagers may be cut off.
             self.answering = index;
             anyhow::Ok(Leader {
                 epoch: info.epoch.get(),
@@ -269,18 +269,18 @@ impl Cluster {
         .await
     }
 
-    /// Kills the leader by SIGKILL and says who it was.
+    /// Kills the leader by SIGKILL and returns which one it was.
     pub async fn kill_leader(&mut self) -> anyhow::Result<Leader> {
         let leader = self.leader().await?;
         self.jobmanager(leader.index).kill();
         Ok(leader)
     }
 
-    /// The body of `path` from some JobManager that runs.
+    /// The body of `path` from any running JobManager.
     pub async fn get(&mut self, path: &str) -> anyhow::Result<Value> {
         let mut last = anyhow::anyhow!("no JobManager runs");
         let count = self.jobmanagers.len();
-        // The one that answered last first: one that was stopped lets everybody wait.
+        // Starts with the JobManager that answered last: a stopped one would delay every request.
         for offset in 0..count {
             let index = (self.answering + offset) % count;
             let manager = &mut self.jobmanagers[index];
@@ -297,7 +297,7 @@ impl Cluster {
         Err(last)
     }
 
-    /// Waits until the body of `path` is as wanted.
+    /// Waits until the body of `path` satisfies the condition.
     pub async fn wait_for_rest(
         &mut self,
         what: &str,
@@ -313,12 +313,12 @@ impl Cluster {
         .await
     }
 
-    /// The JobManagers that the store lists, with what they say of themselves.
+    /// The JobManagers in the store's list of members, with their own descriptions.
     pub async fn members(&self) -> anyhow::Result<Vec<Member>> {
         Ok(self.observer().await?.members().await?)
     }
 
-    /// What `history/` says of a term, once it was confirmed.
+    /// The record of a term in `history/`, once the term is confirmed.
     pub async fn term_record(&self, epoch: u64) -> anyhow::Result<Value> {
         let key = Key::new(Kind::History, Name::new(format!("{epoch:020}"))?);
         wait_for("the record of the term", LEADER_BOUND, async || {
@@ -330,14 +330,15 @@ impl Cluster {
             let value = values.into_iter().next().flatten();
             let value = value.with_context(|| format!("no {key}"))?;
             let record: Value = serde_json::from_slice(&value)?;
-            // Before it says only that it recovers.
+            // Before that the record shows only that the leader recovers.
             ensure!(record["recovery"].is_object(), "not confirmed: {record}");
             anyhow::Ok(record)
         })
         .await
     }
 
-    /// Waits until the recovery of the term that lasts is over: its end is not taken for a death in recovery any more.
+    /// Waits until the recovery of the current term is over: a later death of the leader does not count
+    /// as one during recovery.
     pub async fn until_recovered(&mut self) -> anyhow::Result<()> {
         wait_for("the end of the recovery", LEADER_BOUND, async || {
             let leader = self.leader().await?;
@@ -348,13 +349,13 @@ impl Cluster {
         .await
     }
 
-    /// What the store holds.
+    /// The content of the store.
     pub async fn store_dump(&self) -> anyhow::Result<StoreDump> {
         StoreDump::read(&*self.records().await?).await
     }
 
-    /// Checks that ended jobs left nothing: no record but clean results in the store, no pending file in `outputs`; then ends
-    /// every process in order and checks that it goes by itself.
+    /// Checks that ended jobs left nothing: only clean results in the store, and no pending file in
+    /// `outputs`; then ends every process in order and checks that it exits by itself.
     pub async fn check_nothing_left(&mut self, outputs: &[PathBuf]) -> anyhow::Result<()> {
         wait_for("an empty store", CLEANUP_BOUND, async || {
             self.store_dump().await?.check_empty()?;
@@ -396,7 +397,7 @@ impl Drop for Cluster {
             );
         }
         if std::env::var_os("TANIST_TEST_KEEP").is_some() {
-            eprintln!("--- everything is kept in {}", self.directory.display());
+            eprintln!("--- all files are kept in {}", self.directory.display());
             self.guard
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)

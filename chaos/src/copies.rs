@@ -1,4 +1,4 @@
-//! Copies of a cluster's store, as a drill or a move of the store's data makes them, and JobManagers that are started on one.
+//! Copies of a cluster's store, as in a drill or when data is moved, and JobManagers that are started on a copy.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub struct Copy {
 }
 
 impl Store {
-    /// Another server with the same data, or the same files in `to`: nothing tells them apart but where they are.
+    /// Another server with the same data, or the same files in `to`: the two differ only in their location.
     async fn copy(&self, from: &Path, to: &Path) -> anyhow::Result<Store> {
         let (endpoint, server) = match &self.server {
             Server::None => {

@@ -1,4 +1,4 @@
-//! What a cluster's store holds, by kind: for checks that ended jobs leave nothing, and for damage on purpose.
+//! The content of a cluster's store, by kind: for checks that ended jobs leave nothing, and for deliberate damage.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::{CommitReply, CommitRequest, CoordinationStore, Fence, Write};
 use tanist_proto::v1 as pb;
 
-/// How many items are read at once.
+/// Number of items per read.
 const PAGE: usize = 500;
-/// The newest format of results that is read here.
+/// The newest format of results that this code reads.
 const RESULT_FORMAT: u16 = 1;
-/// How often damage is tried while the leader commits in between.
+/// Number of attempts to write damage while the leader commits at the same time.
 const DAMAGE_TRIES: usize = 100;
 
-/// The names of all items that jobs have in a store, and their results.
+/// The names of all items of jobs in a store, and their results.
 #[derive(Debug, Clone, Default)]
 pub struct StoreDump {
-    /// Names by kind. Neither history nor the storage is any job's, and they are not in it.
+    /// Names by kind, without history and storages, which belong to no job.
     pub items: BTreeMap<Kind, Vec<Name>>,
     /// The results, by job.
     pub results: BTreeMap<Name, pb::JobResult>,
@@ -50,7 +50,7 @@ impl StoreDump {
         Ok(dump)
     }
 
-    /// An error that says what is left, unless it is nothing but clean results with their descriptions.
+    /// Returns an error with all remaining items, unless only clean results with their descriptions remain.
     pub fn check_empty(&self) -> anyhow::Result<()> {
         let is_kept = |key: &Key| {
             let result = self.results.get(&key.name);
@@ -91,12 +91,12 @@ fn result(name: &Name, value: &[u8]) -> anyhow::Result<pb::JobResult> {
     }
 }
 
-/// Replaces the value of an item as if the leader had written it. The leader finds that out by its next write, and its
-/// term ends.
+/// Replaces the value of an item as if the leader had written it. The leader notices this at its next
+/// write, and its term ends.
 pub async fn damage(store: &dyn CoordinationStore, key: &Key, value: &[u8]) -> anyhow::Result<()> {
     for _ in 0..DAMAGE_TRIES {
         let guard = store.guard().await?;
-        let (epoch, token, incarnation) = guard.epoch.clone().context("nobody has led yet")?;
+        let (epoch, token, incarnation) = guard.epoch.clone().context("there was no leader yet")?;
         let request = CommitRequest {
             fence: Fence {
                 epoch,
@@ -111,7 +111,7 @@ pub async fn damage(store: &dyn CoordinationStore, key: &Key, value: &[u8]) -> a
         };
         match store.commit(&request).await? {
             CommitReply::Applied => return Ok(()),
-            // The leader committed in between.
+            // The leader committed in the meantime.
             CommitReply::Refused(_) => {}
         }
     }

@@ -1,7 +1,8 @@
-//! Kills what a cluster started when the process that holds the cluster is gone, however it went.
+//! Kills the processes of a cluster when the process that holds the cluster has ended, for any reason.
 //!
-//! A small shell reads from a pipe which process ids to watch; when the pipe closes it kills them and removes the cluster's
-//! directory. An id is forgotten before its process is reaped, so that it is never another process's.
+//! A small shell reads from a pipe which process ids to watch; when the pipe closes it kills them and
+//! removes the cluster's directory. An id is removed from the list before its process is reaped, so that
+//! it never belongs to another process.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -22,7 +23,7 @@ for pid in $pids; do kill -9 "$pid" 2>/dev/null; done
 [ -n "$1" ] && rm -rf -- "$1"
 exit 0"#;
 
-/// The shell beside a cluster.
+/// The guard shell of a cluster.
 #[derive(Debug)]
 pub struct Guard {
     shell: Child,
@@ -30,7 +31,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the shell; `directory` is removed at the end.
+    /// Starts the shell. It removes `directory` at the end.
     pub fn start(directory: &Path) -> anyhow::Result<Guard> {
         let mut shell = Command::new("sh")
             .args(["-c", SCRIPT, "guard"])
@@ -44,24 +45,24 @@ impl Guard {
         Ok(Guard { shell, pipe })
     }
 
-    /// From now on `pid` is killed at the end.
+    /// Adds `pid` to the processes that are killed at the end.
     pub fn watch(&mut self, pid: u32) {
         self.tell(&format!("watch {pid}"));
     }
 
-    /// `pid` is about to be reaped.
+    /// Removes `pid`, which is about to be reaped.
     pub fn forget(&mut self, pid: u32) {
         self.tell(&format!("forget {pid}"));
     }
 
-    /// The directory stays.
+    /// Keeps the directory at the end.
     pub fn keep_directory(&mut self) {
         self.tell("keep directory");
     }
 
     fn tell(&mut self, line: &str) {
         if let Some(pipe) = &mut self.pipe {
-            // A shell that is gone can't be told; the cluster's own drop still kills its processes.
+            // If the shell has ended, the cluster's own drop still kills its processes.
             let _ = writeln!(pipe, "{line}");
         }
     }

@@ -1,7 +1,7 @@
-//! What was seen of many jobs while things went wrong, in the order in which it was seen, and what must hold of it: a job that
-//! has ended stays as it ended.
+//! The observed states of many jobs during faults, in order, and their invariant: a terminal state never changes.
 //!
-//! Every look asks for a consistent answer, and begins after the one before it was answered: what it shows is not older.
+//! Every observation requests a consistent answer, and begins after the one before was answered: it never
+//! shows an older state.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,22 +12,22 @@ use tokio::task::JoinHandle;
 
 use crate::rest::RestClient;
 
-/// The pause between two looks: each lists all jobs.
+/// The pause between two observations: each lists all jobs.
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// How jobs were seen.
+/// The observed states of jobs.
 #[derive(Debug, Default)]
 pub struct History {
-    /// The terminal state in which each was first seen.
+    /// The first terminal state that was observed of each job.
     ends: BTreeMap<JobId, String>,
-    /// How many looks there were.
+    /// Number of observations.
     looks: u64,
-    /// What must not be.
+    /// Violations of the invariant.
     wrong: Vec<String>,
 }
 
 impl History {
-    /// A job was seen in this state.
+    /// Records the observed state of a job.
     pub fn note(&mut self, job: JobId, state: &str) {
         match self.ends.get(&job) {
             Some(end) if end != state => {
@@ -41,29 +41,29 @@ impl History {
         }
     }
 
-    /// How a job ended, if it was seen to.
+    /// The terminal state of a job, if one was observed.
     pub fn end_of(&self, job: JobId) -> Option<&str> {
         self.ends.get(&job).map(String::as_str)
     }
 
-    /// How many looks there were.
+    /// Number of observations.
     pub fn looks(&self) -> u64 {
         self.looks
     }
 
-    /// An error that says what was seen and must not be.
+    /// Returns an error with all violations.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.wrong.is_empty(), "{:?}", self.wrong);
         Ok(())
     }
 }
 
-/// Whether nothing follows a state.
+/// Whether a state is terminal.
 pub fn is_terminal(state: &str) -> bool {
     matches!(state, "FINISHED" | "CANCELED" | "FAILED")
 }
 
-/// Looks at all jobs again and again. Ends when it is dropped.
+/// Observes all jobs repeatedly, until it is dropped.
 #[derive(Debug)]
 pub struct Observer {
     history: Arc<Mutex<History>>,
@@ -71,7 +71,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Asks these JobManagers in turn. One that does not answer is passed over.
+    /// Asks these JobManagers in turn. One that does not answer is skipped.
     pub fn start(rest: RestClient, addresses: Vec<String>) -> Observer {
         let history = Arc::<Mutex<History>>::default();
         let noted = history.clone();
@@ -88,7 +88,7 @@ impl Observer {
         Observer { history, looking }
     }
 
-    /// What was seen so far.
+    /// Reads the observations so far.
     pub fn with<T>(&self, read: impl FnOnce(&History) -> T) -> T {
         read(&self.history.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,7 +1,8 @@
-//! The hosts of a cluster whose processes have one each: their network, and how they reach the store from there.
+//! The hosts of a cluster with one host per process: their network, and their connections to the store.
 //!
-//! The store's server runs beside the test, on its loopback. A proxy for each process brings it onto a host of the network, so that
-//! the way to the store is cut like any other, and so that what one process sends to it can be held alone.
+//! The store's server runs beside the test, on its loopback. A proxy for each process makes it reachable
+//! on a host of the network, so that the connection to the store can be cut like any other, and the
+//! traffic of a single process to it can be held.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +18,12 @@ const FIRST_PORT: u16 = 4000;
 pub(crate) struct Hosts {
     pub(crate) store_proxies: BTreeMap<Host, TcpProxy>,
     store_key: Option<&'static str>,
-    // After the proxies, which listen on it.
+    // Declared after the proxies, which listen on it, so that it is dropped after them.
     pub(crate) network: Network,
 }
 
 impl Hosts {
-    /// For that many processes on `store`.
+    /// Creates hosts for this number of processes on `store`.
     pub(crate) fn create(
         store: &Store,
         jobmanagers: usize,
@@ -48,7 +49,7 @@ impl Hosts {
         })
     }
 
-    /// What the process on `host` is configured with.
+    /// The settings of the process on `host`.
     pub(crate) fn settings(&self, host: Host) -> Vec<(&'static str, String)> {
         let address = host.address().to_string();
         let keys: &[&str] = match host {

@@ -1,4 +1,4 @@
-//! Jobs as a client of the cluster sees them: submitted with the program, followed over REST.
+//! Jobs from the view of a client: submitted with the program, observed over REST.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::cli::{Cli, CliOutput};
 use crate::cluster::Cluster;
 use crate::wait::wait_for;
 
-/// How long a job may take to get where a test wants it, takeovers and restarts included.
+/// Timeout until a job reaches the expected state, including takeovers and restarts.
 const JOB_BOUND: Duration = Duration::from_secs(90);
 
-/// A job to submit: the same values again are the same submission again.
+/// A job to submit. Submitting the same values again repeats the submission.
 #[derive(Debug, Clone)]
 pub struct Submission {
-    /// Its id, chosen here.
+    /// The job id, chosen here.
     pub job: JobId,
     /// The job file.
     pub file: PathBuf,
@@ -26,7 +26,7 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// A job of that file, with a fresh id.
+    /// A submission of that file, with a new job id.
     pub fn new(file: impl Into<PathBuf>) -> Submission {
         Submission {
             job: JobId::random(),
@@ -49,14 +49,14 @@ impl Submission {
         self.parameter(name, value)
     }
 
-    /// Submits it through the JobManager at `address`; returns when the client ends.
+    /// Submits the job through the JobManager at `address`; returns when the client ends.
     pub async fn submit(&self, cli: &Cli, address: &str) -> anyhow::Result<CliOutput> {
         let arguments = self.arguments(address);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         cli.run(&arguments).await
     }
 
-    /// The arguments of a client that waits for the job, and finds the cluster by whatever is added to them.
+    /// The arguments of a client that waits for the job. The caller adds the options that select the cluster.
     pub fn attached_arguments(&self) -> Vec<String> {
         let mut arguments = vec![
             "run".to_owned(),
@@ -77,7 +77,7 @@ impl Submission {
     }
 }
 
-/// A job's body of `/v1/jobs/:id`.
+/// The body of `/v1/jobs/:id`.
 #[derive(Debug, Clone)]
 pub struct JobView(pub Value);
 
@@ -87,18 +87,18 @@ impl JobView {
         self.0["state"].as_str().unwrap_or("?")
     }
 
-    /// Whether it will not change any more.
+    /// Whether the state is terminal.
     pub fn is_over(&self) -> bool {
         matches!(self.state(), "FINISHED" | "CANCELED" | "FAILED")
     }
 
-    /// Whether the vertex of that name runs.
+    /// Whether the vertex with that name is running.
     pub fn runs(&self, vertex: &str) -> bool {
         let mut vertices = self.0["vertices"].as_array().into_iter().flatten();
         vertices.any(|found| found["name"] == vertex && found["status"] == "RUNNING")
     }
 
-    /// Whether every vertex runs.
+    /// Whether every vertex is running.
     pub fn all_vertices_run(&self) -> bool {
         let vertices = self.0["vertices"].as_array();
         vertices.is_some_and(|vertices| {
@@ -117,7 +117,7 @@ impl Cluster {
         submission.submit(self.cli(), address).await
     }
 
-    /// Submits a job through the leader; it was acknowledged when this returns.
+    /// Submits a job through the leader; the submission is acknowledged when this returns.
     pub async fn submit(&mut self, submission: &Submission) -> anyhow::Result<JobId> {
         let leader = self.leader().await?;
         let said = self
@@ -131,12 +131,12 @@ impl Cluster {
         Ok(submission.job)
     }
 
-    /// A job as it is.
+    /// The current state of a job.
     pub async fn job(&mut self, job: JobId) -> anyhow::Result<JobView> {
         Ok(JobView(self.get(&format!("/v1/jobs/{job}")).await?))
     }
 
-    /// Waits until a job is as wanted; an error at once when it is over and never will be.
+    /// Waits until a job satisfies the condition; fails at once if it has ended without that.
     pub async fn wait_for_job(
         &mut self,
         job: JobId,
@@ -177,7 +177,7 @@ impl Cluster {
             .await
     }
 
-    /// Waits until every task of a job runs, or has finished already.
+    /// Waits until every task of a job is running or has finished.
     pub async fn wait_until_running_or_finished(&mut self, job: JobId) -> anyhow::Result<JobView> {
         self.wait_for_job(job, "to run", |view| {
             let vertices = view.0["vertices"].as_array();
@@ -196,7 +196,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until all tasks of a job run.
+    /// Waits until all tasks of a job are running.
     pub async fn wait_until_running(&mut self, job: JobId) -> anyhow::Result<JobView> {
         let runs = |view: &JobView| view.state() == "RUNNING" && view.all_vertices_run();
         self.wait_for_job(job, "to run with all its tasks", runs)

@@ -1,4 +1,4 @@
-//! What ended jobs may have left besides records: slots, blobs, processes, files.
+//! Checks for leftovers of ended jobs besides records: slots, blobs, processes, files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use tanist_ha::store::CoordinationStore;
 use crate::cluster::Cluster;
 use crate::wait::wait_for;
 
-/// How long it may take until nothing is held any more.
+/// Timeout until all resources are released.
 const BOUND: Duration = Duration::from_secs(30);
-/// How many items are read at once.
+/// Number of items per read.
 const PAGE: usize = 500;
-/// The newest format of any record that points to a blob.
+/// The newest format of all records that refer to blobs.
 const FORMAT: u16 = 3;
 
 impl Cluster {
@@ -31,8 +31,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every blob in `directory` is one that a record points to. A leader that died between a blob and its record
-    /// leaves one that is removed much later: those of these terms don't count.
+    /// Waits until every blob in `directory` is referenced by a record. A leader that died between a blob
+    /// and its record leaves an orphan that is removed much later: orphans of these terms are ignored.
     pub async fn check_blobs(&self, directory: &Path, terms: &[u64]) -> anyhow::Result<()> {
         let records = self.records().await?;
         wait_for("no blob to be left", BOUND, async || {
@@ -40,7 +40,7 @@ impl Cluster {
             let left: Vec<String> = files_below(directory)?
                 .into_iter()
                 .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-                // The storage's own marker stays.
+                // The marker of the storage stays.
                 .filter(|name| !name.starts_with("storage-"))
                 .filter(|name| !wanted.contains(name) && !is_of_a_term(name, terms))
                 .collect();
@@ -50,15 +50,15 @@ impl Cluster {
         .await
     }
 
-    /// The objects with this in their names in the blob store, which the embedded store has beside its data.
+    /// The objects in the blob store with this text in their names. The embedded store keeps them next to its data.
     pub fn objects(&self, called: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
         let files = files_below(&self.store_directory)?;
         let is_called = |path: &PathBuf| path.to_string_lossy().contains(called);
         Ok(files.into_iter().filter(is_called).collect())
     }
 
-    /// Waits until no process is there that a job of this cluster started: one that was given the cluster's directory in its
-    /// environment.
+    /// Waits until all processes that jobs of this cluster started have ended. They are recognized by the
+    /// cluster's directory in their environment.
     pub async fn check_no_programs(&mut self) -> anyhow::Result<()> {
         let own: BTreeSet<u32> = self.pids();
         let directory = self.directory().to_owned();
@@ -80,8 +80,8 @@ impl Cluster {
         all.filter_map(|process| process.pid()).collect()
     }
 
-    /// Checks, after all processes have ended in order, that none has left a file of its own: what is in the cluster's directory
-    /// is their logs, the store's files, and what the test itself put there.
+    /// Checks, after all processes have ended in order, that none has left a file of its own: the
+    /// cluster's directory contains only their logs, the store's files, and files of the test itself.
     pub fn check_no_local_files(&self, expected: &[PathBuf]) -> anyhow::Result<()> {
         let is_expected = |path: &PathBuf| {
             path.file_name().is_some_and(|name| name == "process.log")
@@ -97,7 +97,7 @@ impl Cluster {
     }
 }
 
-/// The names of all blobs that records point to.
+/// The names of all blobs that records refer to.
 async fn blobs_of(store: &dyn CoordinationStore) -> anyhow::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for kind in [Kind::Graphs, Kind::States, Kind::Results] {
@@ -119,13 +119,13 @@ async fn blobs_of(store: &dyn CoordinationStore) -> anyhow::Result<BTreeSet<Stri
     Ok(names)
 }
 
-/// Blobs are called by owner, epoch and a random part.
+/// The name of a blob consists of owner, epoch and a random part.
 fn is_of_a_term(blob: &str, terms: &[u64]) -> bool {
     let epoch = blob.split('-').nth(1).and_then(|epoch| epoch.parse().ok());
     epoch.is_some_and(|epoch| terms.contains(&epoch))
 }
 
-/// All files in a directory and those below it; none if it is not there.
+/// All files in a directory and below; none if it does not exist.
 fn files_below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut directories = vec![directory.to_owned()];
@@ -148,7 +148,7 @@ fn files_below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The processes that have a directory in their environment, with their command lines. What is dead and not reaped has none.
+/// The processes that have a directory in their environment, with their command lines. Zombies have no environment.
 fn processes_of(directory: &Path) -> anyhow::Result<Vec<(u32, String)>> {
     let wanted = directory.to_string_lossy().into_owned();
     let mut found = Vec::new();
@@ -161,7 +161,7 @@ fn processes_of(directory: &Path) -> anyhow::Result<Vec<(u32, String)>> {
         else {
             continue;
         };
-        // It may end while we look.
+        // The process may end during the read.
         let read = |name: &str| {
             let bytes = std::fs::read(entry.path().join(name)).unwrap_or_default();
             String::from_utf8_lossy(&bytes).replace('\0', " ")

@@ -1,9 +1,9 @@
-//! Starts, kills, stops and cuts off real Tanist processes and their stores, and checks what is left.
+//! Starts, kills, stops and isolates real Tanist processes and their stores, and checks for leftovers.
 //!
-//! A [`Cluster`] is a number of `tanist` processes on a [`Store`]: each with its own directory, ports and log, all of them
-//! gone when the cluster is dropped, and when the process that holds it dies. What a test waits for is bounded, and says what
-//! it saw last together with the ends of all logs. Not here: what is done to a cluster and what must hold then, which are the
-//! tests' own.
+//! A [`Cluster`] is a number of `tanist` processes on a [`Store`]: each with its own directory, ports and
+//! log. All of them end when the cluster is dropped, and when the process that holds it dies. Every wait
+//! has a timeout, and its error shows the last value together with the ends of all logs. Not here: the
+//! faults and the invariants of a test, which belong to the test.
 
 pub mod builder;
 pub mod cli;
@@ -39,7 +39,7 @@ pub use store::{Store, StoreKind};
 pub use untouched::Attempts;
 pub use wait::wait_for;
 
-/// Whether the long variants are asked for: the stores' default leases instead of the shortest ones.
+/// Whether the long variants are enabled: the stores' default leases instead of the shortest ones.
 pub fn test_all() -> bool {
     std::env::var_os("TANIST_TEST_ALL").is_some_and(|value| value == "1")
 }

@@ -1,5 +1,5 @@
-//! Who kills, by SIGKILL, at times that nobody can foresee but by the seed: leaders, one after the other, and TaskManagers, one,
-//! one again and again, or all at once.
+//! Kills processes by SIGKILL at times that depend only on the seed: leaders, one after another, and
+//! TaskManagers: one, one repeatedly, or all at once.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::cluster::Cluster;
 pub struct LeaderKiller {
     random: Random,
     longest_pause: Duration,
-    /// The epochs of those that it killed.
+    /// The epochs of the killed leaders.
     killed: Vec<u64>,
 }
 
 impl LeaderKiller {
-    /// With pauses up to this long, and at least half as long: some work has to get done meanwhile. The same seed has the same
-    /// pauses.
+    /// Pauses for up to this time, and at least half of it, so that the cluster makes progress in
+    /// between. The same seed gives the same pauses.
     pub fn new(seed: u64, longest_pause: Duration) -> LeaderKiller {
         LeaderKiller {
             random: Random(seed),
@@ -30,17 +30,17 @@ impl LeaderKiller {
         &self.killed
     }
 
-    /// Waits for a while.
+    /// Pauses for a random time.
     pub async fn pause(&mut self) {
-        // Not a wait for anything: when it strikes is what is tried.
+        // This waits for nothing: the moment of the kill is what varies.
         let part = 500 + self.random.below(500);
         tokio::time::sleep(self.longest_pause.mul_f64(part as f64 / 1000.0)).await;
     }
 
-    /// Kills the leader there is, and starts it again: at once, or when another one leads.
+    /// Kills the current leader, and starts it again: at once, or when another one leads.
     ///
-    /// Of three in a row one is left alone until its recovery is over: more deaths in recovery than that look like those of a job
-    /// that ends its process, which is then looked for, and set aside.
+    /// Every third leader is left alone until its recovery is over: more deaths during recovery look like
+    /// a job that ends its process, which the next leader would search for and quarantine.
     pub async fn strike(&mut self, cluster: &mut Cluster) -> anyhow::Result<()> {
         if self.killed.len() % 3 == 2 {
             cluster.until_recovered().await?;
@@ -57,9 +57,9 @@ impl LeaderKiller {
     }
 }
 
-/// The longest time for which a TaskManager lives between two kills of a burst: it may be about to register, or not even that.
+/// The longest life of a TaskManager between two kills of a burst: it may be registering, or not even that far.
 const BURST_PAUSE: Duration = Duration::from_millis(400);
-/// How often one is killed in a burst.
+/// Number of kills in a burst.
 const BURST: usize = 3;
 
 /// Kills TaskManagers of a cluster.
@@ -71,7 +71,7 @@ pub struct TaskManagerKiller {
 }
 
 impl TaskManagerKiller {
-    /// The same seed strikes in the same way.
+    /// The same seed gives the same kills.
     pub fn new(seed: u64) -> TaskManagerKiller {
         TaskManagerKiller {
             random: Random(seed),
@@ -80,12 +80,12 @@ impl TaskManagerKiller {
         }
     }
 
-    /// How many processes it killed.
+    /// Number of killed processes.
     pub fn killed(&self) -> usize {
         self.killed
     }
 
-    /// Kills one of them, all at once, or one again and again, by turns. Those that it killed last are dead until
+    /// Kills, in turn, one TaskManager, all at once, or one repeatedly. They stay dead until
     /// [`TaskManagerKiller::start_again`].
     pub async fn strike(&mut self, cluster: &mut Cluster) -> anyhow::Result<()> {
         let count = cluster.taskmanagers();
@@ -100,7 +100,7 @@ impl TaskManagerKiller {
                     if left > 0 {
                         cluster.taskmanager(one).start()?;
                         let part = self.random.below(1000) as f64 / 1000.0;
-                        // Not a wait for anything: how far it gets is what is tried.
+                        // This waits for nothing: the progress of its start is what varies.
                         tokio::time::sleep(BURST_PAUSE.mul_f64(part)).await;
                     }
                 }
@@ -115,7 +115,7 @@ impl TaskManagerKiller {
         self.killed += 1;
     }
 
-    /// Starts those that it killed.
+    /// Starts the killed TaskManagers again.
     pub fn start_again(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         for index in 0..cluster.taskmanagers() {
             let taskmanager = cluster.taskmanager(index);
@@ -126,7 +126,7 @@ impl TaskManagerKiller {
         Ok(())
     }
 
-    /// Whether those that it killed are to be missed while something else happens.
+    /// Whether the killed TaskManagers stay dead during the next fault.
     pub fn is_late(&mut self) -> bool {
         self.random.below(2) == 0
     }

@@ -1,4 +1,4 @@
-//! One `tanist` process: started, signalled, waited for, started again, with all that it said in one log.
+//! One `tanist` process: started, signalled, waited for, and started again, with all its output in one log.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::guard::Guard;
 use crate::wait::wait_for;
 
-/// How many lines of a log a failure shows.
+/// Number of log lines that a failure shows.
 const TAIL: usize = 30;
 
-/// How long an orderly end may take.
+/// Timeout of an orderly shutdown.
 const END_BOUND: Duration = Duration::from_secs(20);
 
 /// A JobManager or TaskManager, running or not.
@@ -24,7 +24,7 @@ pub struct Process {
     name: String,
     program: PathBuf,
     arguments: Vec<String>,
-    /// A command that becomes the program whose name follows it; empty: none.
+    /// A command that executes the program that follows it; empty: none.
     entrance: Vec<String>,
     directory: PathBuf,
     environment: Vec<(String, String)>,
@@ -35,7 +35,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Not started yet. Its directory, `parent/name`, is created.
+    /// Creates the directory `parent/name`, but does not start the process.
     pub(crate) fn new(
         name: String,
         program: PathBuf,
@@ -70,22 +70,22 @@ impl Process {
         &self.directory
     }
 
-    /// From its next start on it is started by `entrance`, a command that becomes the program whose name follows it.
+    /// Sets the command that executes the program that follows it, from the next start on.
     pub(crate) fn enter_by(&mut self, entrance: Vec<String>) {
         self.entrance = entrance;
     }
 
-    /// Variables that it has besides those of this process, from its next start on.
+    /// Sets additional environment variables, from the next start on.
     pub(crate) fn set_environment(&mut self, variables: &[(String, String)]) {
         self.environment = variables.to_vec();
     }
 
-    /// What `TANIST_FAILPOINTS` holds at the next start, and only then.
+    /// Sets `TANIST_FAILPOINTS` for the next start only.
     pub fn arm(&mut self, failpoints: impl Into<String>) {
         self.failpoints = failpoints.into();
     }
 
-    /// Starts it, after killing it if it runs. Its log goes on.
+    /// Starts the process; kills it first if it is running. The log is continued.
     pub fn start(&mut self) -> anyhow::Result<()> {
         self.kill();
         let log = OpenOptions::new()
@@ -119,7 +119,7 @@ impl Process {
         Ok(())
     }
 
-    /// SIGKILL, and waits for the end; nothing if it does not run.
+    /// Sends SIGKILL, and waits for the end. Does nothing if it is not running.
     pub fn kill(&mut self) {
         if let Some(child) = &mut self.child {
             let _ = child.kill();
@@ -127,20 +127,20 @@ impl Process {
         }
     }
 
-    /// SIGKILL, and its directory with all that it kept there is gone: what the loss of its host leaves.
+    /// Sends SIGKILL and removes its directory with all its files, like the loss of its host.
     pub fn lose_host(&mut self) -> anyhow::Result<()> {
         self.kill();
         std::fs::remove_dir_all(&self.directory)
             .with_context(|| format!("cannot remove {}", self.directory.display()))
     }
 
-    /// SIGTERM, and waits for nothing.
+    /// Sends SIGTERM without waiting.
     pub fn ask_to_end(&self) -> anyhow::Result<()> {
         self.signal(Signal::TERM)
     }
 
-    /// SIGTERM, and waits for the orderly end; only that if it has been asked before and is gone. A process that was just started
-    /// is left the time to hear it.
+    /// Sends SIGTERM, and waits for the orderly end. If it was asked before and has ended, only returns
+    /// its status. A process that was just started gets time to install its signal handlers.
     pub async fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
         let what = format!("{} to listen for signals", self.name);
         wait_for(&what, END_BOUND, async || match self.pid() {
@@ -157,7 +157,7 @@ impl Process {
         self.ended(END_BOUND).await
     }
 
-    /// SIGSTOP: it stands still, all of its threads, when this returns; its connections stay.
+    /// Sends SIGSTOP: all its threads have stopped when this returns; its connections stay.
     pub fn stop(&self) -> anyhow::Result<()> {
         self.signal(Signal::STOP)?;
         let child = self.child.as_ref().context("it was just signalled")?;
@@ -168,7 +168,7 @@ impl Process {
         Ok(())
     }
 
-    /// SIGCONT after [`Process::stop`].
+    /// Sends SIGCONT after [`Process::stop`].
     pub fn cont(&self) -> anyhow::Result<()> {
         self.signal(Signal::CONT)
     }
@@ -185,22 +185,22 @@ impl Process {
         .await
     }
 
-    /// Whether it runs.
+    /// Whether it is running.
     pub fn runs(&mut self) -> bool {
         self.child.is_some() && self.poll().is_none()
     }
 
-    /// Its process id while it runs.
+    /// Its process id while it is running.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// How it ended, if it did.
+    /// Its exit status, if it has ended.
     pub fn poll(&mut self) -> Option<ExitStatus> {
         let Some(child) = self.child.as_mut() else {
             return self.ended;
         };
-        // Looks without reaping, so that the guard can be told first.
+        // Checks without reaping, so that the guard can be told first.
         let pid = Pid::from_child(child);
         let options = rustix::process::WaitIdOptions::EXITED
             | rustix::process::WaitIdOptions::NOHANG
@@ -220,12 +220,12 @@ impl Process {
         }
     }
 
-    /// Waits until the failpoint `name` was reached since the process first started.
+    /// Waits until the failpoint `name` was reached since the first start of the process.
     pub async fn reached(&self, name: &str, bound: Duration) -> anyhow::Result<()> {
         self.says(&format!("failpoint {name} reached"), bound).await
     }
 
-    /// Waits until its log holds `text`.
+    /// Waits until its log contains `text`.
     pub async fn says(&self, text: &str, bound: Duration) -> anyhow::Result<()> {
         wait_for(
             &format!("{:?} in the log of {}", text, self.name),
@@ -241,20 +241,20 @@ impl Process {
         .await
     }
 
-    /// All that it said.
+    /// The whole log.
     pub fn log(&self) -> String {
         let read = File::open(self.log_path()).and_then(std::io::read_to_string);
         read.unwrap_or_else(|error| format!("(no log: {error})"))
     }
 
-    /// The last lines of what it said.
+    /// The last lines of the log.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(TAIL)..].join("\n")
     }
 
-    /// Where all that it says goes.
+    /// The path of the log.
     pub fn log_path(&self) -> PathBuf {
         self.directory.join("process.log")
     }
@@ -263,7 +263,7 @@ impl Process {
         let Some(child) = &self.child else {
             bail!("{} does not run and can't be signalled", self.name);
         };
-        // Not reaped yet, so the id is still this child's.
+        // Not reaped yet, so the id still belongs to this child.
         kill_process(Pid::from_child(child), signal)
             .with_context(|| format!("cannot signal {}", self.name))
     }
@@ -273,7 +273,7 @@ impl Process {
     }
 }
 
-/// Whether a process has a handler of its own for SIGTERM.
+/// Whether a process has its own handler for SIGTERM.
 fn catches_sigterm(pid: u32) -> anyhow::Result<bool> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -1,4 +1,4 @@
-//! Asks a JobManager over REST, for JSON. A single attempt each: whoever asks looks again.
+//! Sends REST requests to a JobManager, for JSON. A single attempt each: the caller retries.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-/// How long one answer may take.
+/// Timeout of one answer.
 const ANSWER_BOUND: Duration = Duration::from_secs(3);
 
 /// A client for any number of servers.
@@ -22,7 +22,7 @@ pub struct RestClient {
 
 impl Default for RestClient {
     fn default() -> RestClient {
-        // No connection is kept: the server at its end may have been killed.
+        // Connections are not kept, because the server may have been killed.
         let http = Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(0)
             .build_http();
@@ -69,7 +69,7 @@ impl RestClient {
         Ok((answer.status(), answer.headers().clone(), value))
     }
 
-    /// The whole answer to a request, if it comes within `bound`.
+    /// The complete answer to a request, if it arrives within `bound`.
     pub async fn exchange(
         &self,
         request: Request<Full<Bytes>>,

@@ -1,6 +1,7 @@
-//! The stores that clusters keep their leadership and jobs in: real servers, or a directory.
+//! The stores for leadership and jobs of clusters: real servers, or a directory.
 //!
-//! Clusters share one etcd and one ZooKeeper, told apart by cluster id. A test that breaks the server has its own.
+//! Clusters share one etcd and one ZooKeeper, separated by cluster id. A test that breaks the server uses
+//! its own server.
 
 use std::fmt;
 use std::path::Path;
@@ -23,18 +24,18 @@ use tokio::sync::OnceCell;
 
 use crate::test_all;
 
-/// The names of the cluster's directories in a store that is shared with others.
+/// The root of the clusters' keys in a shared store.
 const ROOT: &str = "/tanist";
 
 static SHARED_ETCD: OnceCell<EtcdServer> = OnceCell::const_new();
 static SHARED_ZOOKEEPER: OnceCell<ZooKeeperServer> = OnceCell::const_new();
 
-/// How many servers an ensemble has: the fewest of which one can be lost.
+/// Number of servers in an ensemble: the smallest number that survives the loss of one.
 const MEMBERS: usize = 3;
-/// The heap of each Java process of an ensemble, in MiB: three of them run beside everything else.
+/// Heap of each Java process of an ensemble, in MiB: three of them run beside everything else.
 const MEMBER_HEAP_MIB: u32 = 64;
 
-/// Which store.
+/// The kind of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreKind {
     /// SQLite in a directory.
@@ -55,13 +56,13 @@ impl fmt::Display for StoreKind {
     }
 }
 
-/// A store that a cluster can be started on.
+/// A store on which a cluster can be started.
 #[derive(Debug)]
 pub struct Store {
     kind: StoreKind,
     /// Host and port of each server, separated by commas; unused for a directory.
     endpoint: String,
-    /// What its users say, where it asks.
+    /// User and password, if the store requires them.
     user: Option<(String, String)>,
     pub(crate) server: Server,
 }
@@ -78,7 +79,7 @@ pub(crate) enum Server {
 }
 
 impl Store {
-    /// The store of that kind that clusters share; started when first asked for. An embedded one is the cluster's own.
+    /// The store of that kind that clusters share; started on first use. An embedded store is not shared.
     pub async fn shared(kind: StoreKind) -> anyhow::Result<Store> {
         let endpoint = match kind {
             StoreKind::Embedded => String::new(),
@@ -111,7 +112,7 @@ impl Store {
         })
     }
 
-    /// A server of its own, to be killed and restarted.
+    /// A separate server, which the test may kill and restart.
     pub async fn own(kind: StoreKind) -> anyhow::Result<Store> {
         match kind {
             StoreKind::Embedded => Store::shared(kind).await,
@@ -120,7 +121,7 @@ impl Store {
         }
     }
 
-    /// Three servers of its own, of which single ones are killed and restarted. An embedded store has none.
+    /// Three separate servers, which the test may kill and restart one by one. Not for the embedded store.
     pub async fn ensemble(kind: StoreKind) -> anyhow::Result<Store> {
         let (endpoints, server) = match kind {
             StoreKind::Embedded => bail!("the embedded store has no servers"),
@@ -146,7 +147,7 @@ impl Store {
         })
     }
 
-    /// A ZooKeeper that somebody else has started, at `host:port`.
+    /// A ZooKeeper that was started elsewhere, at `host:port`.
     pub fn zookeeper_at(endpoint: String) -> Store {
         Store {
             kind: StoreKind::ZooKeeper,
@@ -156,7 +157,7 @@ impl Store {
         }
     }
 
-    /// A ZooKeeper of its own.
+    /// A separate ZooKeeper.
     pub async fn own_zookeeper(options: ZooKeeperServerOptions) -> anyhow::Result<Store> {
         let server = ZooKeeperServer::start(options).await?;
         let endpoint = server.address().to_string();
@@ -168,7 +169,7 @@ impl Store {
         })
     }
 
-    /// An etcd of its own, with a user if the options name one.
+    /// A separate etcd, with a user if the options name one.
     pub async fn own_etcd(options: EtcdServerOptions) -> anyhow::Result<Store> {
         let user = options.user.clone();
         let server = EtcdServer::start(options).await?;
@@ -182,7 +183,7 @@ impl Store {
         })
     }
 
-    /// What this server serves; users are not asked for.
+    /// A store on this server, without users.
     pub(crate) fn on(kind: StoreKind, endpoint: String, server: Server) -> Store {
         Store {
             kind,
@@ -192,17 +193,17 @@ impl Store {
         }
     }
 
-    /// Which store it is.
+    /// The kind of the store.
     pub fn kind(&self) -> StoreKind {
         self.kind
     }
 
-    /// Host and port of the server; of an ensemble those of all, separated by commas.
+    /// Host and port of the server; for an ensemble those of all servers, separated by commas.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// The setting that names the server.
+    /// The option that names the server.
     pub(crate) fn endpoint_key(&self) -> Option<&'static str> {
         match self.kind {
             StoreKind::Embedded => None,
@@ -211,7 +212,7 @@ impl Store {
         }
     }
 
-    /// SIGKILL to the server; its data stay.
+    /// Sends SIGKILL to the server; its data stays.
     pub fn kill_server(&mut self) -> anyhow::Result<()> {
         match &mut self.server {
             Server::Etcd(server) => server.kill(),
@@ -224,7 +225,7 @@ impl Store {
         Ok(())
     }
 
-    /// SIGSTOP to the server: it answers nobody, and its clock goes on.
+    /// Sends SIGSTOP to the server: it stops answering, but time continues for it.
     pub fn stop_server(&self) -> anyhow::Result<()> {
         match &self.server {
             Server::Etcd(server) => server.stop(),
@@ -237,7 +238,7 @@ impl Store {
         Ok(())
     }
 
-    /// SIGCONT after [`Store::stop_server`].
+    /// Sends SIGCONT after [`Store::stop_server`].
     pub fn cont_server(&self) -> anyhow::Result<()> {
         match &self.server {
             Server::Etcd(server) => server.cont(),
@@ -250,7 +251,7 @@ impl Store {
         Ok(())
     }
 
-    /// Starts the server again with its data, killing it first if it runs, and waits until it is ready.
+    /// Starts the server again with its data, killing it first if it is running, and waits until it is ready.
     pub async fn restart_server(&mut self) -> anyhow::Result<()> {
         match &mut self.server {
             Server::Etcd(server) => server.restart().await?,
@@ -268,7 +269,7 @@ impl Store {
         Ok(self.own_single_etcd()?.fill().await?)
     }
 
-    /// Does what an operator does about a full etcd.
+    /// Repairs a full etcd as an operator does.
     pub async fn make_room(&self) -> anyhow::Result<()> {
         Ok(self.own_single_etcd()?.make_room().await?)
     }
@@ -284,7 +285,7 @@ impl Store {
         }
     }
 
-    /// Whether ZooKeeper's process has ended by itself, or was killed.
+    /// Whether the ZooKeeper process has ended by itself, or was killed.
     pub fn has_server_ended(&mut self) -> anyhow::Result<bool> {
         match &mut self.server {
             Server::ZooKeeper(server) => Ok(server.has_ended()),
@@ -296,7 +297,7 @@ impl Store {
         }
     }
 
-    /// Which server of an ensemble leads the others. All must run.
+    /// Index of the leading server of an ensemble. All must be running.
     pub async fn leading_member(&self) -> anyhow::Result<usize> {
         Ok(match &self.server {
             Server::EtcdCluster(cluster) => cluster.leader().await?,
@@ -307,7 +308,7 @@ impl Store {
         })
     }
 
-    /// SIGKILL to one server of an ensemble; its data stay.
+    /// Sends SIGKILL to one server of an ensemble; its data stays.
     pub fn kill_member(&mut self, member: usize) -> anyhow::Result<()> {
         match &mut self.server {
             Server::EtcdCluster(cluster) => cluster.servers()[member].kill(),
@@ -319,7 +320,7 @@ impl Store {
         Ok(())
     }
 
-    /// Starts one server of an ensemble again with its data, and waits until it serves: so there must be a quorum then.
+    /// Starts one server of an ensemble again with its data, and waits until it serves, which needs a quorum.
     pub async fn restart_member(&mut self, member: usize) -> anyhow::Result<()> {
         match &mut self.server {
             Server::EtcdCluster(cluster) => cluster.servers()[member].restart().await?,
@@ -331,8 +332,8 @@ impl Store {
         Ok(())
     }
 
-    /// What tells `tanist` to use it. Leases are as short as the store grants, or the defaults if those are wanted or all is
-    /// tested.
+    /// The settings with which `tanist` uses this store. Leases are as short as the store grants, or the
+    /// defaults if those are requested or the long tests are enabled.
     pub fn settings(&self, directory: &Path, defaults: bool) -> Vec<(String, String)> {
         let shortest = !defaults && !test_all();
         let mut settings = vec![("high-availability.type".to_owned(), self.kind.to_string())];
@@ -364,7 +365,7 @@ impl Store {
         settings
     }
 
-    /// Watches the election of a cluster, without contending.
+    /// Observes the election of a cluster, without contending.
     pub(crate) async fn observe(
         &self,
         directory: &Path,

@@ -1,4 +1,5 @@
-//! What must not change when a leader does: which attempt of each task runs, and where. And what must be told of the leaders.
+//! Checks for what a change of the leader must not change: the attempt and the place of each task. Also
+//! checks of the term records.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,9 +12,9 @@ use tanist_proto::id::JobId;
 use crate::cluster::Cluster;
 use crate::wait::wait_for;
 
-/// How long a leader may take to know all tasks again.
+/// Timeout until a new leader knows all tasks.
 const KNOWN_BOUND: Duration = Duration::from_secs(30);
-/// How long the last term's record may take to be written.
+/// Timeout until the last term's record is written.
 const HISTORY_BOUND: Duration = Duration::from_secs(10);
 
 /// Attempt and host of each task of a job, by vertex and subtask.
@@ -21,7 +22,7 @@ const HISTORY_BOUND: Duration = Duration::from_secs(10);
 pub struct Attempts(BTreeMap<(String, u64), (u64, String)>);
 
 impl Attempts {
-    /// How many tasks that `later` knows as well are another attempt there, or elsewhere.
+    /// Number of tasks that have another attempt or place in `later`. Tasks that `later` does not know are ignored.
     pub fn changed(&self, later: &Attempts) -> usize {
         let is_other = |(task, before): &(&_, &_)| {
             let after = later.0.get(*task);
@@ -30,7 +31,7 @@ impl Attempts {
         self.0.iter().filter(is_other).count()
     }
 
-    /// Those of the vertices with such a name.
+    /// The tasks of the vertices with such a name.
     #[must_use]
     pub fn of_vertices(&self, is_meant: impl Fn(&str) -> bool) -> Attempts {
         let tasks = self.0.iter();
@@ -38,12 +39,13 @@ impl Attempts {
         Attempts(meant.map(|(task, at)| (task.clone(), at.clone())).collect())
     }
 
-    /// How many tasks there are.
+    /// Number of tasks.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// An error if a task of `later` is another attempt, or elsewhere. A task that `later` does not know is none.
+    /// Returns an error if a task of `later` has another attempt or place. Tasks that `later` does not
+    /// know are ignored.
     fn check_none_changed(&self, later: &Attempts) -> anyhow::Result<()> {
         for (task, before) in &self.0 {
             if let Some(after) = later.0.get(task)
@@ -58,7 +60,7 @@ impl Attempts {
 }
 
 impl Cluster {
-    /// All tasks of a job that are deployed.
+    /// All deployed tasks of a job.
     pub async fn attempts(&mut self, job: JobId) -> anyhow::Result<Attempts> {
         let view = self.job(job).await?;
         let mut attempts = BTreeMap::new();
@@ -66,7 +68,7 @@ impl Cluster {
             let (id, name) = (text(vertex, "id")?, text(vertex, "name")?);
             let body = self.get(&format!("/v1/jobs/{job}/vertices/{id}")).await?;
             for subtask in body["subtasks"].as_array().into_iter().flatten() {
-                // While a leader waits for the reports, it can't say where a task is.
+                // While a leader waits for reports, it does not know where a task is.
                 if let ("RUNNING" | "FINISHED", Some(number), Some(attempt)) = (
                     text(subtask, "status")?,
                     subtask["subtask"].as_u64(),
@@ -80,7 +82,7 @@ impl Cluster {
         Ok(Attempts(attempts))
     }
 
-    /// Waits until the leader knows all tasks of `before`; an error at once if one of them is another attempt.
+    /// Waits until the leader knows all tasks of `before`; fails at once if one of them has another attempt.
     pub async fn check_untouched(&mut self, job: JobId, before: &Attempts) -> anyhow::Result<()> {
         let looked = wait_for("all tasks to be known", KNOWN_BOUND, async || {
             let after = self.attempts(job).await?;
@@ -96,7 +98,7 @@ impl Cluster {
         looked.await?
     }
 
-    /// On which TaskManager, by its index, subtask 0 of a vertex is, and as which attempt.
+    /// The index of the TaskManager that runs subtask 0 of a vertex, and the attempt.
     pub async fn place_of(&mut self, job: JobId, vertex: &str) -> anyhow::Result<(usize, u64)> {
         let view = self.job(job).await?;
         let mut vertices = view.0["vertices"].as_array().into_iter().flatten();
@@ -115,7 +117,7 @@ impl Cluster {
         Ok((index, attempt))
     }
 
-    /// The records of all terms in the order of their epochs, as soon as the last one is that of `epoch`.
+    /// The records of all terms, ordered by epoch, as soon as the last one is that of `epoch`.
     pub async fn terms_up_to(&self, epoch: u64) -> anyhow::Result<Vec<Value>> {
         let records = self.records().await?;
         let what = format!("the record of epoch {epoch}");

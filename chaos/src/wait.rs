@@ -1,12 +1,12 @@
-//! Waiting for what a test means, bounded, with the last value seen when it does not come.
+//! Waits for a condition with a timeout; the error shows the last value.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-/// How often is looked. Clusters are asked over REST, on machines that are busy with the clusters themselves.
+/// Pause between two checks. Clusters are asked over REST, on machines that are busy with the clusters themselves.
 const LOOK_INTERVAL: Duration = Duration::from_millis(40);
 
-/// Looks until `look` gives a value; the error names what was waited for and what was seen last.
+/// Calls `look` until it returns a value; the error names the condition and the last error of `look`.
 pub async fn wait_for<T, E: Display>(
     what: &str,
     bound: Duration,
@@ -15,7 +15,7 @@ pub async fn wait_for<T, E: Display>(
     wait_for_every(LOOK_INTERVAL, what, bound, look).await
 }
 
-/// The same with another pause between two looks.
+/// The same with another pause between two checks.
 pub async fn wait_for_every<T, E: Display>(
     interval: Duration,
     what: &str,

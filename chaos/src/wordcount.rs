@@ -1,11 +1,11 @@
-//! The workload whose result anybody can check: text, its words counted by one thread, and what a job wrote.
+//! A workload whose result is easy to check: text, its words counted by one thread, and the output of a job.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 
-/// How often each word occurs.
+/// The number of occurrences of each word.
 pub type Counts = BTreeMap<String, u64>;
 
 const SUBJECTS: [&str; 12] = [
@@ -49,10 +49,10 @@ const OBJECTS: [&str; 12] = [
     "the whole estate",
 ];
 
-/// Text of about `bytes` bytes in sentences, the same for the same seed.
+/// Text of about `bytes` bytes in sentences; the same for the same seed.
 pub fn text(seed: u64, bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 128);
-    // Knuth's MMIX generator: any spread will do, as long as it is always the same.
+    // Knuth's MMIX generator: any distribution is fine if it is deterministic.
     let mut state = seed;
     let mut draw = |among: &[&'static str]| {
         state = state
@@ -82,7 +82,7 @@ pub fn write_input(directory: &Path, files: usize, bytes: usize) -> anyhow::Resu
     Ok(counts)
 }
 
-/// Counts the words of a text, cut at anything but ASCII letters and digits.
+/// Counts the words of a text, split at all characters except ASCII letters and digits.
 pub fn count_into(counts: &mut Counts, text: &str) {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric());
     for word in words.filter(|word| !word.is_empty()) {
@@ -95,7 +95,7 @@ pub fn count_into(counts: &mut Counts, text: &str) {
     }
 }
 
-/// What is visible in an output directory: lines of a key and a count, no key twice.
+/// Reads the visible output in a directory: lines of a key and a count, no key twice.
 pub fn read_output(directory: &Path) -> anyhow::Result<Counts> {
     let mut counts = Counts::new();
     for part in visible_files(directory)? {
@@ -115,7 +115,7 @@ pub fn read_output(directory: &Path) -> anyhow::Result<Counts> {
     Ok(counts)
 }
 
-/// The files in an output directory that readers see; none if it does not exist.
+/// The visible files in an output directory; none if it does not exist.
 pub fn visible_files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -133,7 +133,7 @@ pub fn visible_files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// An error that names what is hidden in an output directory: nothing may be, once a job was cleaned up after.
+/// Returns an error if there are hidden files in an output directory: after the cleanup of a job there must be none.
 pub fn check_nothing_pending(directory: &Path) -> anyhow::Result<()> {
     let hidden = directory.join(".tanist");
     ensure!(
@@ -144,7 +144,7 @@ pub fn check_nothing_pending(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An error that says where two counts differ.
+/// Returns an error that names the differences between two counts.
 pub fn check_counts(expected: &Counts, found: &Counts) -> anyhow::Result<()> {
     let words: std::collections::BTreeSet<&String> = expected.keys().chain(found.keys()).collect();
     let different: Vec<String> = words

@@ -1,7 +1,8 @@
-//! How a test, or a measurement, gets a network and mounts of its own: its binary runs it once more, alone, in fresh namespaces.
+//! Gives a test, or a measurement, its own network and mounts: its binary runs itself once more, alone,
+//! in fresh namespaces.
 //!
-//! As root that takes a network namespace; else a user namespace too, in which the test is root and nowhere else. What the
-//! test says inside is said by the test outside; it fails if the one inside does not pass.
+//! For root this takes a network namespace; for other users also a user namespace, inside which the test
+//! is root. The outer test prints the output of the inner one, and fails if that does not pass.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -11,13 +12,13 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::guard::Guard;
 
-/// Names, inside, the test that runs there.
+/// Names the test to the inner process.
 const INSIDE: &str = "TANIST_TEST_NETWORK";
 
-/// Says, inside, which directory goes with the test: what is mounted in it is not seen outside.
+/// Names the directory of the test to the inner process: file systems mounted in it are not visible outside.
 const DIRECTORY: &str = "TANIST_TEST_NETWORK_DIRECTORY";
 
-/// What is needed, with the packages of Debian that have it.
+/// The required programs, with their Debian packages.
 const PROGRAMS: [(&str, &str); 4] = [
     ("mount", "mount"),
     ("ip", "iproute2"),
@@ -25,7 +26,7 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("nsenter", "util-linux"),
 ];
 
-/// Runs `test` in a network of its own. `name` is the test's full name, as libtest lists it.
+/// Runs `test` in a network of its own. `name` is the full name of the test, as libtest lists it.
 pub fn on_a_network_of_its_own<F: Future<Output = anyhow::Result<()>>>(
     name: &str,
     test: impl FnOnce() -> F,
@@ -39,7 +40,7 @@ pub fn on_a_network_of_its_own<F: Future<Output = anyhow::Result<()>>>(
     run_inside(name)
 }
 
-/// Mounts a file system of so many bytes, in memory, that is gone with the test. Only in [`on_a_network_of_its_own`].
+/// Mounts a file system of this size in memory, which disappears with the test. Only in [`on_a_network_of_its_own`].
 pub fn small_file_system(name: &str, bytes: u64) -> anyhow::Result<PathBuf> {
     let directory = std::env::var_os(DIRECTORY).context("the test has no mounts of its own")?;
     let path = PathBuf::from(directory).join(name);
@@ -64,7 +65,7 @@ pub fn small_file_system(name: &str, bytes: u64) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Whether this process runs inside under this name.
+/// Whether this process is the inner process of this test.
 pub fn is_inside(name: &str) -> bool {
     std::env::var(INSIDE).is_ok_and(|inside| inside == name)
 }
@@ -87,8 +88,8 @@ fn run_inside(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs this process's own program once more with these arguments, to its end, in a network of its own, where
-/// [`is_inside`] tells it so.
+/// Runs this process's own program once more with these arguments, to its end, in a network of its own.
+/// There [`is_inside`] returns true.
 pub fn run_self_inside(name: &str, arguments: &[&str]) -> anyhow::Result<Output> {
     let namespaces = namespaces()?;
     let program = std::env::current_exe().context("cannot find the own program")?;
@@ -96,7 +97,7 @@ pub fn run_self_inside(name: &str, arguments: &[&str]) -> anyhow::Result<Output>
         .prefix("tanist-network-")
         .tempdir()?
         .keep();
-    // Ends what is inside if this process is killed; what that one started then ends by guards of its own.
+    // Ends the inner process if this process is killed; the inner process has guards for its own children.
     let guard = Arc::new(Mutex::new(Guard::start(&directory)?));
     let child = Command::new("unshare")
         .args(namespaces)

@@ -1,10 +1,11 @@
-//! A small network of hosts for real processes, whose links are cut one direction at a time.
+//! A small network of hosts for real processes, whose links can be cut in one direction.
 //!
-//! Each host is a network namespace with the interface `eth0`, connected by a bridge in the namespace that the test itself runs in
-//! (see [`on_a_network_of_its_own`]). All neighbour entries are fixed, so what a host sends to another goes where its entry says:
-//! to that host; to an address that nobody has, which is silence; or to a namespace that has the other's address and nothing
-//! that listens, which answers with resets, as a firewall that rejects. Only what `from` sends to `to` is touched: the way back is
-//! another entry. Connections live through a silence that ends before their ends have given up.
+//! Each host is a network namespace with the interface `eth0`, connected by a bridge in the namespace of
+//! the test itself (see [`on_a_network_of_its_own`]). All neighbour entries are static, so an entry
+//! decides where packets to a host go: to that host; to an address that no host has, so that they are
+//! lost; or to a namespace with the other's address and no listener, which answers with resets like a
+//! firewall that rejects. Only packets from `from` to `to` are affected: the other direction is another
+//! entry. Connections survive an interruption that ends before the two ends give up.
 
 mod enter;
 mod namespace;
@@ -25,21 +26,21 @@ pub use enter::{is_inside, on_a_network_of_its_own, run_self_inside, small_file_
 
 /// The bridge, in the namespace of the test.
 const BRIDGE: &str = "br0";
-/// Nobody's.
+/// An address that no host has.
 const NOWHERE: &str = "02:00:00:00:00:01";
-/// How many there may be of a kind.
+/// Largest number of hosts of one kind.
 const MOST: usize = 50;
 
 /// A host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
-    /// The one of the JobManager with that index.
+    /// The host of the JobManager with that index.
     JobManager(usize),
-    /// The one of the TaskManager with that index.
+    /// The host of the TaskManager with that index.
     TaskManager(usize),
-    /// The one at which the store's server is reached.
+    /// The host with the store's server.
     Store,
-    /// The one that the test runs on.
+    /// The host of the test itself.
     Test,
 }
 
@@ -63,7 +64,7 @@ impl Host {
         format!("02:00:0a:63:00:{:02x}", self.number())
     }
 
-    /// That of the namespace which answers in its place with resets.
+    /// The address of the namespace that answers in its place with resets.
     fn rejecting_mac(self) -> String {
         format!("02:00:0a:63:01:{:02x}", self.number())
     }
@@ -80,27 +81,27 @@ impl fmt::Display for Host {
     }
 }
 
-/// What becomes of what one host sends to another.
+/// The state of the link from one host to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// It arrives.
+    /// Packets arrive.
     Whole,
-    /// It is lost.
+    /// Packets are lost.
     Silent,
-    /// It is answered with resets.
+    /// Packets are answered with resets.
     Rejecting,
 }
 
-/// Hosts and the links between them. Gone when it is dropped.
+/// Hosts and the links between them. Removed when it is dropped.
 #[derive(Debug)]
 pub struct Network {
     hosts: BTreeMap<Host, Namespace>,
-    /// Made when first needed, by the host for which they answer.
+    /// Created on first use, by the host in whose place they answer.
     rejecting: Mutex<BTreeMap<Host, Namespace>>,
 }
 
 impl Network {
-    /// Hosts for that many processes and for the store.
+    /// Creates hosts for this number of processes and for the store.
     pub fn create(jobmanagers: usize, taskmanagers: usize) -> anyhow::Result<Network> {
         ensure!(
             jobmanagers <= MOST && taskmanagers <= MOST,
@@ -136,7 +137,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Changes what becomes of what `from` sends to `to`. The way back stays as it is.
+    /// Sets the state of the link from `from` to `to`. The other direction is unchanged.
     pub fn set(&self, from: Host, to: Host, link: Link) -> anyhow::Result<()> {
         let mac = match link {
             Link::Whole => to.mac(),
@@ -150,14 +151,14 @@ impl Network {
             .with_context(|| format!("cannot make the link from {from} to {to} {link:?}"))
     }
 
-    /// Changes both directions.
+    /// Sets both directions.
     pub fn set_both(&self, one: Host, other: Host, link: Link) -> anyhow::Result<()> {
         self.set(one, other, link)?;
         self.set(other, one, link)
     }
 
-    /// Loses all that is sent from now on over the connections that there are between two hosts, as a firewall does that has forgotten
-    /// them: for good, and neither end is told. Others can be made.
+    /// Drops all packets from now on of the existing connections between two hosts, like a firewall that
+    /// has lost their state: permanently, and without a reset to either end. New connections work.
     pub fn forget_connections(&self, one: Host, other: Host) -> anyhow::Result<()> {
         for socket in self.sockets(one, other)?.filter(|socket| socket.is_open) {
             let (here, there) = (socket.port, socket.remote_port);
@@ -176,19 +177,19 @@ impl Network {
         Ok(())
     }
 
-    /// Makes all links whole.
+    /// Restores all links.
     pub fn heal(&self) -> anyhow::Result<()> {
         self.all()
             .try_for_each(|from| self.ip(from, &self.neighbours_of(from)))
     }
 
-    /// Whether a connection of `from` holds bytes that `to` has not acknowledged: they are sent again until it does.
+    /// Whether a connection of `from` has bytes that `to` has not acknowledged: the kernel retransmits them.
     pub fn is_sending(&self, from: Host, to: Host) -> anyhow::Result<bool> {
         let mut sockets = self.sockets(from, to)?;
         Ok(sockets.any(|socket| socket.has_unacknowledged))
     }
 
-    /// Whether a process of `from` has a connection to `to`, perhaps one that the other end has closed already.
+    /// Whether a process of `from` has a connection to `to`, even if the other end has closed it already.
     pub fn is_connected(&self, from: Host, to: Host) -> anyhow::Result<bool> {
         let mut sockets = self.sockets(from, to)?;
         Ok(sockets.any(|socket| socket.is_open))
@@ -207,7 +208,7 @@ impl Network {
             .filter_map(move |line| Socket::read(&line, address)))
     }
 
-    /// The command that enters a host and becomes the program whose name follows.
+    /// The command that enters a host and executes the program that follows.
     pub(crate) fn entrance(&self, host: Host) -> anyhow::Result<Vec<String>> {
         let namespace = self.hosts.get(&host);
         Ok(namespace
@@ -215,7 +216,7 @@ impl Network {
             .entrance())
     }
 
-    /// What listens on a host, at its address, however often it is called.
+    /// A listener at the address of a host. Can be called several times.
     pub(crate) fn listen_on(
         &self,
         host: Host,
@@ -241,7 +242,7 @@ impl Network {
         }
     }
 
-    /// Lines that make every link of `from` whole.
+    /// Lines for `ip` that restore every link of `from`.
     fn neighbours_of(&self, from: Host) -> String {
         self.all()
             .filter(|to| *to != from)
@@ -249,7 +250,7 @@ impl Network {
             .collect()
     }
 
-    /// Makes the namespace that answers for `host` with resets, unless it is there.
+    /// Creates the namespace that answers in place of `host` with resets, unless it exists.
     fn make_rejecting(&self, host: Host) -> anyhow::Result<()> {
         let mut rejecting = self
             .rejecting
@@ -260,7 +261,7 @@ impl Network {
         }
         let name = format!("no-{host}");
         let namespace = Namespace::create(&name)?;
-        // The address is not the interface's: nobody is told that it is here.
+        // The address is not on the interface, so that this namespace does not announce it.
         let address = format!("addr add {}/32 dev lo", host.address());
         connect(&namespace, &name, &host.rejecting_mac(), &address)?;
         let mut lines = format!("route add 10.99.0.0/24 dev eth0 src {}\n", host.address());
@@ -275,7 +276,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // A namespace takes its interfaces with it, though not at once.
+        // Interfaces disappear with their namespace, but not at once.
         let rejecting = self
             .rejecting
             .get_mut()
@@ -291,7 +292,7 @@ impl Drop for Network {
                 .map(|host| format!("link del v-no-{host}\n")),
         );
         lines.push_str(&format!("link del {BRIDGE}\n"));
-        // What is left of it ends with the test's own namespace.
+        // The rest disappears with the test's own namespace.
         let _ = ip_here(&lines);
     }
 }
@@ -305,9 +306,9 @@ struct Socket {
 }
 
 impl Socket {
-    /// If the line is about a connection to `to`.
+    /// Reads the line if it is about a connection to `to`.
     fn read(line: &str, to: Ipv4Addr) -> Option<Socket> {
-        // The kernel's number of the address, in the byte order of this machine.
+        // The kernel prints the address in the byte order of this machine.
         let address = format!("{:08X}:", u32::from_ne_bytes(to.octets()));
         let port = |end: &str| u16::from_str_radix(end.split_once(':')?.1, 16).ok();
         let mut fields = line.split_whitespace().skip(1);
@@ -325,7 +326,7 @@ impl Socket {
     }
 }
 
-/// Gives a namespace its interface on the bridge, and an address.
+/// Gives a namespace an interface on the bridge, and an address.
 fn connect(namespace: &Namespace, name: &str, mac: &str, address: &str) -> anyhow::Result<()> {
     let holder = namespace.holder();
     ip_here(&format!(

@@ -1,7 +1,7 @@
-//! One network namespace, with a host's name of its own: made, entered, and gone when it is dropped.
+//! A network namespace with its own host name: created, entered, and removed when it is dropped.
 //!
-//! A holder process keeps it: it reads from a pipe that the process of the tests holds, and ends with it, however that ends.
-//! The namespace ends with the last process in it.
+//! A holder process keeps it: it reads from a pipe of the test process, and ends with that process in any
+//! case. The namespace ends with the last process in it.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -12,10 +12,10 @@ use anyhow::{Context as _, ensure};
 use rustix::system::sethostname;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Says that the namespace is ready, and waits for the end of its input.
+/// Reports that the namespace is ready, and waits for the end of its input.
 const HOLDER: &str = "ip link set lo up && echo ready && exec cat > /dev/null";
 
-/// A namespace and the process that holds it.
+/// A namespace and its holder process.
 #[derive(Debug)]
 pub(super) struct Namespace {
     holder: Child,
@@ -23,7 +23,7 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// With nothing in it but the loopback.
+    /// Creates a namespace with only the loopback interface.
     pub(super) fn create(host_name: &str) -> anyhow::Result<Namespace> {
         let mut holder = Command::new("unshare")
             .args(["--net", "--uts", "--", "sh", "-c", HOLDER])
@@ -51,12 +51,12 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// The process that holds it, by whose id others enter it.
+    /// Id of the holder process, through which other processes enter the namespace.
     pub(super) fn holder(&self) -> u32 {
         self.holder.id()
     }
 
-    /// The command that enters it and becomes the program whose name follows.
+    /// The command that enters it and executes the program that follows.
     pub(super) fn entrance(&self) -> Vec<String> {
         let holder = self.holder().to_string();
         ["nsenter", "--target", &holder, "--net", "--uts", "--"]
@@ -64,7 +64,7 @@ impl Namespace {
             .to_vec()
     }
 
-    /// Runs lines of `ip` in it.
+    /// Runs lines of `ip` in the namespace.
     pub(super) fn ip(&self, lines: &str) -> anyhow::Result<()> {
         let entrance = self.entrance();
         let mut command = Command::new(&entrance[0]);
@@ -72,12 +72,12 @@ impl Namespace {
         ip_batch(command, lines)
     }
 
-    /// Does `open` inside: a socket stays in the namespace that its thread was in when it was made.
+    /// Runs `open` inside: a socket stays in the namespace in which its thread created it.
     pub(super) fn inside<T: Send + 'static>(
         holder: u32,
         open: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        // Only this thread moves, and it ends here.
+        // Only this thread changes its namespace, and it ends here.
         let thread = std::thread::spawn(move || {
             let namespace = File::open(format!("/proc/{holder}/ns/net"))?;
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;

@@ -1,4 +1,4 @@
-//! The network by itself: who hears whom, and that nothing is left of it.
+//! Tests of the network alone: which hosts reach each other, and that nothing is left of it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use super::*;
 
 const PORT: u16 = 7000;
 const BOUND: Duration = Duration::from_secs(10);
-/// What is lost must stay unanswered for that long.
+/// Lost packets must stay unanswered for this time.
 const SILENCE: Duration = Duration::from_millis(300);
 
 macro_rules! on_networks {
@@ -70,7 +70,7 @@ mod cases {
                 "a new connection: {new:?}"
             );
             network.set(from, to, Link::Whole)?;
-            // What was sent meanwhile is sent again by the kernel.
+            // The kernel retransmits the bytes that were sent in the meantime.
             broken.set_read_timeout(Some(BOUND))?;
             let mut answer = [0];
             broken.read_exact(&mut answer)?;
@@ -113,7 +113,7 @@ mod cases {
                 .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset),
             "{old:?}"
         );
-        // Others still reach it, and so does it others.
+        // Links with other hosts work in both directions.
         says(&mut network.connect_from(Host::Test, b)?, 3)?;
         network.heal()?;
         says(&mut network.connect_from(a, b)?, 4)?;
@@ -137,7 +137,7 @@ mod cases {
                 "a holder still runs"
             );
         }
-        // Nor are interfaces: another one can be made.
+        // Interfaces are removed, too: another network can be created.
         Network::create(1, 1).map(drop)
     }
 }
