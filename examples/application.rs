@@ -1,12 +1,13 @@
-//! An application: a program with a cluster of its own that ends with its jobs.
+//! An application: a program with its own cluster that ends with its jobs.
 //!
 //! ```text
 //! cargo build --example application
 //! target/debug/examples/application local --param 'input=books/*.txt' --param output=/tmp/counts
 //! ```
 //!
-//! As a cluster: `application jobmanager --param ...` on as many hosts as are to lead or stand by, `application taskmanager` on
-//! those that are to work, all with the same `high-availability.*`. See docs/applications.md.
+//! As a cluster: start `application jobmanager --param ...` on the hosts that lead or stand by, and
+//! `application taskmanager` on the hosts that run tasks, all with the same `high-availability.*`. See
+//! docs/applications.md.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use arrow_schema::SchemaRef;
 use tanist::application::{Application, Operator, OperatorError, Output};
 use tanist::job::{ColumnType, CustomSpec, JobBuilder};
 
-/// An operator of this application: each word with its length, if it has at least so many letters.
+/// An operator of this application: outputs each word with its length, if it has at least this number of letters.
 struct Lengths {
     at_least: usize,
     output: SchemaRef,
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
                 .count("counts")
                 .file_sink("out", format!("{output}/all"))
                 .build();
-            // Submitted once, however often this program is run again after a failover.
+            // Submitted once, even if this program is started again after failovers.
             context.execute(counts).await?;
             let columns = [("word", ColumnType::String), ("length", ColumnType::Int64)];
             let at_least = serde_json::json!({"at-least": 10});

@@ -1,12 +1,12 @@
-//! A program that submits a job to a session and follows it, whatever happens to leaders and to itself.
+//! A program that submits a job to a session and follows it over failures of leaders and of itself.
 //!
 //! ```text
 //! tanist jobmanager & tanist taskmanager &
 //! cargo run --example client -- /tmp/numbers
 //! ```
 //!
-//! It finds the cluster as `tanist run` does: by `rest.address`, else by the store that is configured as high-availability. Run
-//! again it submits nothing twice: the job's id follows from what it is to do.
+//! It finds the cluster as `tanist run` does: by `rest.address`, else by the configured high-availability
+//! store. Running it again does not submit the job twice: the job's id is derived from its output directory.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ pub async fn run(
         .build();
     let job = Job::from(graph).with_id(id_of(output)).with_parallelism(1);
 
-    // When this returns the job is in the store: it survives everybody, this program included.
+    // When this returns, the job is in the store: it survives the end of any process, including this one.
     let execution = cluster.execute_async(job).await?;
     let how = match execution.was_accepted_before() {
         true => "goes on, or has ended",

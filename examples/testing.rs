@@ -4,8 +4,8 @@
 //! cargo run --example testing --features testing
 //! ```
 //!
-//! In a project of its own, with `tanist = { version = "...", features = ["testing"] }` under `[dev-dependencies]`, what is in
-//! `tests` below is all that there is to write.
+//! In your own project, add `tanist = { version = "...", features = ["testing"] }` under
+//! `[dev-dependencies]`; then you only have to write tests like those in `tests` below.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use tanist::client::JobStatus;
 use tanist::job::{JobBuilder, StreamGraph};
 use tanist::testing::TestCluster;
 
-/// The job that is tested: how often each word comes.
+/// The tested job: counts how often each word occurs.
 fn counting_words(input: &Path, output: &Path) -> StreamGraph {
     JobBuilder::new("counts")
         .file_source("lines", [input.to_string_lossy()])
@@ -58,7 +58,7 @@ async fn words_are_counted() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kill the leader in the middle: the tasks run on, and nothing is started a second time.
+/// Kills the leader while the job runs: the tasks continue, and nothing is started twice.
 async fn a_job_outlives_its_leader() -> anyhow::Result<()> {
     let builder = TestCluster::builder().jobmanagers(2).taskmanagers(2);
     let mut cluster = builder.start().await?;

@@ -3,7 +3,7 @@ import org.apache.flink.api.common.functions.RichMapFunction;
 import org.apache.flink.api.connector.source.lib.NumberSequenceSource;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 
-/** Counts records by key at a rate, the first argument, and never ends. With a checkpoint each second, as jobs that recover have. */
+/** Counts records by key at a rate, the first argument, and never ends. With a checkpoint each second, as recoverable jobs have. */
 public final class Endless {
     private static final long CHECKPOINT_INTERVAL_MS = 1000;
 
@@ -26,7 +26,7 @@ public final class Endless {
         environment.executeAsync("endless");
     }
 
-    /** Lets so many records a second pass, over all subtasks. */
+    /** Limits the number of records per second, over all subtasks. */
     private static final class Throttle extends RichMapFunction<Long, Long> {
         private static final long serialVersionUID = 1;
 
@@ -42,7 +42,7 @@ public final class Endless {
             int subtasks = getRuntimeContext().getTaskInfo().getNumberOfParallelSubtasks();
             long now = System.nanoTime();
             due = Math.max(due, now - 1_000_000_000L) + 1_000_000_000L * subtasks / rate;
-            // Records that are due within a few milliseconds go together.
+            // Records that are due within a few milliseconds are sent together.
             long early = (due - now) / 1_000_000L;
             if (early >= 5) {
                 Thread.sleep(early);

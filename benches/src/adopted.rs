@@ -1,5 +1,5 @@
-//! What a new leader's log says of the tasks that it found running: read along from where the log ended, so that the leader is
-//! not asked while it is busy with them.
+//! Reads from a new leader's log how many running tasks it adopted. The log is followed from its present
+//! end, so that the leader gets no requests while it is busy with them.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -7,19 +7,19 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-/// What the line says.
+/// The text of the log line.
 const ACCOUNTED_FOR: &str = "running tasks accounted for";
 
-/// What became of the tasks.
+/// The result of the adoption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Adopted {
-    /// Those that go on.
+    /// Number of tasks that continue.
     pub adopted: u64,
-    /// Those that had to be started anew.
+    /// Number of tasks that had to be restarted.
     pub restarted: u64,
 }
 
-/// A log, from some moment on.
+/// Reads a log from some position on.
 #[derive(Debug)]
 pub struct LogReader {
     file: File,
@@ -27,7 +27,7 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// What is written from now on.
+    /// Reads the lines that are written from now on.
     pub fn at_end_of(path: impl AsRef<Path>) -> anyhow::Result<LogReader> {
         let path = path.as_ref();
         let mut file = File::open(path).with_context(|| path.display().to_string())?;
@@ -38,7 +38,7 @@ impl LogReader {
         })
     }
 
-    /// What has become of the tasks, if the log says so by now.
+    /// The result of the adoption, if the log contains it by now.
     pub fn adoption(&mut self) -> anyhow::Result<Adopted> {
         self.file.read_to_string(&mut self.unread)?;
         let end = self.unread.rfind('\n').map_or(0, |end| end + 1);

@@ -1,8 +1,8 @@
-//! A healthy cluster on a machine that has no time for it: nobody may be taken for dead, and no task may start anew.
+//! A healthy cluster on an overloaded machine: no process may be declared dead, and no task may restart.
 //!
-//! The processes that keep the machine busy end with this one, whatever becomes of it.
-//! They stay in its session: Linux shares the cores between sessions first, so that in sessions of their own they would take as
-//! much each as the whole cluster, whatever their niceness.
+//! The processes that load the machine end with this one in any case. They stay in its session: Linux
+//! divides the cores among sessions first, so that in their own sessions each of them would get as much
+//! CPU time as the whole cluster, regardless of niceness.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -37,9 +37,9 @@ are printed; *silence*: the longest time between two beats of the leader, as hea
 of 10 s. The run fails if a record is missing or comes twice.";
 
 const MINUTES: (u64, u64) = (1800, 30);
-/// A sample of gap and silence each.
+/// One sample of gap and silence is taken in each window.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Before a stream of beats that broke is opened again.
+/// Pause before a broken stream of beats is opened again.
 const REOPEN: Duration = Duration::from_millis(50);
 
 pub(super) async fn measure(
@@ -93,7 +93,7 @@ pub(super) async fn measure(
     if later.is_empty() && restarted == 0 {
         cluster.discard();
     } else {
-        // Keeps what the processes said.
+        // Keeps the logs of the processes.
         eprintln!("see {}", cluster.directory().display());
     }
     let count = |what: &str, number: f64| {
@@ -110,7 +110,7 @@ pub(super) async fn measure(
     ])
 }
 
-/// Processes that leave no core idle and no disk at rest. They end when this is dropped, and also when this process ends.
+/// Processes that leave no core and no disk idle. They end when this is dropped, and when this process ends.
 struct BusyMachine(Vec<Child>);
 
 impl BusyMachine {
@@ -130,7 +130,7 @@ impl BusyMachine {
         Ok(busy)
     }
 
-    /// Runs a script again and again.
+    /// Runs a script repeatedly.
     fn run(&mut self, directory: &Path, script: &str) -> anyhow::Result<()> {
         let parent = std::process::id();
         let script = format!("while kill -0 {parent}; do {script}; done");
@@ -150,14 +150,14 @@ impl BusyMachine {
 impl Drop for BusyMachine {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // One that has ended is what is wanted.
+            // If it has ended already, nothing is left to do.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Listens to the beats of whoever leads until it is dropped.
+/// Receives the beats of the leader until it is dropped.
 struct BeatFollower {
     heard: Arc<Mutex<Heard>>,
     _stop: DropGuard,
@@ -196,7 +196,7 @@ impl BeatFollower {
         })
     }
 
-    /// The longest time without a beat since this was last asked, also one that goes on.
+    /// The longest time without a beat since the last call, including a silence that is still going on.
     fn take_longest(&self) -> Duration {
         let mut heard = self.heard.lock().expect("nothing panics holding it");
         let longest = heard.longest.max(heard.last.elapsed());
@@ -205,7 +205,7 @@ impl BeatFollower {
     }
 }
 
-/// Notes each beat of a leader that comes from there.
+/// Records each beat of a leader from this address.
 async fn follow(address: String, cluster: String, heard: Arc<Mutex<Heard>>) {
     let peers = TonicPeers::new(cluster);
     loop {
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_keeps_the_machine_busy_is_in_the_session_of_this_process() -> anyhow::Result<()> {
-        // The sixth field, and the fourth after the name, which ends with a bracket.
+        // The sixth field, which is the fourth after the name, which ends with a parenthesis.
         let session_of = |pid: u32| -> anyhow::Result<String> {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
             let fields = stat.rsplit_once(')').context("a name")?.1;

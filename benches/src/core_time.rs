@@ -1,5 +1,4 @@
-//! How long the JobMaster's core takes to decide all that there is to decide about one job: no I/O, no threads, one TaskManager
-//! speaking after the other.
+//! CPU time of the JobMaster's core for all decisions about one job: no I/O, no threads, one TaskManager after another.
 
 use std::time::Duration;
 
@@ -59,7 +58,7 @@ pub fn of(graph: pb::JobGraph, slots: u32, task_managers: usize) -> anyhow::Resu
     Ok(took)
 }
 
-/// The core, and a store and TaskManagers that do at once what they are asked for.
+/// The core, with a store and TaskManagers that answer at once.
 struct Job {
     core: JobMasterCore,
     deployed: u32,
@@ -117,7 +116,7 @@ impl Job {
                     other => bail!("nothing went wrong, and it wants {other:?}"),
                 }
             }
-            // Asked for after each event, as by the actor.
+            // The actor asks for it after each event, too.
             let _ = self.core.next_deadline_ms();
         }
         Ok(())

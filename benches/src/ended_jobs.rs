@@ -1,4 +1,4 @@
-//! A takeover where very many jobs have ended and their results are kept.
+//! A takeover in a cluster that keeps the results of very many ended jobs.
 
 use anyhow::ensure;
 use tanist_chaos::Cluster;

@@ -1,4 +1,5 @@
-//! The leader ends, or is heard no more: how long nobody leads, until its job is led again, and what its records notice of it.
+//! The leader ends or falls silent. Measures how long there is no leader, how long until its job is led
+//! again, and the gap in the job's records.
 
 use std::time::Duration;
 
@@ -27,12 +28,12 @@ term that began and ended by silence within 10 s, counts as a false alarm, after
 *without a kill* over 1,000 records of the same job. The run fails if a record is missing or comes twice, or if an attempt number \
 changes.";
 
-/// Of each kind.
+/// Number of repetitions for each kind of ending.
 const KILLS: (usize, usize) = (100, 3);
 const OTHERS: (usize, usize) = (25, 1);
-/// Of those whose leader only falls silent: each waits for the age of the term.
+/// Repetitions for endings by silence: each waits until the term has the right age.
 const SILENT: (usize, usize) = (10, 1);
-/// A term of that age that began by silence does not count as a false alarm when it ends by it, too.
+/// A term of at least this age that began by silence does not count as a false alarm when it ends by silence, too.
 const AGE_BEFORE_SILENCE: Duration = Duration::from_secs(11);
 const RECORDS_AFTER: u64 = 500;
 
@@ -47,7 +48,7 @@ enum Ending {
 }
 
 impl Ending {
-    /// Those for which the processes share a host.
+    /// The endings for processes on one host.
     const ON_ONE_HOST: [Ending; 4] = [
         Ending::Killed,
         Ending::AskedToEnd,
@@ -98,7 +99,7 @@ pub(super) async fn measure(
     Ok(figures)
 }
 
-/// The same of a leader that cannot be reached any more. On a network of its own.
+/// The same for a leader that becomes unreachable. Runs in a network of its own.
 pub(super) async fn measure_unreachable(
     store: StoreKind,
     options: &BenchOptions,
@@ -124,7 +125,7 @@ async fn of_endings(
         let mut phases = PhaseFigures::of(ending.name());
         for _ in 0..ending.repetitions(options) {
             if matches!(ending, Ending::Frozen | Ending::Unreachable) {
-                // Not a wait for anything: the age of the term is what counts.
+                // This waits for nothing: the age of the term matters.
                 tokio::time::sleep(AGE_BEFORE_SILENCE).await;
             }
             bench.ticks.take_longest_gap();
@@ -191,7 +192,7 @@ impl Bench {
         Ok(attempts)
     }
 
-    /// Until it was confirmed, until all ran, and the longest gap in the records.
+    /// Times until the new leader was confirmed and until all tasks ran, and the longest gap in the records.
     async fn end_the_leader(
         &mut self,
         ending: Ending,
@@ -211,7 +212,7 @@ impl Bench {
             Ending::AskedToEnd => process.ask_to_end()?,
             Ending::Frozen => process.stop()?,
             Ending::Unreachable => self.cut_off(leader.index)?,
-            // Asked below.
+            // The request is sent below.
             Ending::Transferred => {}
         }
         let led = async {
@@ -234,7 +235,7 @@ impl Bench {
         Ok([confirmed, running, gap])
     }
 
-    /// Loses what the JobManager with this index sends, and what is sent to it.
+    /// Drops all packets from and to the JobManager with this index.
     fn cut_off(&self, index: usize) -> anyhow::Result<()> {
         let others = (0..3).filter(|other| *other != index);
         let others = others.map(Host::JobManager);
@@ -244,19 +245,19 @@ impl Bench {
             .try_for_each(|other| network.set_both(Host::JobManager(index), other, Link::Silent))
     }
 
-    /// Three JobManagers again, all of which know the leader.
+    /// Restores three JobManagers, all of which know the leader.
     async fn heal(&mut self, ending: Ending, former: &Leader) -> anyhow::Result<()> {
         let process = self.cluster.jobmanager(former.index);
         match ending {
             Ending::Transferred => {}
-            // Its host was lost and is started again. A process that only could not be reached is found well afterwards: then the takeover
-            // counts as a false alarm, and the next silence is waited for twice as long.
+            // Its host was lost and is started again. A process that was only unreachable would be found healthy
+            // afterwards: then the takeover counts as a false alarm, and the next silence is waited for twice as long.
             Ending::Unreachable => {
                 process.kill();
                 self.cluster.network()?.heal()?;
                 self.cluster.jobmanager(former.index).start()?;
             }
-            // It is killed where it stands, as an operator kills a process that hangs.
+            // It is killed while it hangs, as an operator would do.
             Ending::Killed | Ending::Frozen => process.start()?,
             Ending::AskedToEnd => {
                 process.terminate().await?;

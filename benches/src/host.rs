@@ -1,4 +1,4 @@
-//! Where figures come from: the machine, its disk, the versions, and how busy others kept it.
+//! Facts about the machine: hardware, disk, versions, and the load by other processes.
 
 use std::fmt;
 use std::fs::File;
@@ -14,36 +14,36 @@ use tokio::time::Instant;
 use crate::proc;
 use crate::samples::{Samples, shown};
 
-/// How often the disk is asked to make something durable.
+/// Number of `fdatasync` calls that are measured.
 const SYNCS: usize = 200;
-/// Where Debian's ZooKeeper says its version.
+/// The directory whose files show the version of Debian's ZooKeeper.
 const JARS: &str = "/usr/share/java";
 
-/// The machine and what runs on it.
+/// The machine and its software.
 #[derive(Debug, Clone, Default)]
 pub struct Host {
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
-    /// What kind they are.
+    /// The model of the processor.
     pub processor: String,
     /// The kernel's release.
     pub kernel: String,
-    /// What `tanist --version` says.
+    /// The output of `tanist --version`.
     pub tanist: String,
     /// etcd's version.
     pub etcd: String,
     /// ZooKeeper's version.
     pub zookeeper: String,
-    /// Milliseconds for `fdatasync` of 1 KiB where clusters have their directories.
+    /// Milliseconds for `fdatasync` of 1 KiB in the directory of the clusters.
     pub fdatasync_ms: Samples,
-    /// When the run began: `2026-01-31 12:34 UTC`.
+    /// Start of the run: `2026-01-31 12:34 UTC`.
     pub began: String,
     /// Load averages at that time.
     pub load: String,
 }
 
 impl Host {
-    /// Looks at this machine.
+    /// Collects the facts about this machine.
     pub fn look(program: &Path) -> anyhow::Result<Host> {
         let uname = rustix::system::uname();
         let unknown = || "not found".to_owned();
@@ -63,7 +63,7 @@ impl Host {
         })
     }
 
-    /// What a reader has to know, a line each.
+    /// The facts for people, one per line.
     pub fn lines(&self) -> Vec<String> {
         let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
         vec![
@@ -82,7 +82,7 @@ impl Host {
         ]
     }
 
-    /// The same for programs.
+    /// The facts for programs.
     pub fn to_json(&self) -> Value {
         json!({
             "began": self.began,
@@ -111,7 +111,7 @@ fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Beside the jar is a link to it with the version in its name.
+/// Next to the jar is a link to it with the version in its name.
 fn zookeeper_version() -> Option<String> {
     let names = std::fs::read_dir(JARS).ok()?.flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
@@ -144,17 +144,17 @@ fn time_syncs() -> anyhow::Result<Samples> {
     Ok(samples)
 }
 
-/// A duration as a figure.
+/// A duration in milliseconds.
 pub fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-/// How busy the machine was during a measurement.
+/// The load of the machine during a measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
     /// The load average of the last minute.
     pub average: f64,
-    /// How many cores the processes of others kept busy.
+    /// Number of cores that other processes kept busy.
     pub others: f64,
 }
 
@@ -164,7 +164,7 @@ impl fmt::Display for Load {
     }
 }
 
-/// Watches how busy others keep the machine.
+/// Measures the load by other processes.
 #[derive(Debug)]
 pub struct LoadWatch {
     start: Instant,
@@ -173,7 +173,7 @@ pub struct LoadWatch {
 }
 
 impl LoadWatch {
-    /// From now on.
+    /// Starts the measurement.
     pub fn start() -> LoadWatch {
         LoadWatch {
             start: Instant::now(),
@@ -182,7 +182,7 @@ impl LoadWatch {
         }
     }
 
-    /// Until now.
+    /// The load since the start.
     pub fn stop(&self) -> Load {
         let busy = proc::machine_cpu().unwrap_or_default();
         let busy = busy.saturating_sub(self.busy);

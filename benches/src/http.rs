@@ -1,4 +1,4 @@
-//! A client that keeps its connections: what a benchmark's clients and observers ask with.
+//! An HTTP client that keeps its connections, for the clients and observers of benchmarks.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tanist_proto::id::JobId;
 
-/// How long one answer may take: long enough for one that waits for a leader.
+/// Timeout of an answer: long enough for a request that waits for a leader.
 const ANSWER_BOUND: Duration = Duration::from_secs(40);
 
-/// Job files.
+/// Content type of job files.
 pub const YAML: &str = "application/yaml";
-/// Job graphs.
+/// Content type of job graphs.
 pub const PROTOBUF: &str = "application/x-protobuf";
 
-/// A client with connections of its own.
+/// A client with its own connections.
 #[derive(Debug, Clone)]
 pub struct Http {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -59,7 +59,7 @@ impl Http {
         serde_json::from_slice(&body).with_context(|| format!("POST {address}{path}"))
     }
 
-    /// Submits what `body` holds; the job's id once it is acknowledged.
+    /// Submits `body`; returns the job's id once the job is acknowledged.
     pub async fn submit(
         &self,
         address: &str,
@@ -81,7 +81,7 @@ impl Http {
         Ok(id.parse()?)
     }
 
-    /// Asks the leader to hand over; when somebody else leads.
+    /// Asks the leader to hand over; returns when another JobManager leads.
     pub async fn transfer(&self, address: &str) -> anyhow::Result<()> {
         let request = Request::post(format!("http://{address}/v1/ha/transfer"));
         let (status, body) = self.send(request.body(Full::default())?).await?;
@@ -91,7 +91,7 @@ impl Http {
         Ok(())
     }
 
-    /// Has a job cancelled.
+    /// Requests the cancellation of a job.
     pub async fn cancel(&self, address: &str, job: JobId) -> anyhow::Result<()> {
         let request = Request::builder()
             .method(Method::PATCH)

@@ -14,7 +14,7 @@ use crate::http::{Http, PROTOBUF, YAML};
 pub const WORDCOUNT: &str = include_str!("../../examples/wordcount.yaml");
 /// `examples/stream.yaml`: two vertices at parallelism 2.
 pub const STREAM: &str = include_str!("../../examples/stream.yaml");
-/// One vertex at parallelism 1 that does next to nothing.
+/// One vertex at parallelism 1 that does almost nothing.
 pub const TINY: &str = "version: 1
 name: tiny
 steps:
@@ -23,7 +23,7 @@ steps:
   - name: out
     discard: {}
 ";
-/// The same, and it ends at once.
+/// The same, but it ends at once.
 pub const ONE_RECORD: &str = "version: 1
 name: one-record
 steps:
@@ -78,7 +78,7 @@ pub async fn submit(
     http.submit(address, &query, YAML, body).await
 }
 
-/// A compiled graph, to be submitted under one id after the other.
+/// A compiled graph that is submitted repeatedly, each time under another id.
 #[derive(Debug, Clone)]
 pub struct Template(pb::JobGraph);
 
@@ -89,7 +89,7 @@ impl Template {
         Ok(Template(compile(&file, &CompileOptions::default())?))
     }
 
-    /// The body of a submission under a fresh id.
+    /// The body of a submission under a new id.
     pub fn fresh(&self) -> Bytes {
         let graph = pb::JobGraph {
             job_id: JobId::random().to_string(),
@@ -98,7 +98,7 @@ impl Template {
         graph.encode_to_vec().into()
     }
 
-    /// Submits it under a fresh id.
+    /// Submits it under a new id.
     pub async fn submit(&self, http: &Http, address: &str) -> anyhow::Result<JobId> {
         http.submit(address, "", PROTOBUF, self.fresh()).await
     }

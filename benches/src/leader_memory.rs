@@ -1,4 +1,4 @@
-//! What a leader holds that leads very many jobs.
+//! Memory of a leader with very many jobs.
 
 use anyhow::Context as _;
 use tanist_chaos::Cluster;

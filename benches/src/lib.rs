@@ -1,8 +1,8 @@
-//! Benchmarks: figures of the released program, taken from outside as its users see them.
+//! Benchmarks: figures of the released program, measured from outside as users see it.
 //!
-//! Every cluster here consists of real processes with the program's default settings (unless a method says otherwise) and
-//! is thrown away after its figure. Not here: judging a figure. Whoever compares two runs looks at minima and medians and
-//! at what else the machine did, which stands next to each figure.
+//! Every cluster consists of real processes with the program's default settings (unless a method says
+//! otherwise) and is removed after its figure. Not here: the assessment of figures. To compare two runs,
+//! look at minima and medians, and at the load by other processes, which is printed next to each figure.
 
 pub mod adopted;
 pub mod beside_flink;
@@ -42,45 +42,45 @@ use crate::report::{Figure, Measurement, Report};
 use tanist_chaos::builder::ClusterBuilder;
 use tanist_chaos::store::{Store, StoreKind};
 
-/// What can be measured.
+/// A benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Benchmark {
-    /// Process start to leading.
+    /// Time from the start of a process until it leads.
     Startup,
     /// Resident memory of idle processes.
     Memory,
-    /// The leader's end to the job running again.
+    /// Time from the leader's end until the job runs again.
     Failover,
-    /// The same where the leader is only out of reach.
+    /// The same for a leader that is only unreachable.
     Unreachable,
     /// The leader's end with very many jobs and TaskExecutors.
     Takeover,
-    /// A healthy cluster on a machine that is kept busy.
+    /// A healthy cluster on an overloaded machine.
     Busy,
-    /// Submissions acknowledged a second.
+    /// Acknowledged submissions per second.
     Submission,
-    /// Jobs that are over at once, completed a second.
+    /// Completed jobs per second, for jobs that end at once.
     ShortJobs,
-    /// The leader's end where very many jobs have ended.
+    /// The leader's end with very many ended jobs.
     EndedJobs,
-    /// One job of very many subtasks.
+    /// One job with very many subtasks.
     Scheduling,
-    /// Slots of very many TaskManagers.
+    /// Slot matching with very many TaskManagers.
     SlotMatching,
     /// Resident memory of a leader with very many jobs.
     LeaderMemory,
     /// A start with many persisted jobs.
     Recovery,
-    /// Words counted a second.
+    /// Counted words per second.
     Wordcount,
-    /// Records counted by key a second, with nothing read from files.
+    /// Records counted by key per second, without reading files.
     KeyedCount,
-    /// Tanist and Apache Flink in turns; not made unless it is asked for.
+    /// Tanist and Apache Flink in turns; only on request.
     BesideFlink,
 }
 
 impl Benchmark {
-    /// All, in the order in which they are made and shown.
+    /// All benchmarks, in the order in which they are run and shown.
     pub const ALL: [Benchmark; 16] = [
         Benchmark::Startup,
         Benchmark::Memory,
@@ -100,20 +100,20 @@ impl Benchmark {
         Benchmark::BesideFlink,
     ];
 
-    /// Those of a run that names none.
+    /// The benchmarks of a run that selects none.
     pub fn by_default() -> Vec<Benchmark> {
         let mut all = Benchmark::ALL.to_vec();
         all.retain(|benchmark| !matches!(benchmark, Benchmark::Busy | Benchmark::BesideFlink));
         all
     }
 
-    /// As the command line has it.
+    /// The name on the command line.
     pub fn name(self) -> String {
         let value = self.to_possible_value();
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// As a heading.
+    /// The heading.
     pub fn title(self) -> &'static str {
         match self {
             Benchmark::Startup => "Start-up",
@@ -135,7 +135,7 @@ impl Benchmark {
         }
     }
 
-    /// How it is measured, in a paragraph.
+    /// The method of measurement, in one paragraph.
     pub fn method(self) -> &'static str {
         match self {
             Benchmark::Startup => startup::METHOD,
@@ -157,7 +157,7 @@ impl Benchmark {
         }
     }
 
-    /// Whether the store makes a difference: what does not touch it is measured on one only.
+    /// Whether the result depends on the store. Other benchmarks run on one store only.
     fn depends_on_store(self) -> bool {
         !matches!(
             self,
@@ -166,29 +166,29 @@ impl Benchmark {
     }
 }
 
-/// What to measure.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct BenchOptions {
     /// The released program.
     pub program: PathBuf,
-    /// How this run was called, for the report.
+    /// The command line of this run, for the report.
     pub command: String,
-    /// Which benchmarks.
+    /// The benchmarks to run.
     pub benchmarks: Vec<Benchmark>,
-    /// On which stores.
+    /// The stores to run them on.
     pub stores: Vec<StoreKind>,
-    /// Fewer repetitions and smaller inputs: to see that everything works.
+    /// Fewer repetitions and smaller inputs, as a smoke test.
     pub quick: bool,
-    /// The folder with Flink in it, as set-up leaves it.
+    /// The folder that contains Flink, as set-up creates it.
     pub flink: Option<PathBuf>,
-    /// How long the machine is kept busy; else 30 minutes.
+    /// Duration of the load in `busy`; default: 30 minutes.
     pub minutes: Option<u64>,
-    /// With how many jobs leadership is taken over, else 1,000 and 10,000; and how many a leader's memory holds, else 10,000.
+    /// Numbers of jobs for takeovers, default 1,000 and 10,000; and for the leader's memory, default 10,000.
     pub jobs: Vec<usize>,
 }
 
 impl BenchOptions {
-    /// A number for full runs and one for quick ones.
+    /// Chooses between a value for full runs and one for quick runs.
     fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
@@ -199,7 +199,7 @@ impl BenchOptions {
     }
 }
 
-/// Measures one after the other; a benchmark that fails is told as such, and the others go on.
+/// Runs the benchmarks one after another. A failed benchmark is reported, and the others continue.
 pub async fn run(options: &BenchOptions) -> anyhow::Result<Report> {
     let mut report = Report {
         host: Host::look(&options.program)?,

@@ -12,13 +12,13 @@ use tanist_chaos::StoreKind;
 #[command(bin_name = "cargo xtask bench", max_term_width = 100)]
 struct Arguments {
     /// The program to measure
-    // No environment variable: the program takes `TANIST_...` for options.
+    // No environment variable: the program would take `TANIST_...` as an option.
     #[arg(long, hide = true)]
     program: PathBuf,
-    /// Only these benchmarks
+    /// Runs only these benchmarks
     #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
     only: Vec<Benchmark>,
-    /// Only these stores; else all three
+    /// Runs only on these stores; default: all three
     #[arg(long, value_parser = store, num_args = 1.., value_name = "STORE")]
     store: Vec<StoreKind>,
     /// Writes every sample into this file
@@ -27,10 +27,10 @@ struct Arguments {
     /// Fewer repetitions and smaller inputs, to see that everything works
     #[arg(long)]
     quick: bool,
-    /// How long `busy` keeps the machine busy; else 30 minutes
+    /// Minutes for which `busy` loads the machine; default: 30
     #[arg(long, value_name = "N")]
     minutes: Option<u64>,
-    /// Measures Tanist and Apache Flink in turns, on ZooKeeper, and nothing else; with the folder that has Flink in it
+    /// Measures only Tanist and Apache Flink in turns, on ZooKeeper; FOLDER contains Flink
     #[arg(
         long,
         value_name = "FOLDER",
@@ -40,7 +40,7 @@ struct Arguments {
         conflicts_with_all = ["only", "store"]
     )]
     beside_flink: Option<PathBuf>,
-    /// With how many jobs `takeover` and `leader-memory` are measured
+    /// Numbers of jobs for `takeover` and `leader-memory`
     #[arg(long, num_args = 1.., value_name = "N")]
     jobs: Vec<usize>,
 }
@@ -53,7 +53,7 @@ fn store(text: &str) -> Result<StoreKind, String> {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // Without `--program` and its value, which nobody wrote.
+    // Without `--program` and its value, which xtask adds.
     let words: Vec<String> = std::env::args().skip(3).collect();
     let arguments = Arguments::parse();
     let or_all = |stores: Vec<StoreKind>| match stores.is_empty() {

@@ -1,4 +1,4 @@
-//! What processes hold when they have nothing to do, and with one small job.
+//! Memory of idle processes, and with one small job.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(super) async fn measure(
         for pid in pids {
             before.push(proc::cpu(pid)?);
         }
-        // Not a wait for anything: the time that it is left alone is part of the figure.
+        // This waits for nothing: the idle time is part of the figure.
         sleep(idle).await;
         for (index, pid) in pids.into_iter().enumerate() {
             let memory = proc::memory(pid)?;
@@ -80,7 +80,7 @@ fn pid(process: &Process) -> anyhow::Result<u32> {
         .with_context(|| format!("{} does not run", process.name()))
 }
 
-/// Bytes as a figure.
+/// Bytes in MiB.
 pub(super) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / (1024.0 * 1024.0)
 }

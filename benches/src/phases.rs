@@ -1,11 +1,11 @@
-//! The phases of takeovers, as the records of the new terms in the store tell them.
+//! The phases of takeovers, from the records of the new terms in the store.
 
 use serde_json::Value;
 
 use crate::report::Figure;
 use crate::samples::Unit;
 
-/// Where each is in a term's record, in milliseconds, and what it is called.
+/// Location of each phase in a term's record, in milliseconds, and its name.
 const PHASES: [(&str, &str); 8] = [
     ("/takeover/noticed_after_ms", "last beat -> noticed"),
     ("/takeover/deposed_after_ms", "noticed -> grant"),
@@ -22,7 +22,7 @@ const PHASES: [(&str, &str); 8] = [
 pub struct PhaseFigures(Vec<(&'static str, Figure)>);
 
 impl PhaseFigures {
-    /// Of takeovers that are called so.
+    /// Figures for takeovers with this name.
     pub fn of(takeovers: &str) -> PhaseFigures {
         let figure = |(path, what)| {
             let what = format!("{takeovers}: {what}");
@@ -31,7 +31,7 @@ impl PhaseFigures {
         PhaseFigures(PHASES.into_iter().map(figure).collect())
     }
 
-    /// Takes those that a term's record tells.
+    /// Adds the phases of a term's record.
     pub fn take(&mut self, record: &Value) {
         for (path, figure) in &mut self.0 {
             if let Some(took) = record.pointer(path).and_then(Value::as_f64) {
@@ -40,7 +40,7 @@ impl PhaseFigures {
         }
     }
 
-    /// Those that any record told.
+    /// The figures that have samples.
     pub fn all(self) -> impl Iterator<Item = Figure> {
         let figures = self.0.into_iter().map(|(_, figure)| figure);
         figures.filter(|figure| !figure.samples.all().is_empty())

@@ -1,4 +1,4 @@
-//! What the kernel tells about processes: their memory, threads and processor time.
+//! Facts from the kernel about processes: memory, threads and CPU time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// `USER_HZ`, in which `/proc` counts, is 100 on every architecture that Linux shows to programs this way.
+/// `/proc` counts in `USER_HZ`, which is 100 on every architecture of Linux.
 const MILLISECONDS_A_TICK: u64 = 10;
 
-/// What one process holds.
+/// Memory and threads of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     /// Resident memory in bytes, mapped files included, as `ps` shows it.
     pub resident: u64,
-    /// How much of it is no file's.
+    /// The part of it that belongs to no file.
     pub anonymous: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
 }
 
-/// Lets this process, and those that it starts from now on, open as many files as the system grants; an error if these are
-/// fewer than wanted.
+/// Raises the limit of open files for this process and its future children to what the system grants;
+/// returns an error if that is less than wanted.
 pub fn allow_open_files(wanted: u64) -> anyhow::Result<()> {
     let granted = getrlimit(Resource::Nofile);
     setrlimit(
@@ -31,7 +31,7 @@ pub fn allow_open_files(wanted: u64) -> anyhow::Result<()> {
             ..granted
         },
     )?;
-    // None: no limit.
+    // `None` means no limit.
     match granted.maximum {
         Some(maximum) if maximum < wanted => {
             bail!("{wanted} open files are needed, {maximum} are granted (`ulimit -Hn`)")
@@ -56,11 +56,11 @@ pub fn memory(pid: u32) -> anyhow::Result<Memory> {
     })
 }
 
-/// Processor time of a process that runs, from the scheduler's own accounts: exact, but without threads that have ended.
+/// CPU time of a running process, from the scheduler's accounts: exact, but without threads that have ended.
 pub fn cpu(pid: u32) -> anyhow::Result<Duration> {
     let mut nanoseconds = 0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end while we look.
+        // A thread may end during the read.
         let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else {
             continue;
         };
@@ -73,13 +73,13 @@ pub fn cpu(pid: u32) -> anyhow::Result<Duration> {
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-/// Processor time of a process with all threads that it ever had, in the kernel's ticks.
+/// CPU time of a process including threads that have ended, in the kernel's ticks.
 pub fn total_cpu(pid: u32) -> anyhow::Result<Duration> {
     let stat = Stat::read(pid).with_context(|| format!("process {pid} does not run"))?;
     Ok(ticks(stat.own))
 }
 
-/// Processor time that the whole machine spent on anything.
+/// CPU time that the whole machine has spent.
 pub fn machine_cpu() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let line = text.lines().next()?;
@@ -93,8 +93,7 @@ pub fn machine_cpu() -> Option<Duration> {
     Some(ticks(busy.iter().sum()))
 }
 
-/// Processor time of this process, of all that it started and of what those started, also of those that have ended and
-/// were waited for.
+/// CPU time of this process and all its descendants, including those that have ended and were reaped.
 pub fn family_cpu() -> Duration {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -115,7 +114,7 @@ pub fn family_cpu() -> Duration {
     ticks(family.map(|(_, stat)| stat.own + stat.waited_for).sum())
 }
 
-/// `/proc/PID/stat`, as far as it is of use.
+/// The needed fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     parent: u32,
@@ -131,7 +130,7 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Stat> {
-        // The name stands in parentheses and may hold any character.
+        // The name is in parentheses and may contain any character.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let number = |index: usize| fields.get(index)?.parse::<u64>().ok();

@@ -1,4 +1,4 @@
-//! A JobManager that finds many jobs in its store.
+//! The start of a JobManager with many jobs in its store.
 
 use anyhow::Context as _;
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ one task; the leader gets SIGKILL, and the clock starts when the standby has bee
 const REPETITIONS: (usize, usize) = (5, 1);
 const PERSISTED: ([usize; 2], [usize; 2]) = ([1_000, 10_000], [100, 1_000]);
 const RUNNING: usize = 100;
-/// How many submit while a cluster is prepared.
+/// Number of clients that submit while a cluster is prepared.
 const CLIENTS: usize = 64;
 
 pub(super) async fn measure(
@@ -89,7 +89,7 @@ async fn running(store: StoreKind, options: &BenchOptions) -> anyhow::Result<Vec
         figure.push(milliseconds(start.elapsed()));
         cluster.jobmanager(leader.index).start()?;
         cluster.wait_until_complete().await?;
-        // Leaders that are killed as soon as a recovery is over look as if one of the jobs ended them.
+        // A leader that is killed before its recovery is over would look as if one of its jobs ended it.
         cluster.until_recovered().await?;
     }
     cluster.discard();

@@ -1,4 +1,4 @@
-//! A run of benchmarks: where it ran, its figures, as a table for people and as JSON.
+//! The report of a run: the machine and the figures, as a table for people and as JSON.
 
 use std::fmt::Write as _;
 
@@ -12,16 +12,16 @@ use tanist_chaos::store::StoreKind;
 /// One measured quantity.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// What was measured, in words.
+    /// The description of the quantity.
     pub what: String,
     /// What its numbers count.
     pub unit: Unit,
-    /// A number for each repetition.
+    /// One number per repetition.
     pub samples: Samples,
 }
 
 impl Figure {
-    /// Without samples yet.
+    /// A figure without samples.
     pub fn new(what: impl Into<String>, unit: Unit) -> Figure {
         let (what, samples) = (what.into(), Samples::default());
         Figure {
@@ -31,35 +31,35 @@ impl Figure {
         }
     }
 
-    /// Takes a sample.
+    /// Adds a sample.
     pub fn push(&mut self, sample: f64) {
         self.samples.push(sample);
     }
 }
 
-/// The figures of one benchmark on one store, and how busy the machine was meanwhile.
+/// The figures of one benchmark on one store, with the load of the machine during the measurement.
 #[derive(Debug, Clone)]
 pub struct Measurement {
     /// Which benchmark.
     pub benchmark: Benchmark,
     /// On which store.
     pub store: StoreKind,
-    /// What else went on.
+    /// The load by other processes.
     pub load: Load,
-    /// What came out.
+    /// The results.
     pub figures: Vec<Figure>,
 }
 
-/// A run.
+/// The report of a run.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// Where it ran.
+    /// The machine.
     pub host: Host,
-    /// What it was called with.
+    /// The command line.
     pub command: String,
     /// All measurements, in the order in which they were made.
     pub measurements: Vec<Measurement>,
-    /// What came to nothing, and why.
+    /// Failed benchmarks, with the reason.
     pub failures: Vec<String>,
 }
 
@@ -127,7 +127,7 @@ fn measurement_json(measurement: &Measurement) -> Value {
     })
 }
 
-/// The same figure of all stores stands together.
+/// Rows of the same figure on all stores are adjacent.
 fn table(measurements: &[&Measurement]) -> String {
     let mut rows = vec![
         [

@@ -1,8 +1,8 @@
-//! What was measured: samples of one quantity, and the numbers that are told of them.
+//! Samples of one quantity, and their statistics.
 
 use std::fmt;
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Milliseconds.
@@ -11,13 +11,13 @@ pub enum Unit {
     Mebibytes,
     /// KiB of memory.
     Kibibytes,
-    /// So many a second.
+    /// Events per second.
     PerSecond,
-    /// Millions a second.
+    /// Millions of events per second.
     MillionsPerSecond,
-    /// Seconds of processor time for a million.
+    /// Seconds of CPU time per million events.
     CpuSecondsPerMillion,
-    /// Part of one core, in percent.
+    /// Fraction of one core, in percent.
     PercentOfACore,
     /// A plain count.
     Count,
@@ -43,24 +43,24 @@ impl fmt::Display for Unit {
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Takes one more. What is no number is left out.
+    /// Adds a sample. Values that are not finite are ignored.
     pub fn push(&mut self, sample: f64) {
         if sample.is_finite() {
             self.0.push(sample);
         }
     }
 
-    /// All of them.
+    /// All samples.
     pub fn all(&self) -> &[f64] {
         &self.0
     }
 
-    /// The smallest.
+    /// The smallest sample.
     pub fn min(&self) -> Option<f64> {
         self.quantile(0.0)
     }
 
-    /// The one in the middle; of an even number the mean of the two in the middle.
+    /// The sample in the middle; of an even number the mean of the two in the middle.
     pub fn median(&self) -> Option<f64> {
         let sorted = self.sorted();
         let middle = sorted.len() / 2;
@@ -71,12 +71,12 @@ impl Samples {
         Some((below + sorted.get(middle)?) / 2.0)
     }
 
-    /// The largest.
+    /// The largest sample.
     pub fn max(&self) -> Option<f64> {
         self.quantile(1.0)
     }
 
-    /// The smallest sample that at least that part of all does not exceed.
+    /// The smallest sample that is not exceeded by at least this fraction of all samples.
     pub fn quantile(&self, part: f64) -> Option<f64> {
         let sorted = self.sorted();
         // Between 1 and the number of samples.
@@ -101,7 +101,7 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// A number with as many digits as it deserves: three, or all before the point.
+/// Formats a number with three significant digits, or all digits before the point.
 pub fn shown(value: f64) -> String {
     let size = value.abs();
     if size >= 1000.0 {

@@ -1,4 +1,4 @@
-//! One job of very many subtasks: until all of them run, and what of that its JobMaster's decisions take.
+//! One job with very many subtasks: time until all of them run, and the share of the JobMaster's decisions in it.
 
 use std::time::Duration;
 
@@ -29,13 +29,13 @@ job, in this process: all its TaskManagers register and offer each slot by itsel
 
 const REPETITIONS: (usize, usize) = (3, 1);
 const SUBTASKS: (u32, u32) = (10_000, 1_000);
-/// How many TaskExecutors share the slots.
+/// Numbers of TaskExecutors that share the slots.
 const TASK_EXECUTORS: ([usize; 2], [usize; 1]) = ([100, 1_000], [10]);
-/// How often is looked whether all run: an answer lists every subtask.
+/// Interval of checks whether all tasks run: an answer lists every subtask.
 const INTERVAL: Duration = Duration::from_millis(5);
 const BOUND: Duration = Duration::from_secs(300);
 
-/// How the subtasks hang together.
+/// How the subtasks are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Independent,
@@ -44,7 +44,7 @@ enum Shape {
 
 impl Shape {
     const ALL: [Shape; 2] = [Shape::Independent, Shape::Shuffled];
-    /// Vertices of the second.
+    /// Number of vertices of the second shape.
     const STAGES: u32 = 100;
 
     fn name(self) -> &'static str {

@@ -1,4 +1,4 @@
-//! Jobs that are over at once: what a job costs besides its records.
+//! Jobs that end at once: the cost of a job apart from its records.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ fn cpu_of_worker(cluster: &mut Cluster) -> anyhow::Result<Duration> {
     proc::total_cpu(cluster.taskmanager(0).pid().context("it runs")?)
 }
 
-/// Until the leader counts so many jobs as finished.
+/// Waits until the leader counts this number of jobs as finished.
 pub(super) async fn until_all_finished(
     http: &Http,
     address: &str,

@@ -1,4 +1,4 @@
-//! Simulated TaskExecutors for clusters that hold more than one host could run, and jobs for them.
+//! Simulated TaskExecutors for clusters that are larger than one host could run, and jobs for them.
 
 use std::time::Duration;
 
@@ -12,11 +12,12 @@ use crate::http::Http;
 use crate::jobs::{PAIR, Template};
 use crate::watch::{until, until_all_run};
 
-/// Its listener, its connection to the leader and the leader's to it, and its own to the store; with those of a takeover.
+/// Its listener, the connections between it and the leader in both directions, and its connection to the
+/// store; plus those of a takeover.
 pub const FILES_A_TASK_EXECUTOR: u64 = 8;
-/// How long preparations may take: ten thousand deployments, a cache that is told of every ten seconds.
+/// Timeout of preparations: ten thousand deployments, and a cache that learns of each of them every ten seconds.
 pub const PREPARATION_BOUND: Duration = Duration::from_secs(300);
-/// How many submit while a cluster is prepared.
+/// Number of clients that submit while a cluster is prepared.
 const CLIENTS: usize = 64;
 
 /// Starts TaskExecutors of this cluster.
@@ -35,7 +36,7 @@ pub async fn simulate(
     Ok(SimulatedTaskManagers::start(&configuration, count).await?)
 }
 
-/// Submits so many jobs of two tasks that share a slot, and waits until all their tasks run.
+/// Submits this number of jobs with two tasks that share a slot, and waits until all their tasks run.
 pub async fn submit_pairs(
     http: &Http,
     cluster: &mut Cluster,
@@ -45,7 +46,7 @@ pub async fn submit_pairs(
     let template = Template::of(PAIR)?;
     let leader = cluster.leader().await?;
     template.submit_many(&leader.rest, count, CLIENTS).await?;
-    // Counted here first: a list of all jobs is not asked for in vain.
+    // Counted here first, so that the list of all jobs is not requested too early.
     let wanted = 2 * count as u64;
     wait_for("all tasks to run", PREPARATION_BOUND, async || {
         let running = tasks.running();
@@ -56,7 +57,7 @@ pub async fn submit_pairs(
     until_all_run(http, &leader.rest, count).await
 }
 
-/// Waits until the leader counts so many TaskExecutors.
+/// Waits until the leader counts this number of TaskExecutors.
 pub async fn until_registered(http: &Http, address: &str, count: usize) -> anyhow::Result<()> {
     until("all TaskExecutors to be registered", async || {
         let overview = http.get(address, "/v1/overview").await?;

@@ -1,4 +1,4 @@
-//! How long the ResourceManager takes to find slots: its slot manager alone, with the slots of very many TaskManagers.
+//! Time for slot matching in the ResourceManager: only its slot manager, with the slots of very many TaskManagers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,13 +70,13 @@ fn once(task_managers: u32) -> anyhow::Result<[Duration; 3]> {
         let turn = slots.turn();
         slots.report(&request.worker, &freed, turn);
     }
-    // Those that wait have waited for so long that slots are kept for the first of them.
+    // The waiting jobs have waited long enough for slots to be reserved for the first of them.
     let (requests, full) = matched(&mut slots, 2 * DELAY);
     ensure!(requests.len() == SLOTS as usize, "{}", requests.len());
     Ok([one, many, full])
 }
 
-/// What is found after a time, and how long that takes.
+/// The slot requests after this time, and the time for computing them.
 fn matched(slots: &mut SlotManager, later: Duration) -> (Vec<SlotRequest>, Duration) {
     let start = Instant::now();
     let requests = slots.match_slots(start + later);

@@ -1,4 +1,4 @@
-//! From the start of a process until it does what it is there for.
+//! Time from the start of a process until it is ready.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A streaming job seen from outside its cluster: reads along what a TaskManager prints, so that a gap in the records is
-//! measured on the data path and not by asking anybody.
+//! Observes a streaming job from outside its cluster: follows the output of a TaskManager, so that a gap
+//! in the records is measured on the data path and without requests.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::watch::until;
 
-/// How often is looked whether more was printed: gaps are known to within this.
+/// Interval of reads: gaps are measured with this precision.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Reads until it is dropped.
@@ -24,7 +24,7 @@ pub struct TickFollower {
 }
 
 impl TickFollower {
-    /// Follows the file that a TaskManager's output goes to.
+    /// Follows the file with a TaskManager's output.
     pub fn start(path: PathBuf) -> TickFollower {
         let ticks = Arc::<Mutex<Ticks>>::default();
         let stop = CancellationToken::new();
@@ -40,12 +40,12 @@ impl TickFollower {
         }
     }
 
-    /// How many records came.
+    /// Number of records so far.
     pub fn records(&self) -> u64 {
         self.ticks().records()
     }
 
-    /// Waits for so many records more than there are.
+    /// Waits for this number of further records.
     pub async fn more(&self, count: u64) -> anyhow::Result<()> {
         let wanted = self.records() + count;
         until("more records", async || {
@@ -56,12 +56,12 @@ impl TickFollower {
         .await
     }
 
-    /// The longest time between two records of one key since this was last asked.
+    /// The longest time between two records of one key since the last call.
     pub fn take_longest_gap(&self) -> Duration {
         self.ticks().take_longest_gap()
     }
 
-    /// An error if a record is missing or came twice.
+    /// Returns an error if a record is missing or duplicated.
     pub fn check(&self) -> anyhow::Result<()> {
         match self.ticks().wrong() {
             Some(wrong) => anyhow::bail!("records are missing or doubled: {wrong}"),

@@ -1,4 +1,4 @@
-//! How many jobs a leader accepts: each persisted before it is acknowledged.
+//! The rate at which a leader accepts jobs: each is persisted before it is acknowledged.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const REPETITIONS: (usize, usize) = (3, 1);
 const WARM_UP: Duration = Duration::from_millis(500);
 const WINDOW: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(1));
 const CLIENTS: [usize; 3] = [1, 16, 64];
-/// Between two submissions at a steady pace: 100 a second.
+/// Interval between two submissions at a constant rate: 100 per second.
 const PACE: Duration = Duration::from_millis(10);
 const PACED: (u32, u32) = (1_000, 100);
 const PACED_CONNECTIONS: usize = 16;
@@ -69,7 +69,7 @@ pub(super) async fn measure(
     Ok(figures)
 }
 
-/// The latencies of so many submissions, each sent when its time has come.
+/// The latencies of this number of submissions, each sent at its scheduled time.
 async fn paced(store: StoreKind, options: &BenchOptions, count: u32) -> anyhow::Result<Samples> {
     let builder = options.cluster(Store::own(store).await?);
     let cluster = builder.jobmanagers(1).taskmanagers(0).start().await?;
@@ -77,7 +77,7 @@ async fn paced(store: StoreKind, options: &BenchOptions, count: u32) -> anyhow::
     let address = cluster.rest_address(0).to_owned();
     let clients: Vec<Http> = (0..PACED_CONNECTIONS).map(|_| Http::default()).collect();
     for http in &clients {
-        // Connects, which is not what is measured.
+        // Connects before the measurement.
         template.submit(http, &address).await?;
     }
     let from = Instant::now() + WARM_UP;
@@ -110,7 +110,7 @@ async fn round(
     clients: usize,
     window: Duration,
 ) -> anyhow::Result<Round> {
-    // What earlier clusters left in a server would slow down the next one.
+    // A new server: data of earlier clusters would slow it down.
     let builder = options.cluster(Store::own(store).await?);
     let mut cluster = builder.jobmanagers(1).taskmanagers(0).start().await?;
     let template = Template::of(TINY)?;

@@ -1,7 +1,7 @@
-//! The leader ends while it leads very many jobs, or very many TaskExecutors: until all of them are led again.
+//! The leader ends while it leads very many jobs, or very many TaskExecutors: time until all of them are led again.
 //!
-//! JobManagers and stores are real processes. The TaskExecutors are simulated, all in this process: real ones without a data
-//! plane.
+//! JobManagers and stores are real processes. The TaskExecutors are simulated, all in this process: real
+//! TaskExecutors without a data plane.
 
 use std::time::Duration;
 
@@ -34,13 +34,13 @@ records in its cache. *Cold*: it was the only one, and is started again at once,
 an answer of its `/v1/jobs/overview`, asked for after that, has all jobs and tasks RUNNING. *Grant ->*, the records and the numbers of tasks come from the term's record in the store. The run fails if a task is \
 started or restarted. *TaskExecutors*: 1,000 of 2 slots without jobs, two JobManagers: from SIGKILL until the successor's `/v1/overview` counts all.";
 
-/// Of warm takeovers, and of cold ones, for each number of jobs.
+/// Number of warm takeovers, and of cold ones, for each number of jobs.
 const WARM: (usize, usize) = (5, 1);
 const COLD: (usize, usize) = (3, 1);
 const JOBS: ([usize; 2], [usize; 1]) = ([1_000, 10_000], [100]);
 const SLOTS: (usize, usize) = (100, 10);
 const TASK_EXECUTORS: (usize, usize) = (1_000, 50);
-/// Of takeovers with them.
+/// Number of takeovers with TaskExecutors.
 const REGISTRATIONS: (usize, usize) = (5, 1);
 
 pub(super) async fn measure(
@@ -63,12 +63,12 @@ pub(super) async fn measure(
     Ok(figures)
 }
 
-/// Who takes over.
+/// The JobManager that takes over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standby {
-    /// One that was there.
+    /// A standby that was running.
     Warm,
-    /// The killed one, started again.
+    /// The killed JobManager, started again.
     Cold,
 }
 
@@ -81,11 +81,11 @@ impl Standby {
     }
 }
 
-/// What is told of takeovers with jobs.
+/// Figures of takeovers with jobs.
 struct JobFigures {
     confirmed: Figure,
     accounted: Figure,
-    /// Of the successor, until then.
+    /// CPU time of the successor until then.
     processor: Figure,
     running: Figure,
     phases: PhaseFigures,
@@ -136,7 +136,7 @@ impl JobFigures {
             self.cache,
             self.leader,
         ]);
-        // A cold one has no standby.
+        // There is no standby in a cold takeover.
         all.retain(|figure| !figure.samples.all().is_empty());
         all
     }
@@ -191,13 +191,13 @@ async fn of_jobs(
             start_again(&mut cluster, leader.index).await?;
         }
     }
-    // Before the directory of their store goes.
+    // Before the directory of their store is removed.
     simulated.kill().await;
     cluster.discard();
     Ok(figures.all())
 }
 
-/// Kills the leader and takes the times of its successor, which is started if it does not run.
+/// Kills the leader and measures the times of its successor, which is started if it is not running.
 async fn take_over(
     http: &Http,
     cluster: &mut Cluster,
@@ -239,8 +239,8 @@ async fn take_over(
     Ok(())
 }
 
-/// The term's record, once it says what became of the tasks, and that the recovery is over: a leader that ends before is taken
-/// for one that its jobs ended.
+/// The term's record, once it contains the adopted tasks and the end of the recovery: a leader that ends
+/// before that looks as if its jobs had ended it.
 async fn record_of_adoption(cluster: &Cluster, epoch: u64) -> anyhow::Result<Value> {
     until("the term's record to say what was adopted", async || {
         let record = cluster.term_record(epoch).await?;
@@ -285,7 +285,7 @@ async fn of_task_executors(
     Ok(vec![confirmed, registered])
 }
 
-/// Starts a killed JobManager and waits until it is a member, no longer what it was before.
+/// Starts a killed JobManager and waits until its new incarnation is a member.
 pub(super) async fn start_again(cluster: &mut Cluster, index: usize) -> anyhow::Result<()> {
     let former = member(cluster, index).await.ok();
     let former = former.map(|member| member.incarnation);
@@ -305,7 +305,7 @@ async fn member(cluster: &Cluster, index: usize) -> anyhow::Result<Member> {
     found.with_context(|| format!("{process} is no member"))
 }
 
-/// Waits until a JobManager stands by with so many records or more; the bytes that they take.
+/// Waits until a JobManager stands by with at least this number of cached records; returns their size in bytes.
 pub(super) async fn until_cached(
     cluster: &Cluster,
     index: usize,

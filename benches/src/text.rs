@@ -1,15 +1,15 @@
-//! Text to count the words of: many different words, few of them frequent, as in real texts.
+//! Text for word counts: many different words, few of them frequent, as in real texts.
 
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use tanist_chaos::wordcount::Counts;
 
-/// How many different words there are.
+/// Number of different words.
 const VOCABULARY: u32 = 50_000;
 const WORDS_A_LINE: usize = 12;
 
-/// Writes `files` files of about `bytes` bytes each into `directory`, always the same; the count of each word.
+/// Writes `files` files of about `bytes` bytes each into `directory`, always the same; returns the count of each word.
 pub fn write(directory: &Path, files: usize, bytes: u64) -> anyhow::Result<Counts> {
     std::fs::create_dir_all(directory)?;
     let words: Vec<String> = (0..VOCABULARY).map(spelled).collect();
@@ -36,7 +36,7 @@ pub fn write(directory: &Path, files: usize, bytes: u64) -> anyhow::Result<Count
     Ok(counted.filter(|(_, count)| *count > 0).collect())
 }
 
-/// Short words for low numbers, as frequent words are short.
+/// Short words for low numbers, because frequent words are short.
 fn spelled(number: u32) -> String {
     let mut word = String::new();
     let mut left = number + 26;
@@ -51,7 +51,7 @@ fn spelled(number: u32) -> String {
 struct Random(u64);
 
 impl Random {
-    /// The n-th word comes about 1/n as often as the first one (Zipf's law): its logarithm is spread evenly.
+    /// The n-th word occurs about 1/n as often as the first one (Zipf's law): its logarithm is distributed uniformly.
     fn word(&mut self) -> usize {
         self.0 = self
             .0

@@ -1,4 +1,4 @@
-//! Records a second through a job, and what a million of them costs.
+//! Records per second through a job, and the CPU time of a million of them.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A leader that nobody can reach any more. That takes a network of the benchmark's own, so its program runs itself once more
-//! in one and reads what that has measured.
+//! A leader that becomes unreachable. This needs a network of its own, so the program runs itself once
+//! more in one and reads the results of that run.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;

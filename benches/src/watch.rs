@@ -1,4 +1,4 @@
-//! Watches for the moment when something holds, over REST, at intervals far below what is measured.
+//! Waits over REST for a condition, with intervals far below the measured times.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tanist_proto::id::JobId;
 use crate::http::Http;
 use tanist_chaos::wait::wait_for_every;
 
-/// How often is looked: figures are late by at most this, and one answer.
+/// Interval of checks: figures are late by at most this, plus one answer.
 const INTERVAL: Duration = Duration::from_millis(1);
-/// How long anything may take: a default session, a large recovery, a busy machine.
+/// Timeout of all waits: enough for a default session, a large recovery, a busy machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(180);
 
-/// Waits until `look` says so.
+/// Waits until `look` succeeds.
 pub async fn until<T>(
     what: &str,
     look: impl AsyncFnMut() -> anyhow::Result<T>,
@@ -22,8 +22,8 @@ pub async fn until<T>(
     wait_for_every(INTERVAL, what, BOUND, look).await
 }
 
-/// Waits until one of the JobManagers at these addresses leads with an epoch above `epoch`, and is confirmed; which one. Each
-/// tells of itself alone: nobody waits for the account of one that does not answer.
+/// Waits until one of the JobManagers at these addresses leads with an epoch above `epoch`, and is confirmed;
+/// returns which one. Each is asked only about itself, so that a JobManager without an answer delays nothing.
 pub async fn until_led<'a>(
     http: &Http,
     addresses: &[&'a str],
@@ -43,8 +43,8 @@ pub async fn until_led<'a>(
     .await
 }
 
-/// Waits until the JobManager at `address` knows a confirmed leader of at least this epoch. All processes should be well: it
-/// asks them.
+/// Waits until the JobManager at `address` knows a confirmed leader of at least this epoch. All processes
+/// should be healthy, because it asks them.
 pub async fn until_known(http: &Http, address: &str, epoch: u64) -> anyhow::Result<()> {
     until("a JobManager to know the leader", async || {
         let status = http.get(address, "/v1/ha/status").await?;
@@ -55,7 +55,7 @@ pub async fn until_known(http: &Http, address: &str, epoch: u64) -> anyhow::Resu
     .await
 }
 
-/// Waits until every subtask of a job runs.
+/// Waits until every subtask of a job is running.
 pub async fn until_running(http: &Http, address: &str, job: JobId) -> anyhow::Result<()> {
     let path = format!("/v1/jobs/{job}");
     until("all subtasks to run", async || {
@@ -66,7 +66,7 @@ pub async fn until_running(http: &Http, address: &str, job: JobId) -> anyhow::Re
     .await
 }
 
-/// Waits until a job has finished; an error when it ends otherwise.
+/// Waits until a job has finished; returns an error if it ends in another way.
 pub async fn until_finished(http: &Http, address: &str, job: JobId) -> anyhow::Result<()> {
     let path = format!("/v1/jobs/{job}");
     let state = until("the end of the job", async || {
@@ -81,7 +81,7 @@ pub async fn until_finished(http: &Http, address: &str, job: JobId) -> anyhow::R
     Ok(())
 }
 
-/// Waits until so many jobs are listed.
+/// Waits until this number of jobs is listed.
 pub async fn until_listed(http: &Http, address: &str, count: usize) -> anyhow::Result<()> {
     until("all jobs to be listed", async || {
         let body = http.get(address, "/v1/jobs").await?;
@@ -92,7 +92,7 @@ pub async fn until_listed(http: &Http, address: &str, count: usize) -> anyhow::R
     .await
 }
 
-/// Waits until so many jobs run with all their subtasks.
+/// Waits until this number of jobs is running with all subtasks.
 pub async fn until_all_run(http: &Http, address: &str, count: usize) -> anyhow::Result<()> {
     until("all jobs to run", async || {
         let body = http.get(address, "/v1/jobs/overview").await?;
@@ -107,7 +107,7 @@ pub async fn until_all_run(http: &Http, address: &str, count: usize) -> anyhow::
     .await
 }
 
-/// Whether a job runs with all its subtasks, by the body of its description.
+/// Whether a job is running with all its subtasks, according to its description.
 pub fn all_subtasks_run(job: &Value) -> bool {
     let vertices = job["vertices"].as_array();
     job["state"] == "RUNNING"

@@ -1,4 +1,4 @@
-//! The tasks that cargo does: what is called, with which features, in which order.
+//! The tasks that run cargo: which commands, with which features, in which order.
 
 use std::env::consts::EXE_SUFFIX;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::bail;
 
-/// What tests need besides the default features.
+/// Features that tests need besides the default ones.
 const TEST_FEATURES: &str = "failpoints,tanist-ha/testing,s3,https";
 
 /// Runs the tests of all crates, or those that match a filter.
@@ -22,7 +22,7 @@ pub fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
     run(&mut command)
 }
 
-/// Runs every check, also after one has failed, and fails with the names of those that did.
+/// Runs every check, even after one has failed, and fails with the names of the failed ones.
 pub fn lint() -> anyhow::Result<()> {
     let mut documentation = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
     documentation.env("RUSTDOCFLAGS", "-D warnings");
@@ -61,7 +61,7 @@ pub fn lint() -> anyhow::Result<()> {
     }
 }
 
-/// Mends what tools can mend.
+/// Applies all automatic fixes.
 pub fn fix() -> anyhow::Result<()> {
     run(&mut cargo(&[
         "clippy",
@@ -72,14 +72,15 @@ pub fn fix() -> anyhow::Result<()> {
         "--all-targets",
         "--all-features",
     ]))?;
-    // The tests that compare generated files with what generates them write them instead.
+    // The tests that compare generated files with their generators now write the files instead.
     let mut documentation = cargo(&["test", "--package", "tanist", "--lib", "config::reference"]);
     run(documentation.env("TANIST_TEST_WRITE_DOCS", "1"))?;
     run(&mut cargo(&["fmt", "--all"]))
 }
 
-/// Builds and runs the demo. In the dev profile, where dependencies are optimised and the rest builds fast: it shows that
-/// a takeover works and how long it takes, which hardly depends on the profile. Benchmarks are another matter.
+/// Builds and runs the demo in the dev profile, where dependencies are optimised and the rest builds
+/// fast: the demo shows that a takeover works and how long it takes, which hardly depends on the profile.
+/// For figures use the benchmarks.
 pub fn demo(arguments: &[String]) -> anyhow::Result<()> {
     let mut command = cargo(&[
         "run",
@@ -93,7 +94,7 @@ pub fn demo(arguments: &[String]) -> anyhow::Result<()> {
     run(command.args(arguments))
 }
 
-/// Builds the program and has Flink's own client talk to a cluster of it.
+/// Builds the program and runs Flink's own client against a cluster of it.
 pub fn flink() -> anyhow::Result<()> {
     run(&mut cargo(&[
         "build",
@@ -106,8 +107,8 @@ pub fn flink() -> anyhow::Result<()> {
     run(Command::new("tests/flink/check.sh").arg(program))
 }
 
-/// Builds the released program and what measures it, each for itself: together, the features that only the harness wants
-/// would get into the program.
+/// Builds the released program and the benchmarks, each separately: together, features that only the
+/// harness needs would get into the program.
 pub fn bench(arguments: &[String]) -> anyhow::Result<()> {
     for (package, program) in [("tanist", "tanist"), ("tanist-bench", "tanist-bench")] {
         let build = ["build", "--release", "--package", package, "--bin", program];
@@ -127,7 +128,7 @@ fn cargo(arguments: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.args(arguments);
-    // Set by the cargo that runs this program; its child is about other packages.
+    // Set by the cargo that runs this program; its child builds other packages.
     for variable in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
         command.env_remove(variable);
     }
@@ -140,7 +141,7 @@ fn has_cargo_deny() -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Runs `command` and fails if it does.
+/// Runs `command` and fails if it fails.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let line: Vec<String> = words
@@ -161,8 +162,8 @@ mod tests {
 
     use super::*;
 
-    /// What the compiler says to the file of the failpoints alone. Its dependencies are missing, and what is compiled is none of it:
-    /// what is looked for is said before.
+    /// The compiler's messages about the failpoint file alone. Its dependencies are missing, so it does
+    /// not compile; the messages that the test looks for come before that.
     fn compiler_says(directory: &Path, arguments: &[&str]) -> String {
         let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../ha/src/failpoint.rs");

@@ -1,4 +1,5 @@
-//! The project's one entry: set-up, tests, lints, demo. Every command first makes sure that what it needs is there.
+//! The single entry point for development tasks: set-up, tests, lints, demo. Every command first checks
+//! its prerequisites.
 //!
 //! It depends on no crate of the project and needs no protoc, so that it builds on a machine that has only Rust.
 
@@ -20,31 +21,32 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Brings what building and testing need: protoc, etcd, ZooKeeper, `ip` and `unshare`.
+    /// Installs the tools for building and testing: protoc, etcd, ZooKeeper, `ip` and `unshare`.
     Setup,
     /// Runs the tests, against real etcd and ZooKeeper servers.
     Test {
-        /// The long tests too, and the default leases instead of the shortest ones.
+        /// Also runs the long tests, with the default leases instead of the shortest ones.
         #[arg(long)]
         all: bool,
-        /// Only tests whose names contain one of these.
+        /// Runs only tests whose names contain one of these.
         filters: Vec<String>,
     },
-    /// Checks format, lints, documentation and, where cargo-deny is installed, dependencies.
+    /// Checks format, lints, documentation and, if cargo-deny is installed, dependencies.
     Lint,
-    /// Formats, applies what clippy suggests, and writes generated documentation.
+    /// Formats the code, applies the suggestions of clippy, and writes generated documentation.
     Fix,
     /// Measures the released program: start-up, memory, failover, submission, scheduling, recovery, throughput.
     Bench {
-        /// `--only NAME..`, `--store STORE..`, `--json FILE`, `--quick`; `--beside-flink`: Tanist and Apache Flink in turns.
+        /// `--only NAME..`, `--store STORE..`, `--json FILE`, `--quick`; `--beside-flink`: Tanist and Apache Flink in
+        /// turns.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Has Flink's own REST client and CLI talk to a cluster (needs a JDK, pip, and once a download of 330 MB).
+    /// Runs Flink's own REST client and CLI against a cluster (needs a JDK, pip, and once a download of 330 MB).
     Flink,
     /// Builds and runs `tanist demo`: a cluster whose leader is killed in the middle of a job.
     Demo {
-        /// What `tanist demo` takes.
+        /// Arguments of `tanist demo`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

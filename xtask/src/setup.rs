@@ -1,6 +1,6 @@
-//! Brings what building and testing need and Rust does not have: protoc, etcd, ZooKeeper, the tools for network namespaces, a browser.
-//!
-//! For one benchmark also Apache Flink, from PyPI. Nothing that is there is touched. What can't be brought is an error with the command that brings it.
+//! Installs tools for building and testing that do not come with Rust: protoc, etcd, ZooKeeper, tools for
+//! network namespaces, a browser. For one benchmark also Apache Flink, from PyPI. Existing tools are not
+//! changed. If a tool can't be installed, the error contains the command that installs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,18 +9,18 @@ use anyhow::{Context as _, bail};
 
 use crate::cargo::run;
 
-/// Where the script that `.cargo/config.toml` points `PROTOC` at looks, below the project's root.
+/// Where the script in `PROTOC` (set in `.cargo/config.toml`) expects protoc, relative to the project's root.
 const PROTOC_HOME: &str = ".tools/protoc";
 /// Where Debian's package `zookeeper` puts the server.
 const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
-/// The version of Flink that is measured beside Tanist: the sizes of its processes are this version's.
+/// The version of Flink for the comparison: the sizes of its processes depend on the version.
 const FLINK: &str = "2.3.0";
-/// Where `cargo xtask bench --beside-flink` looks for it, below the project's root.
+/// Where `cargo xtask bench --beside-flink` expects Flink, relative to the project's root.
 const FLINK_HOME: &str = ".tools/flink";
-/// The jobs that it is measured with.
+/// The jobs for measuring Flink.
 const FLINK_JOBS: &str = "benches/flink";
 
-/// Puts the bundled protoc and its standard definitions in place, unless there is one or `PROTOC` names another.
+/// Installs the bundled protoc and its standard definitions, unless protoc is there or `PROTOC` names another one.
 pub fn protoc() -> anyhow::Result<()> {
     let home = Path::new(PROTOC_HOME);
     let program = home.join("bin/protoc");
@@ -35,7 +35,7 @@ pub fn protoc() -> anyhow::Result<()> {
     let include = protoc_bin_vendored::include_path().context("no bundled protobuf definitions")?;
     copy_tree(&include, &home.join("include"))?;
     std::fs::create_dir_all(home.join("bin"))?;
-    // Renamed into place, so that nobody runs half a program.
+    // Renamed into place, so that no process runs an incomplete program.
     let partial = home.join(format!("bin/protoc.{}", std::process::id()));
     std::fs::copy(bundled, &partial)
         .with_context(|| format!("cannot write {}", partial.display()))?;
@@ -60,7 +60,7 @@ fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs the servers that tests run against, and what they cut networks with, if they are missing.
+/// Installs the servers for the tests, and the tools that cut networks, if they are missing.
 pub fn servers() -> anyhow::Result<()> {
     install(&missing_packages(&There::look()))?;
     let missing = missing_packages(&There::look());
@@ -70,7 +70,7 @@ pub fn servers() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Brings Flink's jars and compiles the jobs that it is measured with, unless they are there.
+/// Downloads Flink's jars and compiles the jobs for the comparison, unless they are there.
 pub fn flink() -> anyhow::Result<()> {
     let wanted = [
         (in_path("javac"), "default-jdk-headless"),
@@ -89,7 +89,7 @@ pub fn flink() -> anyhow::Result<()> {
         let wheel = files(home, "whl")?.pop().context("pip brought no wheel")?;
         let mut unpack = Command::new("python3");
         run(unpack.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(home))?;
-        // It is as large as what was in it.
+        // The wheel is as large as its unpacked content.
         std::fs::remove_file(wheel)?;
     }
     let classes = home.join("classes");
@@ -110,7 +110,7 @@ fn has_pip() -> bool {
     version.is_ok_and(|output| output.status.success())
 }
 
-/// The files of a directory with that ending, in order.
+/// The files of a directory with this ending, sorted.
 fn files(directory: &Path, ending: &str) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -158,7 +158,7 @@ fn install(missing: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What of it all is there.
+/// The tools that are installed.
 struct There {
     etcd: bool,
     zookeeper: bool,

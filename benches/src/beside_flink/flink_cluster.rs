@@ -1,4 +1,5 @@
-//! Flink's half: JobManagers and a TaskManager of its jars, started as its own scripts do, and asked over its REST.
+//! The Flink part: JobManagers and a TaskManager from its jars, started as its own scripts do, and asked
+//! over its REST API.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -18,14 +19,14 @@ use crate::BenchOptions;
 use crate::http::Http;
 use crate::watch::{BOUND, all_subtasks_run};
 
-/// The name of the jar in the directory of uploads: what is before `_` stands for an upload.
+/// The name of the jar in the upload directory: the part before `_` identifies an upload.
 const JAR: &str = "bench_jobs.jar";
-/// How often is looked, once something is about to happen.
+/// Interval of checks for an event that is expected soon.
 const SOON: Duration = Duration::from_millis(10);
-/// Answers that take longer are not waited for: while nobody leads, some requests get none.
+/// Timeout of a REST answer: while there is no leader, some requests get no answer.
 const ANSWER_BOUND: Duration = Duration::from_secs(1);
 
-/// What Flink's `BashJavaUtils` computes for a JobManager of 1600 MiB.
+/// Options that Flink's `BashJavaUtils` computes for a JobManager of 1600 MiB.
 const JOBMANAGER_JAVA: [&str; 3] = [
     "-Xmx1073741824",
     "-Xms1073741824",
@@ -59,7 +60,7 @@ const TASKMANAGER_SIZES: [&str; 12] = [
     "taskmanager.memory.managed.size=536870920b",
     "taskmanager.memory.task.heap.size=402653174b",
 ];
-/// Packages of the JDK that Flink reaches into, as its stock configuration opens them.
+/// Packages of the JDK that Flink accesses by reflection, as its stock configuration opens them.
 const OPENED: [&str; 12] = [
     "java.lang",
     "java.net",
@@ -74,7 +75,7 @@ const OPENED: [&str; 12] = [
     "java.util.concurrent.atomic",
     "java.util.concurrent.locks",
 ];
-/// The shortest times that work beside other load.
+/// The shortest timeouts that work on a loaded machine.
 const SHORT_TIMEOUTS: &str = "\
 high-availability.zookeeper.client.session-timeout: 2 s
 high-availability.zookeeper.client.connection-timeout: 1 s
@@ -93,14 +94,14 @@ pub(super) struct FlinkCluster {
     directory: PathBuf,
     jars: PathBuf,
     rest_ports: [u16; 2],
-    /// The JobManagers, then the TaskManager, as they were started.
+    /// The JobManagers, then the TaskManager, in the order of their start.
     processes: Vec<Child>,
     http: Http,
     /// The job that was submitted last.
     job: String,
-    /// By the wall clock.
+    /// In milliseconds since 1970, by the wall clock.
     killed_at_ms: u64,
-    /// Kills what runs and removes the directory when this process is gone.
+    /// Kills the processes and removes the directory when this process has ended.
     guard: Guard,
 }
 
@@ -195,7 +196,7 @@ impl System for FlinkCluster {
             directory.join("conf/config.yaml"),
             configuration(&directory, timeouts, zookeeper)?,
         )?;
-        // A jar in the directory of uploads is as good as uploaded, to every JobManager.
+        // A jar in the upload directory counts as uploaded, for every JobManager.
         let uploads = directory.join("uploads/flink-web-upload");
         std::fs::create_dir_all(&uploads)?;
         std::fs::copy(home.join("jobs.jar"), uploads.join(JAR))?;
@@ -213,7 +214,7 @@ impl System for FlinkCluster {
 
     async fn start_leader(&mut self) -> anyhow::Result<()> {
         self.start_jobmanager(0)?;
-        // Nobody else is there: that its Dispatcher answers says that it leads.
+        // There is no other JobManager: when its Dispatcher answers, it leads.
         wait_for_every(SOON, "Flink's leader", BOUND, async || {
             self.get(0, "/jobs/overview").await.map(drop)
         })
@@ -226,7 +227,7 @@ impl System for FlinkCluster {
         let class = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner";
         self.start("tm-0", class, &TASKMANAGER_JAVA, &sizes)?;
         for jobmanager in [0, 1] {
-            // A standby answers for the leader.
+            // A standby forwards the request to the leader.
             wait_for_every(SOON, "Flink's slots", BOUND, async || {
                 let body = self.get(jobmanager, "/overview").await?;
                 ensure!(body["slots-total"] == 2, "{body}");
@@ -284,7 +285,7 @@ impl System for FlinkCluster {
         let path = format!("/jobs/{}", self.job);
         wait_for_every(SOON, "Flink's job to run again", BOUND, async || {
             let body = self.get(1, &path).await?;
-            // What the former leader said of it may be remembered.
+            // The standby may still have the former leader's answer in its cache.
             let is_of_the_next = body["start-time"].as_u64() > Some(self.killed_at_ms);
             ensure!(is_of_the_next && all_subtasks_run(&body), "{body}");
             Ok(())
@@ -348,7 +349,7 @@ mod tests {
         let (short, default) = (of(Timeouts::Short)?, of(Timeouts::Default)?);
         assert!(short.contains("session-timeout: 2 s"), "{short}");
         assert!(!default.contains("timeout"), "{default}");
-        // YAML takes a key once.
+        // A YAML file may contain a key only once.
         for text in [short, default] {
             let mut keys: Vec<&str> = text
                 .lines()

@@ -1,8 +1,8 @@
-//! Tanist and Apache Flink on one machine in one run, in turns: what they need to start, to be there, to count, and to go on
-//! without their leader.
+//! Compares Tanist and Apache Flink on one machine in one run, in turns: start time, memory, throughput,
+//! and recovery from the loss of the leader.
 //!
-//! Both have ZooKeeper for high availability, the same one, and the same records in the job. Not here: how a Flink cluster is
-//! put together, and what is asked of either (`flink_cluster`, `tanist_cluster`).
+//! Both use the same ZooKeeper for high availability, and the jobs process the same records. Not here:
+//! how the clusters are set up and asked (`flink_cluster`, `tanist_cluster`).
 
 mod flink_cluster;
 mod tanist_cluster;
@@ -34,23 +34,23 @@ of 40 s).";
 
 const ROUNDS: (usize, usize) = (3, 1);
 const KILLS: (usize, usize) = (5, 1);
-/// Each takes about a minute.
+/// Each kill takes about a minute.
 const KILLS_WITH_DEFAULTS: (usize, usize) = (2, 1);
 const RECORDS: (u64, u64) = (50_000_000, 1_000_000);
 const IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
-/// Records a second of the endless job.
+/// Records per second of the endless job.
 const RATE: u64 = 2_000;
-/// How often a job is looked at that counts: seldom, as looking costs both of them time.
+/// Interval of checks of the counting job: long, because each check costs both systems time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// As ZooKeeper's own configuration has it.
+/// The tick of ZooKeeper's own configuration.
 const STOCK_TICK: Duration = Duration::from_secs(2);
 
-/// One of the two.
+/// One of the two systems.
 trait System: Sized {
-    /// As figures name it.
+    /// The name in figures.
     const NAME: &'static str;
 
-    /// A cluster of which nothing runs.
+    /// Prepares a cluster without starting a process.
     async fn prepare(
         options: &BenchOptions,
         timeouts: Timeouts,
@@ -58,30 +58,30 @@ trait System: Sized {
     ) -> anyhow::Result<Self>;
     /// Starts the first JobManager and waits until it leads.
     async fn start_leader(&mut self) -> anyhow::Result<()>;
-    /// Starts the other one and the worker, and waits until its slots are there.
+    /// Starts the other JobManager and the worker, and waits until its slots are registered.
     async fn start_the_rest(&mut self) -> anyhow::Result<()>;
-    /// The ids of the leader, the standby and the worker.
+    /// The process ids of the leader, the standby and the worker.
     fn pids(&mut self) -> anyhow::Result<[u32; 3]>;
-    /// Counts so many records; returns once the job is acknowledged.
+    /// Submits a job that counts this number of records; returns once the job is acknowledged.
     async fn submit_count(&mut self, records: u64) -> anyhow::Result<()>;
-    /// Waits for its end.
+    /// Waits for the end of that job.
     async fn until_counted(&mut self) -> anyhow::Result<()>;
-    /// Runs the endless job until it has something to lose.
+    /// Runs the endless job until it has state that a failure would lose.
     async fn run_endless(&mut self, rate: u64) -> anyhow::Result<()>;
-    /// SIGKILL to the leader.
+    /// Sends SIGKILL to the leader.
     fn kill_leader(&mut self) -> anyhow::Result<()>;
     /// Waits until the endless job runs again under the next leader.
     async fn until_running_again(&mut self) -> anyhow::Result<()>;
-    /// All processes end.
+    /// Ends all processes.
     fn end(self);
 }
 
-/// What Flink is told of time; Tanist has its defaults.
+/// The timeouts of Flink; Tanist uses its defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Timeouts {
-    /// As short as works.
+    /// The shortest timeouts that work.
     Short,
-    /// None is set.
+    /// Flink's defaults.
     Default,
 }
 
@@ -170,7 +170,7 @@ struct Turns {
     leader: Figure,
     standby: Figure,
     worker: Figure,
-    /// First and second.
+    /// The first and the second count.
     counts: [Count; 2],
 }
 
@@ -216,7 +216,7 @@ impl Turns {
         cluster.start_leader().await?;
         self.leads.push(milliseconds(started.elapsed()));
         cluster.start_the_rest().await?;
-        // Not a wait for anything: the time that it is left alone is part of the figure.
+        // This waits for nothing: the idle time is part of the figure.
         tokio::time::sleep(options.pick(IDLE.0, IDLE.1)).await;
         let pids = cluster.pids()?;
         let resident = [&mut self.leader, &mut self.standby, &mut self.worker];
@@ -247,7 +247,7 @@ impl Turns {
     }
 }
 
-/// User and system time of processes together, with all threads that they ever had.
+/// User and system time of several processes, including threads that have ended.
 fn cpu_of(pids: [u32; 3]) -> anyhow::Result<Duration> {
     pids.into_iter().map(proc::total_cpu).sum()
 }

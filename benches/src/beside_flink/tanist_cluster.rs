@@ -1,4 +1,4 @@
-//! Tanist's half: a cluster of the harness with the program's default settings.
+//! The Tanist part: a cluster of the chaos harness with the program's default settings.
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::process::Process;
@@ -18,7 +18,7 @@ pub(super) struct TanistCluster {
     http: Http,
     /// The job that was submitted last.
     job: Option<JobId>,
-    /// Who led when the leader was killed.
+    /// The leader that was killed.
     former: Option<Leader>,
 }
 
