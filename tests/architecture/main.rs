@@ -1,6 +1,8 @@
-//! The architecture, checked on the source text: which module may use which, which crate may name which, how files open.
+//! The architecture, checked on the source text: which module may use which, which crate may name which,
+//! how files open.
 //!
-//! Each rule is a function from text to complaints, tried on bad text first and then on all of the project's files.
+//! Each rule is a function from text to complaints, tested on bad text first and then applied to all
+//! files of the project.
 
 mod paths;
 mod rules;
@@ -11,7 +13,7 @@ use anyhow::Context as _;
 
 /// A Rust file of the project.
 struct SourceFile {
-    /// Relative to the project's root, with `/`.
+    /// Path relative to the project's root, with `/`.
     path: String,
     text: String,
 }
@@ -46,7 +48,7 @@ fn files_below(folder: &str) -> anyhow::Result<Vec<SourceFile>> {
     Ok(files)
 }
 
-/// Fails with everything that `rule` complains of in `files`, of which there must be some.
+/// Fails with all complaints of `rule` about `files`, which must not be empty.
 fn assert_kept(files: &[SourceFile], rule: impl Fn(&SourceFile) -> Vec<String>) {
     assert!(!files.is_empty(), "no files to check");
     let complaints: Vec<String> = files.iter().flat_map(rule).collect();
@@ -89,7 +91,7 @@ fn only_one_file_names_the_backoff_crate() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The steps that read and write a user's sockets: those are data, and none of the cluster's ports.
+/// Steps that read and write sockets of users: those are data, not ports of the cluster.
 const OF_USERS: [&str; 2] = [
     "src/dataflow/operator/socket_source.rs",
     "src/dataflow/operator/socket_sink.rs",

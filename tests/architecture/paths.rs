@@ -1,14 +1,14 @@
-//! Finds the paths that a Rust file names, such as `crate::rpc::Server`, in `use` lines (groups included) and elsewhere.
+//! Finds the paths in a Rust file, such as `crate::rpc::Server`, in `use` lines (groups included) and elsewhere.
 //!
-//! Not a parser: it cuts the text into words, follows inline modules by their braces, and knows just enough to skip
-//! comments, strings and characters. It reads no macros' output.
+//! Not a parser: it splits the text into words, follows inline modules by their braces, and knows only
+//! enough to skip comments, strings and characters. It does not expand macros.
 
-/// A path with its segments, relative ones made absolute: the first is `crate` or the name of a crate or local item.
+/// A path with its segments. Relative paths are made absolute: the first segment is `crate`, a crate, or a local item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPath {
     /// The line, from 1.
     pub line: usize,
-    /// The segments as far as they are names.
+    /// The segments up to the first one that is not a name.
     pub segments: Vec<String>,
 }
 
@@ -20,8 +20,8 @@ enum Token {
     Other(char),
 }
 
-/// All paths of two segments or more, and all that a `use` names, in `text`; `module` is where the file stands, as
-/// `["rpc", "server"]`.
+/// All paths of two segments or more, and all paths in `use` lines, in `text`; `module` is the module of
+/// the file, as `["rpc", "server"]`.
 pub fn named_paths(text: &str, module: &[String]) -> Vec<NamedPath> {
     let tokens = tokens(text);
     let mut reader = Reader {
@@ -41,14 +41,14 @@ pub fn named_paths(text: &str, module: &[String]) -> Vec<NamedPath> {
 struct Reader<'a> {
     tokens: &'a [(usize, Token)],
     module: &'a [String],
-    /// Inline modules that are open, with the depth of braces outside of each.
+    /// Open inline modules, with the depth of braces outside of each.
     inline: Vec<(String, usize)>,
     depth: usize,
     found: Vec<NamedPath>,
 }
 
 impl Reader<'_> {
-    /// Reads from token `at`; returns where to go on.
+    /// Reads from token `at`; returns the next position.
     fn step(&mut self, at: usize) -> usize {
         match &self.tokens[at].1 {
             Token::Word(word) if word == "mod" => {
@@ -102,7 +102,7 @@ impl Reader<'_> {
                 }
                 Some(Token::Other('{')) if used => return self.group(at + 1, &segments),
                 Some(_) | None => {
-                    // `*` at the end of a path names nothing more; anything else isn't ours.
+                    // `*` at the end of a path adds no name; any other token does not belong to the path.
                     self.note(line, &segments, used);
                     return at + usize::from(self.token(at) == Some(&Token::Other('*')) && used);
                 }
@@ -115,7 +115,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads what stands in the braces of a `use`, up to the closing one.
+    /// Reads the group in the braces of a `use`, up to the closing brace.
     fn group(&mut self, mut at: usize, before: &[String]) -> usize {
         loop {
             match self.token(at) {
@@ -188,7 +188,7 @@ fn tokens(text: &str) -> Vec<(usize, Token)> {
             c if is_word(c) => {
                 let end = find(&chars, at, |c, i| !is_word(c[i]));
                 tokens.push((line, Token::Word(chars[at..end].iter().collect())));
-                // A prefixed string, as b"..", is skipped from its quote on; r#".." here.
+                // A prefixed string, such as b"..", is skipped from its quote on; r#".." is skipped here.
                 if chars.get(end) == Some(&'#') && matches!(&chars[at..end], ['b' | 'c', 'r']) {
                     raw_string(&chars, end - 1).unwrap_or(end)
                 } else {
@@ -236,7 +236,7 @@ fn string(chars: &[char], from: usize) -> usize {
     at + 1
 }
 
-/// The end of the raw string that starts at the `r` at `from`, if one does.
+/// The end of the raw string that starts at the `r` at `from`, if there is one.
 fn raw_string(chars: &[char], from: usize) -> Option<usize> {
     let hashes = chars[from + 1..].iter().take_while(|c| **c == '#').count();
     let quote = from + 1 + hashes;

@@ -1,8 +1,8 @@
-//! The rules, each a function from a file's path and text to complaints, with text that breaks it.
+//! The rules, each a function from a file's path and text to complaints, with bad text to test it.
 
 use crate::paths::{NamedPath, named_paths};
 
-/// The layers of `src/`, lowest first. A module uses only layers before its own, and not its neighbours in the same one.
+/// The layers of `src/`, lowest first. A module uses only modules of lower layers.
 const LAYERS: [&[&str]; 11] = [
     &[
         "job",
@@ -31,18 +31,18 @@ const LAYERS: [&[&str]; 11] = [
     &["testing"],
 ];
 
-/// The layer of the components, of which only `service.rs` speaks gRPC.
+/// The layer of the components, where only `service.rs` may use gRPC.
 const COMPONENTS: usize = 5;
 
 fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module))
 }
 
-/// Edges of `path`, a file in `src/`, that point the wrong way.
+/// Uses in `path`, a file in `src/`, that violate the layers.
 pub fn layers(path: &str, text: &str) -> Vec<String> {
     let module = module_of(path);
     let Some(own) = module.first() else {
-        // lib.rs and main.rs see everything.
+        // lib.rs and main.rs may use everything.
         return Vec::new();
     };
     let Some(own_layer) = layer(own) else {
@@ -78,7 +78,7 @@ pub fn layers(path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Where a file of `src/` stands: `src/rpc/server.rs` in `rpc::server`.
+/// The module of a file in `src/`: for `src/rpc/server.rs` it is `rpc::server`.
 fn module_of(path: &str) -> Vec<String> {
     let inner = path
         .strip_prefix("src/")
@@ -108,7 +108,7 @@ pub fn names_none_of(path: &str, text: &str, crates: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// What opens, binds or accepts a socket of the network by being named.
+/// Names of types and functions that open, bind or accept a network socket.
 const SOCKETS: [&str; 8] = [
     "TcpListener",
     "TcpStream",
@@ -119,7 +119,7 @@ const SOCKETS: [&str; 8] = [
     "UnixDatagram",
     "HttpConnector",
 ];
-/// The same by being called.
+/// Calls that do the same.
 const OPENING: [&str; 5] = [
     ".build_http(",
     ".connect_lazy(",
@@ -128,7 +128,7 @@ const OPENING: [&str; 5] = [
     "axum::serve(",
 ];
 
-/// Places where `text`, without the tests at its end, opens a socket by itself: `src/net` does.
+/// Places where `text`, without the tests at its end, opens a socket itself; only `src/net` may do that.
 pub fn opens_no_socket(path: &str, text: &str) -> Vec<String> {
     let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
     let text = &text[..tests];

@@ -1,5 +1,5 @@
-//! Applications as real processes: the leading JobManager is killed in the middle, or asked to end, and the
-//! application ends once, with one code, in every process.
+//! Applications as real processes: the leading JobManager is killed while the application runs, or asked
+//! to end, and the application ends once, with the same code in every process.
 //!
 //! The application's binary is this test's own, started once more for [`the_program`].
 
@@ -21,11 +21,11 @@ use crate::support::{PROGRAM, need_failpoints, spawn_logged};
 const PROGRAM_TEST: &str = "application::the_program";
 const ARGUMENTS: &str = "TANIST_TEST_APPLICATION";
 const BOUND: Duration = Duration::from_secs(60);
-/// Records of the first job, and how many of them are made a second.
+/// Number of records of the first job, and their rate per second.
 const TICKS: u64 = 900;
 const RATE: u64 = 300;
 
-/// A process of this name has the store that it would have if nobody chose one.
+/// A process with this name uses the default store, as if none were configured.
 const OWN_STORE: &str = "own-store";
 
 on_stores! {
@@ -38,7 +38,7 @@ on_stores! {
     }
 }
 
-/// What SIGTERM ends a command with that waits.
+/// Exit code of a waiting command that was ended by SIGTERM.
 const TERMINATED: i32 = 143;
 
 /// Not a test: the application that the tests start.
@@ -52,7 +52,7 @@ fn the_program() {
         .program(|context| async move {
             let directory = context.parameter("directory").ok_or("no directory")?;
             let directory = PathBuf::from(directory);
-            // One file a run: how often the program was started.
+            // One file per run counts how often the program was started.
             std::fs::write(directory.join(format!("run-{}", std::process::id())), "")?;
             let count = context
                 .parameter("ticks")
@@ -89,7 +89,7 @@ struct Processes {
     directory: tempfile::TempDir,
     store: Store,
     cluster: String,
-    /// Records of the first job.
+    /// Number of records of the first job.
     ticks: u64,
 }
 
@@ -164,7 +164,7 @@ impl Processes {
         Ok(ClusterClient::connect(&Configuration::load(load)?).await?)
     }
 
-    /// How often the program was started.
+    /// Number of runs of the program.
     fn runs(&self) -> anyhow::Result<usize> {
         let mut runs = 0;
         for entry in std::fs::read_dir(self.path())? {
@@ -173,7 +173,7 @@ impl Processes {
         Ok(runs)
     }
 
-    /// What readers see of a job's output.
+    /// Number of visible records in a job's output.
     fn records(&self, output: &str) -> anyhow::Result<usize> {
         let mut records = 0;
         for part in tanist_chaos::wordcount::visible_files(&self.path().join(output))? {
@@ -186,7 +186,7 @@ impl Processes {
         std::fs::read_to_string(self.path().join(format!("{id}.log"))).unwrap_or_default()
     }
 
-    /// Waits for the end of a process, and gives its code.
+    /// Waits for the end of a process, and returns its code.
     async fn code_of(&self, child: &mut Child, id: &str) -> anyhow::Result<Option<i32>> {
         let ended = tokio::time::timeout(BOUND, child.wait()).await;
         match ended {
@@ -232,7 +232,7 @@ impl Processes {
             self.runs()? == runs,
             "the program of an application that has ended was started"
         );
-        // No leader tells it that there is nothing to do.
+        // There is no leader that could tell it that nothing is left to do.
         let mut late = self.start("taskmanager", "tm-late")?;
         let code = self.code_of(&mut late, "tm-late").await?;
         ensure!(
@@ -305,7 +305,8 @@ async fn wait_for_members(client: &ClusterClient, wanted: usize) -> anyhow::Resu
     waited.context("not all JobManagers are there")
 }
 
-/// The places between any two steps of an application's life, and how often its program is started when the leader dies there.
+/// The steps between which the leader dies in an application's life, and how often the program is started
+/// for each of them.
 const STEPS: [(&str, usize); 6] = [
     ("application.recorded", 1),
     ("application.submitted", 2),

@@ -1,4 +1,5 @@
-//! Bad input and bad days: a clear error where the user looks, the process alive, nothing lost.
+//! Invalid input and broken environments: a clear error where the user looks, the process stays alive,
+//! and no data is lost.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tanist_ha::zookeeper::{ZooKeeperOptions, open_election};
 
 use crate::support::{PROGRAM, WordsAndTicks, cluster_on, job_file};
 
-/// How long a process may take to say what is wrong.
+/// Timeout until a process reports the problem.
 const SAY_BOUND: Duration = Duration::from_secs(30);
 
 on_stores! {
@@ -61,7 +62,7 @@ async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
         .iter_mut()
         .filter(|(name, _)| name != "input")
     {
-        // Outputs of its own.
+        // The outputs of this job are separate.
         if value.starts_with('/') {
             value.push_str("-of-the-other");
         }
@@ -82,7 +83,7 @@ async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
         .await?;
     cluster.wait_for_state(healthy.job(), "FINISHED").await?;
     healthy.check_result()?;
-    // It stays until somebody decides.
+    // The job stays until an operator decides.
     let leader = cluster.leader().await?;
     cluster
         .cli()
@@ -109,7 +110,7 @@ async fn a_password_that_etcd_refuses_is_said_and_the_processes_live() -> anyhow
 async fn a_password_that_zookeeper_refuses_is_said_and_the_processes_live() -> anyhow::Result<()> {
     let store = Store::own(StoreKind::ZooKeeper).await?;
     let root = "/guarded";
-    // ZooKeeper checks no password: it belongs to who made the nodes.
+    // ZooKeeper does not verify a password: it belongs to the user who created the nodes.
     let owner = ZooKeeperOptions {
         digest: Some(("tanist".to_owned(), "right".to_owned())),
         ..ZooKeeperOptions::new(vec![store.endpoint().to_owned()], root)
@@ -122,7 +123,7 @@ async fn a_password_that_zookeeper_refuses_is_said_and_the_processes_live() -> a
     say_and_live(builder, "denies access").await
 }
 
-/// Every process says `what`, goes on, and shows no password.
+/// Checks that every process logs `what`, stays alive, and shows no password.
 async fn say_and_live(builder: ClusterBuilder, what: &str) -> anyhow::Result<()> {
     let builder = builder.jobmanagers(1).taskmanagers(1);
     let mut cluster = builder.launch().await?;

@@ -1,5 +1,6 @@
-//! Blobs in an S3 bucket, and files from `s3://` and `https://` addresses, on a server whose certificate only those trust who are told
-//! of its authority: large graphs, uploads and descriptions outlive leaders there, and nothing is left of them.
+//! Blobs in an S3 bucket, and files from `s3://` and `https://` addresses, on a server with a certificate
+//! of a private authority, which only clients trust that are configured to: large graphs, uploads and
+//! descriptions survive leaders, and nothing is left of them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,11 +16,11 @@ use crate::large_graphs::make_large;
 use crate::support::{WordsAndTicks, cluster_on, job_file};
 
 const BOUND: Duration = Duration::from_secs(60);
-/// The part of the bucket that is the cluster's.
+/// The cluster's prefix in the bucket.
 const PREFIX: &str = "ha/";
-/// How the name of the marker begins that tells whose storage this is.
+/// Prefix of the name of the marker that identifies the owner of the storage.
 const MARKER: &str = "ha/storage-";
-/// More than a graph carries along, so that it is uploaded.
+/// More than a graph may contain, so that the file is uploaded.
 const FILE_BYTES: usize = 1024 * 1024;
 
 on_stores! {
@@ -29,10 +30,10 @@ on_stores! {
     }
 }
 
-/// A server, and what its clients have to be told.
+/// A server, and the configuration of its clients.
 struct Bucket {
     server: S3Server,
-    /// Holds the file with the authority's certificate.
+    /// Contains the file with the authority's certificate.
     directory: tempfile::TempDir,
 }
 
@@ -75,7 +76,7 @@ impl Bucket {
         Ok(builder)
     }
 
-    /// The cluster's objects whose names have `part` in them, but for the marker, which stays as long as the cluster does.
+    /// The cluster's objects with `part` in their names, without the marker, which exists as long as the cluster.
     fn objects(&self, part: &str) -> Vec<String> {
         let keys = self.server.keys().into_iter();
         keys.filter(|key| key.starts_with(PREFIX) && !key.starts_with(MARKER))
@@ -84,7 +85,7 @@ impl Bucket {
     }
 }
 
-/// A job that says how large the file is that it brings along from an address.
+/// A job that prints the size of a file that it gets from an address.
 fn job_with_a_file(cluster: &Cluster, name: &str, address: &str) -> anyhow::Result<Submission> {
     let text = std::fs::read_to_string(job_file("size-of-a-file.yaml"))?;
     let text = text.replace("./model.bin", address);
@@ -119,7 +120,7 @@ async fn what_a_bucket_keeps_outlives_leaders_and_nothing_is_left_of_it(
     let graph = bucket.objects(&large.to_string());
     ensure!(!graph.is_empty(), "its graph is in no blob");
 
-    // Files of users, one by its place in the bucket and one by its plain address.
+    // Files of users, one addressed by its place in the bucket and one by its plain address.
     let addresses = [
         format!("s3://{BUCKET}/files/model.bin"),
         bucket.server.address_of(&public),
@@ -138,7 +139,7 @@ async fn what_a_bucket_keeps_outlives_leaders_and_nothing_is_left_of_it(
         outputs.push(output);
     }
 
-    // The next leader reads the graph from there.
+    // The next leader reads the graph from the bucket.
     let former = cluster.kill_leader().await?;
     cluster.successor_of(&former).await?;
     let reads = format!("GET {}", graph[0]);
@@ -150,7 +151,7 @@ async fn what_a_bucket_keeps_outlives_leaders_and_nothing_is_left_of_it(
     cluster.wait_for_state(large, "FINISHED").await?;
     workload.check_result()?;
 
-    // So does one that has never seen the job run read its description.
+    // A leader that has never seen the job run reads its description from there.
     let second = cluster.leader().await?;
     cluster.jobmanager(former.index).start()?;
     cluster.jobmanager(second.index).kill();
@@ -159,7 +160,7 @@ async fn what_a_bucket_keeps_outlives_leaders_and_nothing_is_left_of_it(
     let nodes = plan["plan"]["nodes"].as_array().map_or(0, Vec::len);
     ensure!(nodes > 1, "not all is described: {plan}");
 
-    // What an upload has left that no job names: it is old enough to be swept, and what somebody else put there is not touched.
+    // Leftovers of an upload that no job refers to are old enough to be removed; an object of another owner stays.
     let job = JobId::random();
     let tag = graph[0].rsplit('-').nth(1).context("a name has a tag")?;
     let orphan = format!("{PREFIX}{job}-upload-{tag}-0123456789abcdef.00000");
@@ -189,7 +190,7 @@ async fn a_bucket_that_denies_access_delays_a_submission_until_it_allows_it(
     let builder = builder.set("blob.orphan-grace", "400 s");
     let mut cluster = builder.start().await?;
 
-    // A client that is told of no authority fetches nothing, and says why.
+    // A client without the authority's certificate fetches nothing, and reports the reason.
     bucket.server.put(&format!("{PUBLIC}model.bin"), "content");
     let address = bucket.server.address_of(&format!("{PUBLIC}model.bin"));
     let submission = job_with_a_file(&cluster, "untrusted", &address)?;
@@ -209,7 +210,7 @@ async fn a_bucket_that_denies_access_delays_a_submission_until_it_allows_it(
     let (cli, submission) = (cluster.cli().clone(), workload.submission.clone());
     let submitting = tokio::spawn(async move { submission.submit(&cli, &leader.rest).await });
     wait_for("the denied request", BOUND, async || {
-        // What the leader looks at by itself is one object, now and then.
+        // The leader itself reads one object from time to time.
         let requests = bucket.server.requests().split_off(before);
         ensure!(requests.len() > 1, "{requests:?}");
         anyhow::Ok(())

@@ -1,4 +1,4 @@
-//! A client that waits for its job while the leader is killed, and that knows nothing but the cluster's configuration.
+//! A client that waits for its job while the leader is killed, and that knows only the cluster's configuration.
 
 use anyhow::ensure;
 use tanist_chaos::StoreKind;

@@ -1,11 +1,12 @@
-//! One JobManager is started on a copy of the store of a cluster that runs: production goes on, whatever dies there meanwhile.
+//! A JobManager is started on a copy of a running cluster's store: the production cluster continues, even
+//! if its processes die.
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::{Cluster, ClusterBuilder, Copy, Store, StoreKind, wait_for};
 
 use crate::support::{BOUND, PROGRAM, RunningOn};
 
-/// What a process ends with that is refused for good.
+/// Exit code of a process that is refused permanently.
 const REFUSED: i32 = 21;
 
 on_stores! {
@@ -20,7 +21,8 @@ async fn production(kind: StoreKind) -> anyhow::Result<Cluster> {
     builder.taskmanagers(3).start().await
 }
 
-/// No attempt has changed after production's leader and a TaskManager without tasks were killed, and the one of the next epoch leads.
+/// Kills production's leader and a TaskManager without tasks; checks that no attempt has changed and that
+/// the leader of the next epoch belongs to production.
 async fn check_production_survives(
     cluster: &mut Cluster,
     running: &RunningOn,
@@ -33,7 +35,7 @@ async fn check_production_survives(
     cluster.wait_until_complete().await
 }
 
-/// One all of whose slots are free.
+/// A TaskManager whose slots are all free.
 async fn unused_task_manager(cluster: &mut Cluster) -> anyhow::Result<usize> {
     let body = cluster.get("/v1/taskmanagers").await?;
     let listed = body["taskmanagers"]
@@ -70,14 +72,14 @@ async fn a_copy_of_the_store_of_a_dead_leader_harms_nothing(kind: StoreKind) -> 
     check_production_survives(&mut cluster, &running).await?;
     copy.jobmanager.start()?;
     until_it_leads_or_ends(&mut copy).await?;
-    // Whatever it has dialled, and told, production's leader and all TaskManagers go on, and the next leader, too.
+    // It may have called any process: production's leader and all TaskManagers continue, and so does the next leader.
     running.check_untouched(&mut cluster).await?;
     check_production_survives(&mut cluster, &running).await?;
     copy.jobmanager.kill();
     running.workload.check_finished(&mut cluster).await
 }
 
-/// It leads in its own store, all its jobs recovered, or was refused.
+/// Waits until it leads in its own store with all jobs recovered, or is refused.
 async fn until_it_leads_or_ends(copy: &mut Copy) -> anyhow::Result<()> {
     wait_for("the copy's JobManager to lead or end", BOUND, async || {
         let status = copy.jobmanager.poll();

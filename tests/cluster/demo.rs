@@ -1,4 +1,4 @@
-//! `tanist demo`: it shows what it says, and leaves nothing behind, also when it is interrupted.
+//! `tanist demo`: it does what it prints, and leaves nothing behind, even if it is interrupted.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 
 use crate::support::PROGRAM;
 
-/// How long a whole demo may take on a busy machine.
+/// Timeout of a whole demo on a busy machine.
 const DEMO_BOUND: Duration = Duration::from_secs(90);
 
 fn start_demo(temporary: &Path) -> anyhow::Result<Child> {
@@ -38,7 +38,7 @@ fn processes_in(directory: &Path) -> anyhow::Result<Vec<String>> {
     for entry in std::fs::read_dir("/proc")? {
         let entry = entry?;
         let Ok(working_directory) = std::fs::read_link(entry.path().join("cwd")) else {
-            // No process, or one that is gone by now.
+            // Not a process, or it has ended.
             continue;
         };
         if working_directory.starts_with(directory) {
@@ -48,14 +48,14 @@ fn processes_in(directory: &Path) -> anyhow::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Reads the story until this part of it.
+/// Reads the output up to this part.
 async fn until_told(demo: &mut Child, part: &str) -> anyhow::Result<String> {
     let stdout = demo.stdout.take().context("it is a pipe")?;
     let mut story = BufReader::new(stdout).lines();
     let told = async {
         while let Some(line) = story.next_line().await? {
             if line.contains(part) {
-                // What is told from here on goes where somebody reads it.
+                // Keeps reading the rest of the output, so that the demo does not block.
                 tokio::spawn(async move { while let Ok(Some(_)) = story.next_line().await {} });
                 return Ok(line);
             }
@@ -65,7 +65,7 @@ async fn until_told(demo: &mut Child, part: &str) -> anyhow::Result<String> {
     tokio::time::timeout(DEMO_BOUND, told).await?
 }
 
-/// What it says about its end, which is not the one that it wanted.
+/// Its error output when it ends in another way than it wanted.
 async fn last_words(mut demo: Child, code: i32, bound: Duration) -> anyhow::Result<String> {
     let status = tokio::time::timeout(bound, demo.wait()).await??;
     ensure!(status.code() == Some(code), "{status}");
@@ -118,7 +118,7 @@ async fn an_interrupted_demo_of_a_configuration_fails_and_leaves_nothing() -> an
     let temporary = tempfile::tempdir()?;
     let mine = tempfile::tempdir()?;
     let file = mine.path().join("mine.yaml").display().to_string();
-    // Nobody could start on that port, and nothing is left in that directory.
+    // No process could start on that port, and no file could be created in that directory.
     std::fs::write(
         &file,
         "jobmanager.rpc.port: 1\nhigh-availability.embedded.dir: /dev/null/store\n",
@@ -138,7 +138,7 @@ async fn an_interrupted_demo_of_a_configuration_fails_and_leaves_nothing() -> an
     .await
 }
 
-/// Those of a demo's processes that are this JobManager.
+/// The processes of a demo that are this JobManager.
 fn named(directory: &Path, id: &str) -> anyhow::Result<Vec<i32>> {
     with_setting(directory, &format!("jobmanager.id={id}"))
 }
@@ -191,7 +191,7 @@ async fn a_leader_that_somebody_else_kills_while_the_demo_submits_is_one_takeove
     check_nothing_left(temporary.path())
 }
 
-/// Those of a demo's processes that run as this TaskManager.
+/// The processes of a demo that run as this TaskManager.
 fn taskmanager(directory: &Path, id: &str) -> anyhow::Result<Vec<i32>> {
     with_setting(directory, &format!("taskmanager.resource-id={id}"))
 }

@@ -1,5 +1,5 @@
-//! The description of an ended job that is too large for the store: a leader that is killed between writing it and the result loses
-//! nothing and leaves nothing, every JobManager serves it, and it goes with the result.
+//! The description of an ended job that is too large for the store: a leader that is killed between writing it and
+//! writing the result loses nothing and leaves nothing, every JobManager serves it, and it is removed with the result.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! TaskManagers that are drained while a job runs on them which does not end by itself: what runs there is moved, whoever leads, and the drain
-//! outlives the TaskManager until it is taken back.
+//! TaskManagers are drained while an endless job runs on them: its tasks are moved, also under another
+//! leader, and the drain survives restarts of the TaskManager until it is ended.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ on_stores! {
 
 /// Longer than any test.
 const ENDLESS: u64 = 36_000;
-/// How long a process may take to find that it has nothing to do any more.
+/// Timeout until a process without work ends.
 const END_BOUND: Duration = Duration::from_secs(60);
 
 async fn an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies(
@@ -36,7 +36,7 @@ async fn an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies(
         &["drain", "--evict", "--reason", "a new disk", &name],
     )
     .await?;
-    // Whatever it was at: the record was written before it answered.
+    // The record was written before the request was answered, so the next leader continues at any point.
     let former = cluster.kill_leader().await?;
     cluster.successor_of(&former).await?;
     wait_for("the left region to run elsewhere", BOUND, async || {
@@ -54,7 +54,7 @@ async fn an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies(
         "it counts as a failure: {exceptions}"
     );
 
-    // Started again it is still drained, and stays.
+    // After a restart it is still drained, and keeps running.
     cluster.taskmanager(left).start()?;
     let what = "the TaskManager to be shown as drained";
     let is_drained = |body: &Value| drain_of(body, &name).is_some_and(|it| it["drained"] == true);
@@ -75,7 +75,7 @@ async fn an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies(
     cluster
         .wait_for_rest(what, BOUND, "/v1/taskmanagers", is_open)
         .await?;
-    // The other region goes there: it is the only slot that is left.
+    // The other region moves there: it is the only slot left.
     let [_, right] = regions.taskmanagers;
     ask(&mut cluster, &["drain", "--evict", &format!("tm-{right}")]).await?;
     let status = cluster.taskmanager(right).ended(END_BOUND).await?;
@@ -85,7 +85,7 @@ async fn an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies(
     regions.cancel(&mut cluster).await
 }
 
-/// All TaskManagers are on one host here: there is nowhere to go, so all runs on.
+/// All TaskManagers are on one host here: there is no place to move to, so all tasks continue.
 async fn a_host_is_drained_and_what_runs_there_waits_for_slots_elsewhere(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
@@ -130,7 +130,7 @@ async fn a_host_is_drained_and_what_runs_there_waits_for_slots_elsewhere(
     regions.cancel(&mut cluster).await
 }
 
-/// What is told of a TaskManager that is drained.
+/// The drain of a TaskManager as REST shows it.
 fn drain_of<'a>(body: &'a Value, id: &str) -> Option<&'a Value> {
     let mut all = body["taskmanagers"].as_array()?.iter();
     let found = all.find(|it| it["id"] == id)?;

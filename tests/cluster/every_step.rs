@@ -1,5 +1,5 @@
-//! Jobs whose leader dies at one step after the other, from their submission to the end of the cleanup: as soon as the next one is at
-//! the step named next, it dies as well. They end as if nothing had happened.
+//! Jobs whose leaders die at one step after another, from the submission to the end of the cleanup: each new
+//! leader dies as soon as it reaches the next step of the list. The jobs end as if nothing had happened.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tanist_chaos::{Cluster, StoreKind, wait_for};
 use crate::lives::{Kind, Life, addresses_of, client};
 use crate::support::{cluster_on, need_failpoints};
 
-/// How long a step may take to be reached, and the leader to be gone.
+/// Timeout until a step is reached and the leader has died.
 const BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
@@ -52,7 +52,7 @@ async fn a_job_that_is_stopped_finishes_though_its_leaders_die_at_every_step(
     lives_on(store, Kind::Stopped, &steps).await
 }
 
-/// The second placement is that of the second stage, which begins when the job is being stopped.
+/// The second placement is that of the second stage, which starts while the job is being stopped.
 async fn a_job_in_stages_that_is_stopped_finishes_though_its_leaders_die_at_every_step(
     store: StoreKind,
 ) -> anyhow::Result<()> {
@@ -77,7 +77,8 @@ async fn a_job_that_is_canceled_ends_though_its_leaders_die_at_every_step(
     lives_on(store, Kind::CanceledRunning, &steps).await
 }
 
-/// Two JobManagers lead by turns: each dies at the step after that of the other one, and is started again to die at the one after that.
+/// Two JobManagers lead in turns: each dies at the step after the other's step, and is started again to
+/// die at the one after that.
 async fn lives_on(store: StoreKind, kind: Kind, steps: &[&str]) -> anyhow::Result<()> {
     need_failpoints()?;
     let kill = |step: &&str| format!("{step}=kill");
@@ -120,7 +121,7 @@ async fn lives_on(store: StoreKind, kind: Kind, steps: &[&str]) -> anyhow::Resul
     Ok(())
 }
 
-/// This JobManager leads, or has died of that: one that starts again may otherwise be faster.
+/// Waits until this JobManager leads, or has died at its step: otherwise a restarted one could be faster.
 async fn until_its_turn(cluster: &mut Cluster, jobmanager: usize) -> anyhow::Result<()> {
     let address = cluster.rest_address(jobmanager).to_owned();
     wait_for("the other JobManager to lead", BOUND, async || {

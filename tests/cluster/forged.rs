@@ -1,5 +1,5 @@
-//! Somebody who reaches the ports of a cluster, and knows what its status tells, names terms that nobody holds: no leader ends, no
-//! TaskManager leaves its leader, and every leader can still be followed by the next one.
+//! An attacker who reaches the ports of a cluster, and knows the public status, names terms that no process
+//! holds: no leader ends, no TaskManager leaves its leader, and every leader can still be succeeded.
 
 use anyhow::{Context as _, ensure};
 use tanist::gateway::{Connector as _, GatewayError};
@@ -15,7 +15,7 @@ on_stores! {
     usually on zookeeper(ZooKeeper) { forged_terms_end_no_leader }
 }
 
-/// What the status tells whoever asks.
+/// A sender built from the public status.
 async fn forged(cluster: &mut Cluster, above: u64) -> anyhow::Result<pb::Sender> {
     let status = cluster.get("/v1/ha/status").await?;
     let incarnation = status["cluster-incarnation"].as_str();
@@ -48,7 +48,7 @@ async fn announce(
     Ok(gateway.announce_leader(request).await)
 }
 
-/// The leader goes on, is followed by the next one, and no attempt has changed.
+/// Checks that the leader continues, can be succeeded, and that no attempt has changed.
 async fn check_unharmed(cluster: &mut Cluster, running: &RunningOn) -> anyhow::Result<()> {
     running.check_untouched(cluster).await?;
     ensure!(
@@ -75,7 +75,7 @@ async fn one_forged_announcement_to_one_task_manager_ends_no_leader(
 async fn forged_terms_end_no_leader(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
     let running = RunningOn::start(&mut cluster, 20).await?;
-    // The leader's own epoch, in somebody else's name, and one that nobody has.
+    // The leader's own epoch with another holder, and an epoch that does not exist.
     for above in [0, 1] {
         let sender = forged(&mut cluster, above).await?;
         let answer = announce(&mut cluster, sender, "127.0.0.1:1").await?;
@@ -102,7 +102,7 @@ async fn forged_terms_end_no_leader(kind: StoreKind) -> anyhow::Result<()> {
         matches!(answer, Err(GatewayError::Outdated { epoch, .. }) if epoch < sender.epoch),
         "{answer:?}"
     );
-    // Who told of it, and that the store does not have it.
+    // The status names the sender of the claim, and that the store does not show the epoch.
     wait_for("the status to name who told", BOUND, async || {
         let status = cluster.get("/v1/ha/status").await?;
         let claims = status["claims"].as_array().context("claims")?;

@@ -1,4 +1,4 @@
-//! SIGHUP has a process read its configuration again, and never ends it.
+//! SIGHUP makes a process read its configuration again, and never ends it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -42,7 +42,7 @@ fn start(directory: &Path, file: &Path) -> anyhow::Result<Child> {
     Ok(process)
 }
 
-/// Reads the log until this text.
+/// Reads the log up to this text.
 async fn until_said(log: &mut Lines<BufReader<ChildStderr>>, text: &str) -> anyhow::Result<String> {
     let said = async {
         while let Some(line) = log.next_line().await? {
@@ -78,11 +78,11 @@ async fn a_process_that_gets_sighup_takes_the_new_log_level_and_goes_on() -> any
     let said = until_said(&mut log, "the configuration was read again").await?;
     ensure!(said.contains("heartbeat.interval"), "{said}");
 
-    // It goes on, and ends in order, of which it says more now.
+    // It continues, and ends in order; the log is more detailed now.
     kill_process(pid, Signal::TERM)?;
     until_said(&mut log, "DEBUG").await?;
     let ended = async {
-        // A reader that stops could hold the log up.
+        // Without a reader the log could block.
         while log.next_line().await?.is_some() {}
         anyhow::Ok(process.wait().await?)
     };

@@ -1,4 +1,4 @@
-//! The leader loses its store and nothing else: it lives, and every TaskManager still hears it.
+//! The leader loses only its store: it lives, and every TaskManager still receives its messages.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn a_leader_that_no_longer_hears_its_store_is_replaced_and_changes_nothing
     proxy.hold();
     let second = cluster.successor_of(&running.first).await?;
     ensure!(second.index == 1, "it was cut off: {second:?}");
-    // It is heard all the time, suspended: only the standby's own store tells that the store is in no trouble.
+    // It is suspended but sends beats all the time: only the standby's own store shows that the store works.
     let took = cut_off.elapsed();
     ensure!(took < lease(kind) + beyond_the_lease(), "{took:?}");
     running.check_untouched(&mut cluster).await?;
@@ -51,7 +51,7 @@ async fn a_leader_whose_connections_to_the_store_break_for_a_moment_goes_on(
     running.check_finished_under_the_first(&mut cluster).await
 }
 
-/// How long a lease or session lives that is not renewed, as the store counts it.
+/// The lifetime of a lease or session that is not renewed, as the store counts it.
 fn lease(kind: StoreKind) -> Duration {
     match (kind, test_all()) {
         (StoreKind::Embedded, _) => Duration::ZERO,
@@ -62,12 +62,12 @@ fn lease(kind: StoreKind) -> Duration {
     }
 }
 
-/// The aim, and on a busy machine what is still below the time that trouble of the store is given.
+/// The target; on a busy machine a larger value, still below the time that a store in trouble is given.
 fn beyond_the_lease() -> Duration {
     Duration::from_secs(if test_all() { 3 } else { 7 })
 }
 
-/// Two JobManagers, of which the first reaches the store through the proxy and leads.
+/// Two JobManagers; the first one reaches the store through the proxy and leads.
 async fn cluster_with_a_proxy(
     kind: StoreKind,
     lease: Option<&str>,

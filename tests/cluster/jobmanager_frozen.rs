@@ -1,5 +1,5 @@
-//! Whoever leads stands still for a moment, again and again: the budget of suspicion ends the changes of the leader. All settings are
-//! the defaults.
+//! Each leader in turn freezes for a moment: the budget of suspicion stops further changes of the leader.
+//! All settings are the defaults.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use tanist_chaos::{StoreKind, test_all};
 
 use crate::support::{GONE, cluster_on, on_a_quiet_machine, until_others_can_be_asked};
 
-/// Longer than a leader may be silent, and others may take to confirm it; shorter than twice that.
+/// Longer than a leader may be silent plus the time that others need to confirm it; shorter than twice that.
 const FROZEN: Duration = Duration::from_millis(1500);
-/// A leader that is proven dead is followed so soon after its last sign of life, however many false alarms there were.
+/// A leader that is proven dead is succeeded this soon after its last beat, regardless of earlier false alarms.
 const FOLLOWED: Duration = Duration::from_secs(2);
 
 on_stores! {
@@ -49,7 +49,7 @@ async fn a_leader_that_is_frozen_again_and_again_is_soon_left_alone_and_a_dead_o
     let takeover = &record["takeover"];
     let is_proven = GONE.iter().any(|gone| takeover["detection"] == *gone);
     ensure!(is_proven, "{record}");
-    // Not said where the store's lock came free before the stream of its beats broke.
+    // Not known if the store's lock became free before the stream of its beats broke.
     let of = |name: &str| takeover[name].as_f64().unwrap_or_default();
     let took = of("noticed_after_ms") + of("deposed_after_ms");
     let bound = on_a_quiet_machine(FOLLOWED);

@@ -10,7 +10,7 @@ use tanist_proto::v1::JobResult;
 
 use crate::support::{WordsAndTicks, cluster_on, example, job_file, need_failpoints};
 
-/// How long a failpoint may take to be reached.
+/// Timeout until a failpoint is reached.
 const REACH_BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
@@ -33,7 +33,7 @@ on_stores! {
     }
 }
 
-/// A cluster whose first JobManager, which leads, is killed when it reaches this point.
+/// A cluster whose first JobManager, which leads, is killed at this failpoint.
 async fn doomed(kind: StoreKind, failpoint: &str) -> anyhow::Result<(Cluster, Leader)> {
     need_failpoints()?;
     let builder = cluster_on(kind)
@@ -60,7 +60,7 @@ async fn a_submission_runs_once_whose_leader_is_killed_at(
 ) -> anyhow::Result<()> {
     let (mut cluster, former) = doomed(kind, failpoint).await?;
     let workload = WordsAndTicks::prepare(&cluster, 2)?;
-    // Through a standby, so that the client still has somebody to ask. It repeats itself over the takeover.
+    // Through a standby, so that the client still has a JobManager to ask. It retries over the takeover.
     let standby = cluster.rest_address(1).to_owned();
     let said = cluster
         .submit_through(&standby, &workload.submission)
@@ -72,7 +72,7 @@ async fn a_submission_runs_once_whose_leader_is_killed_at(
         .reached(failpoint, REACH_BOUND)
         .await?;
     cluster.successor_of(&former).await?;
-    // A client that never heard the answer asks once more.
+    // A client that missed the answer asks again.
     cluster
         .submit_through(&standby, &workload.submission)
         .await?
@@ -108,7 +108,7 @@ async fn a_running_job_survives_its_leader(kind: StoreKind) -> anyhow::Result<()
     );
     workload.check_adopted(&mut cluster, &attempts).await?;
     workload.check_nothing_visible()?;
-    // The killed one comes back as a standby.
+    // The killed JobManager comes back as a standby.
     cluster.jobmanager(former.index).start()?;
     workload.check_finished(&mut cluster).await
 }
@@ -313,7 +313,7 @@ async fn a_leader_killed_before_it_has_read_results_runs_no_ended_job_again(
         third.epoch > first.epoch + 1,
         "the second one never led: {first:?}, {third:?}"
     );
-    // It gets the answer that is stored.
+    // The client gets the stored answer.
     cluster.submit(&workload.submission).await?;
     workload.check_finished(&mut cluster).await?;
     let after = ended(&cluster.store_dump().await?.results);

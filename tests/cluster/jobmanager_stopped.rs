@@ -1,5 +1,5 @@
-//! The leader stands still and is replaced, long before its lease ends. It wakes up in the belief that it leads: that changes nothing,
-//! the same process stands by again, and it can lead again. All settings are the defaults.
+//! The leader freezes and is replaced, long before its lease ends. It wakes up and believes that it leads: that
+//! changes nothing, the same process becomes a standby, and it can lead again. All settings are the defaults.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use crate::support::{
     RunningOn, cluster_on, transfer_to, until_others_can_be_asked, until_standby,
 };
 
-/// A leader looks for the one that it deposed every few seconds.
+/// A leader checks every few seconds whether the leader that it deposed was healthy.
 const ALARM_BOUND: Duration = Duration::from_secs(30);
 
 on_stores! {
     each { a_leader_that_wakes_up_after_its_term_changes_nothing_and_leads_again }
 }
 
-/// There is one standby, and TaskManagers are asked.
+/// There is one standby, so TaskManagers are asked.
 async fn a_leader_that_wakes_up_after_its_term_changes_nothing_and_leads_again(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let builder = cluster_on(kind).await?.with_default_settings();
     let mut cluster = builder.jobmanagers(2).start().await?;
-    // The leader takes its time to look for the one that it deposed.
+    // The new leader needs some time to check the one that it deposed.
     let awaits_alarm = kind == StoreKind::Embedded || test_all();
     let seconds = if awaits_alarm { 12 } else { 8 };
     let running = RunningOn::start(&mut cluster, seconds).await?;
@@ -54,7 +54,8 @@ async fn a_leader_that_wakes_up_after_its_term_changes_nothing_and_leads_again(
         .await
 }
 
-/// The leader has seen that the one before it was well: that is in its term's record, and counted.
+/// Waits until the leader has found its predecessor healthy: this is in its term's record, and counted as
+/// a false alarm.
 async fn until_a_false_alarm(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()> {
     wait_for("the false alarm to be told", ALARM_BOUND, async || {
         let record = cluster.term_record(leader.epoch).await?;

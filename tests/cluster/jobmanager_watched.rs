@@ -1,7 +1,8 @@
-//! A leader that is gone is noticed by evidence, long before its lease or session ends: each way of noticing it by its name
-//! in the record of the next term. All settings are the defaults, but for those that say how long a process waits for others.
+//! A failed leader is detected by evidence, long before its lease or session ends. Each kind of evidence is checked
+//! by its name in the record of the next term. All settings are the defaults, except timeouts for other processes.
 //!
-//! Not here: those that only hosts of their own show (`network_watched`), and a leader that wakes up again (`jobmanager_stopped`).
+//! Not here: evidence that needs several hosts (`network_watched`), and a leader that wakes up again
+//! (`jobmanager_stopped`).
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::support::{
     GONE, RunningOn, cluster_on, need_failpoints, until_others_can_be_asked, until_standby,
 };
 
-/// How long a process may take to end, or to get somewhere.
+/// Timeout until a process has ended or reached a state.
 const BOUND: Duration = Duration::from_secs(30);
 
 on_stores! {
@@ -80,7 +81,7 @@ async fn a_leader_that_is_asked_to_end_hands_over(kind: StoreKind) -> anyhow::Re
         .await
 }
 
-/// The standby stands still until the leader has ended.
+/// The standby is frozen until the leader has ended.
 async fn a_leader_that_can_invite_nobody_resigns(kind: StoreKind) -> anyhow::Result<()> {
     let builder = default_cluster(kind).await?;
     let builder = builder.set("high-availability.transfer-timeout", "1 s");
@@ -103,7 +104,7 @@ async fn a_leader_whose_recovery_stands_still_gives_up(kind: StoreKind) -> anyho
     need_failpoints()?;
     let mut cluster = cluster_on(kind)
         .await?
-        // The shortest that go together.
+        // The shortest timeouts that are valid together.
         .set("rpc.ask.timeout", "2 s")
         .set("recovery.stall-timeout", "4 s")
         .failpoints(1, "term.recovered=hold")
@@ -117,7 +118,7 @@ async fn a_leader_whose_recovery_stands_still_gives_up(kind: StoreKind) -> anyho
         .jobmanager(1)
         .reached("term.recovered", BOUND)
         .await?;
-    // It is never confirmed: nobody but its record tells of it.
+    // It is never confirmed: only its record shows this term.
     let stalled = Leader {
         epoch: first.epoch + 1,
         index: 1,
@@ -126,7 +127,7 @@ async fn a_leader_whose_recovery_stands_still_gives_up(kind: StoreKind) -> anyho
     cluster.jobmanager(0).start()?;
     let third = cluster.successor_of(&stalled).await?;
     ensure!(third.index == 0, "it stands still and leads: {third:?}");
-    // What holds it up holds it up for ever.
+    // It hangs permanently.
     cluster.jobmanager(1).kill();
     let successors: [(Leader, &[&str]); 2] = [(stalled, &GONE), (third, &["stalled"])];
     running

@@ -1,5 +1,5 @@
-//! Jobs whose graph no transaction of the store takes, with only a local directory for blobs: they are split over keys of the
-//! store, and fetched from the leader by those who run them.
+//! Jobs with graphs too large for a transaction of the store, with only a local directory for blobs: the
+//! graphs are split over keys of the store, and TaskManagers fetch them from the leader.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use tanist_ha::keys::Kind;
 
 use crate::support::{WordsAndTicks, cluster_on, job_file, need_failpoints};
 
-/// How long a failpoint may take to be reached.
+/// Timeout until a failpoint is reached.
 const REACH_BOUND: Duration = Duration::from_secs(60);
-/// More than a transaction takes, also compressed: 62 different characters leave three quarters.
+/// More than a transaction can hold, even compressed: 62 different characters compress to three quarters.
 pub const NOISE: usize = 3_000_000;
 
 on_stores! {
@@ -37,14 +37,14 @@ async fn cluster_with_local_blobs(
     Ok(builder.set("high-availability.storageDir", &path))
 }
 
-/// The job of the other tests, with a filter that lets everything pass and compares with a very long text.
+/// The job of the other tests, with a filter that keeps all records and compares with a very long text.
 fn prepare(cluster: &Cluster, seconds: u64) -> anyhow::Result<WordsAndTicks> {
     let mut workload = WordsAndTicks::prepare(cluster, seconds)?;
     make_large(cluster, &mut workload, NOISE)?;
     Ok(workload)
 }
 
-/// Gives a job such a filter, with a text of so many bytes.
+/// Adds such a filter to a job, with a text of this number of bytes.
 pub fn make_large(
     cluster: &Cluster,
     workload: &mut WordsAndTicks,
@@ -114,7 +114,7 @@ async fn a_leader_killed_between_the_parts_and_the_graph_leaves_nothing(
         .await?;
     let former = cluster.leader().await?;
     let workload = prepare(&cluster, 1)?;
-    // The client repeats itself over the takeover.
+    // The client retries over the takeover.
     let standby = cluster.rest_address(1).to_owned();
     cluster
         .submit_through(&standby, &workload.submission)

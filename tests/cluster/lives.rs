@@ -1,4 +1,4 @@
-//! Jobs of every kind as their clients live through them: submitted, followed, stopped, cancelled, and what they wrote is checked.
+//! Jobs of every kind from their clients' view: submitted, observed, stopped, cancelled, and their output is checked.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,29 +15,29 @@ use tanist_proto::v1::JobStatus;
 
 use crate::support::job_file;
 
-/// How long a job may take to get where its client wants it: others may have its slots, and leaders are killed.
+/// Timeout until a job reaches the state that its client wants: other jobs may have its slots, and leaders are killed.
 const BOUND: Duration = Duration::from_secs(120);
-/// Before somebody who was refused asks again.
+/// Pause before a refused client retries.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Records of a job that ends by itself.
 const RECORDS: u64 = 200;
-/// Records a second of a job that does not end by itself soon.
+/// Records per second of a job that does not end by itself soon.
 const RATE: u64 = 20;
-/// Of a file that a job brings along: with it its graph is kept in a blob.
+/// Size of a file of the job: with it the graph is kept in a blob.
 const SHIPPED: usize = 16 * 1024;
 
-/// What becomes of a job.
+/// The kind of a job's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// It ends by itself.
     Finishes,
-    /// The same, and it brings a file along.
+    /// The same, with a file of the job.
     Ships,
-    /// The same in two stages, the second of which reads what the first has kept.
+    /// The same in two stages, where the second reads the kept output of the first.
     InStages,
-    /// It is stopped when all its tasks run, and ends with what it has read.
+    /// It is stopped when all its tasks run, and ends with the records read so far.
     Stopped,
-    /// The same in two stages: it is stopped when the first has read something, and the second begins after that.
+    /// The same in two stages: it is stopped when the first has read something, and the second starts after that.
     StoppedInStages,
     /// It is cancelled when all its tasks run.
     CanceledRunning,
@@ -45,25 +45,25 @@ pub enum Kind {
     CanceledAtOnce,
     /// It can't read its input.
     Fails,
-    /// It is submitted twice at the same time, and another job under the same id with it.
+    /// It is submitted twice at the same time, together with another job under the same id.
     Twice,
-    /// It runs programs that don't heed requests to end, and is cancelled.
+    /// It runs programs that ignore requests to end, and is cancelled.
     Programs,
 }
 
-/// One job from its client's point of view.
+/// One job from its client's view.
 #[derive(Debug)]
 pub struct Life {
     pub kind: Kind,
     pub job: JobId,
-    /// For all that it reads and writes.
+    /// For all its inputs and outputs.
     pub directory: PathBuf,
-    /// Whether TaskManagers are killed meanwhile.
+    /// Whether TaskManagers are killed at the same time.
     loses_tasks: bool,
 }
 
 impl Life {
-    /// One of many, of a kind that depends on its number.
+    /// One of many; its kind depends on its number.
     pub fn new(number: usize, directory: &Path) -> anyhow::Result<Life> {
         let kind = match number % 10 {
             0 => Kind::Finishes,
@@ -80,7 +80,7 @@ impl Life {
         Life::of(kind, &directory.join(format!("{number:04}")))
     }
 
-    /// One of this kind, with a directory of its own.
+    /// A job of this kind, with its own directory.
     pub fn of(kind: Kind, directory: &Path) -> anyhow::Result<Life> {
         std::fs::create_dir_all(directory)?;
         Ok(Life {
@@ -91,14 +91,14 @@ impl Life {
         })
     }
 
-    /// The same where TaskManagers are killed, so that what was read of a job that is being stopped may be lost.
+    /// The same while TaskManagers are killed, so that records that a job had read before it was stopped may be lost.
     #[must_use]
     pub fn among_killed_taskmanagers(mut self) -> Life {
         self.loses_tasks = true;
         self
     }
 
-    /// Lives it, and checks what was written; how it ended.
+    /// Runs the job, and checks its output; returns its final status.
     pub async fn live(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
         let output = self.directory.join("output");
         match self.kind {
@@ -153,7 +153,7 @@ impl Life {
         }
     }
 
-    /// It finishes with what it has read, or fails and says that this was lost.
+    /// It finishes with the records read so far, or fails because they were lost.
     async fn live_until_stopped(
         &self,
         jobs: &JobClient,
@@ -188,7 +188,8 @@ impl Life {
         Ok(info.state)
     }
 
-    /// Two submissions of one job and one of another, all of one id: the two or the other are acknowledged.
+    /// Two submissions of one job and one of another, all with one id: either both of the first or the
+    /// other one are acknowledged.
     async fn live_twice(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
         let outputs = ["output", "other-output"].map(|name| self.directory.join(name));
         let (graph, other) = (self.counting(&outputs[0])?, self.counting(&outputs[1])?);
@@ -230,7 +231,7 @@ impl Life {
             ..self.options()
         };
         let mut graph = compile(&JobFile::new("family.yaml", text), &options)?;
-        // Also where its TaskManager is killed it goes on, until it is cancelled.
+        // It continues even if its TaskManager is killed, until it is cancelled.
         if let Some(options) = &mut graph.options {
             options.restart_strategy = None;
         }
@@ -254,7 +255,7 @@ impl Life {
         }
     }
 
-    /// Counts so many records by key, in two tasks.
+    /// Counts this number of records by key, in two tasks.
     pub fn counting(&self, output: &Path) -> anyhow::Result<pb::JobGraph> {
         let steps = JobBuilder::new("counts").datagen("numbers", None, Some(RECORDS), 1, 10);
         let steps = steps.key_by("by-key", ["key"]).count("counts");
@@ -271,8 +272,8 @@ impl Life {
         Ok(job.compile(&self.options())?)
     }
 
-    /// Counts each record by its number, at a rate: what is written tells how far it has read. Stages need an end to be reached some
-    /// time.
+    /// Counts each record by its number, at a fixed rate: the output shows how far it has read. Stages
+    /// need an input that ends at some time.
     fn listing(&self, output: &Path, is_in_stages: bool) -> anyhow::Result<pb::JobGraph> {
         let (exchange, count) = match is_in_stages {
             true => (Exchange::Blocking, Some(RATE * 3600)),
@@ -285,7 +286,7 @@ impl Life {
         Ok(job.compile(&self.options())?)
     }
 
-    /// The same of records that never end.
+    /// The same with an endless input.
     fn endless(&self, output: &Path) -> anyhow::Result<pb::JobGraph> {
         let steps = JobBuilder::new("endless").datagen("numbers", Some(RATE), None, 1, 10);
         let steps = steps.key_by("by-key", ["key"]).count("counts");
@@ -293,7 +294,8 @@ impl Life {
         Ok(job.compile(&self.options())?)
     }
 
-    /// All its tasks run: that nothing keeps them from it is not enough, as where they are placed may not be durable yet.
+    /// Waits until all its tasks run. That nothing blocks them is not enough, because their placement may
+    /// not be durable yet.
     async fn until_running(&self, jobs: &JobClient) -> anyhow::Result<()> {
         wait_for("all its tasks to run", BOUND, async || {
             let info = jobs.info(self.job).await?;
@@ -304,7 +306,7 @@ impl Life {
         .await
     }
 
-    /// Its first stage runs.
+    /// Waits until its first stage runs.
     async fn until_reading(&self, jobs: &JobClient) -> anyhow::Result<()> {
         wait_for("its first stage to run", BOUND, async || {
             let info = jobs.info(self.job).await?;
@@ -314,7 +316,7 @@ impl Life {
         .await
     }
 
-    /// Cancels it as soon as somebody knows it; false if it is too late for that.
+    /// Cancels it as soon as it is known; returns false if it is too late for that.
     async fn cancel_if_known(&self, jobs: &JobClient) -> anyhow::Result<bool> {
         wait_for("it to be known", BOUND, async || {
             match jobs.cancel(self.job).await {
@@ -346,7 +348,7 @@ fn never() -> pb::RestartStrategy {
     }
 }
 
-/// A file that compresses to nothing smaller.
+/// A file with incompressible content.
 fn shipped(job: JobId) -> pb::Artifact {
     let mut content = Vec::with_capacity(SHIPPED);
     let mut block = Sha256::digest(job.to_string());
@@ -369,7 +371,7 @@ pub fn check_counted(output: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first records, none missing and none twice.
+/// Checks that the output is a prefix of the records, none missing and none twice.
 fn check_prefix(output: &Path) -> anyhow::Result<()> {
     let counted = wordcount::read_output(output)?;
     for number in 0..counted.len() {
@@ -392,7 +394,7 @@ pub fn addresses_of(cluster: &Cluster) -> Vec<String> {
         .collect()
 }
 
-/// A client with connections of its own; which JobManager it asks first depends on its number.
+/// A client with its own connections; its number decides which JobManager it asks first.
 pub async fn client(
     cluster: &Cluster,
     addresses: &[String],

@@ -1,8 +1,9 @@
-//! The leader's host is gone with its disk, and a TaskManager was on it: the next leader has the graph of every acknowledged job,
-//! small or large, and deploys from it what has to run elsewhere; files that a job brought along are there too, those in the graph and,
-//! where there is a place for them, those that were uploaded before it: a program reads them after the restart.
+//! The leader's host is lost with its disk and a TaskManager: the next leader has the graph of every acknowledged
+//! job, small or large, and deploys lost tasks from it. Files of the job are still there, too: those in the graph,
+//! and, if there is shared storage, those that were uploaded before it. A program reads them after the restart.
 //!
-//! On the embedded store the cluster has one host only: there the directories of the processes are lost, not the store's.
+//! On the embedded store the cluster has only one host: there the directories of the processes are lost,
+//! not the store's.
 
 use std::path::PathBuf;
 
@@ -14,9 +15,9 @@ use tanist_ha::keys::Kind;
 use crate::large_graphs::{NOISE, make_large};
 use crate::support::{WordsAndTicks, cluster_on, job_file};
 
-/// One TaskManager has to do for all jobs.
+/// One TaskManager must be enough for all jobs.
 const SLOTS: usize = 6;
-/// Of files: what is part of a graph, and what is not.
+/// Sizes of files: part of the graph, and not part of it.
 const INLINE: usize = 100 * 1024;
 const UPLOADED: usize = 1024 * 1024;
 
@@ -39,9 +40,9 @@ async fn graphs_survive_the_directories_of_the_leader(kind: StoreKind) -> anyhow
 }
 
 async fn graphs_in_the_store_survive_the_host_of_the_leader(kind: StoreKind) -> anyhow::Result<()> {
-    // There are directories for blobs, but each process has another one.
+    // There are directories for blobs, but each process has a different one.
     let builder = cluster_on(kind).await?;
-    // Uploads would be lost with the host, and are refused.
+    // Uploads would be lost with the host, so they are refused.
     check_survives(builder, INLINE, |parts| parts > 1).await
 }
 
@@ -73,7 +74,7 @@ async fn check_survives(
         Reader::prepare(&cluster, "reads-large", size_of_large)?,
     ];
     let leader = cluster.leader().await?;
-    // All of it is on the TaskManager that is to be lost, and goes to the other one.
+    // All tasks are on the TaskManager that will be lost, and move to the other one.
     cluster.taskmanager(1).terminate().await?;
     for reader in &readers {
         cluster.submit(&reader.submission).await?;
@@ -107,8 +108,7 @@ async fn check_survives(
     cluster.check_nothing_left(&outputs).await
 }
 
-/// A job whose program reads a file that the job brought along, when the ticks before it have ended: long after all hosts were lost
-/// that are to be.
+/// A job whose program reads a file of the job when the ticks before it have ended: long after the loss of the hosts.
 struct Reader {
     submission: Submission,
     output: PathBuf,
@@ -116,7 +116,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Its file has about this size.
+    /// Prepares the job with a file of about this size.
     fn prepare(cluster: &Cluster, name: &str, size: usize) -> anyhow::Result<Reader> {
         let directory = cluster.directory().join(name);
         std::fs::create_dir(&directory)?;
@@ -136,7 +136,7 @@ impl Reader {
         })
     }
 
-    /// Waits for its end; the file was there, whole.
+    /// Waits for its end; checks that the program found the complete file.
     async fn check_read(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         cluster
             .wait_for_state(self.submission.job, "FINISHED")

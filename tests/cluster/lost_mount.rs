@@ -1,5 +1,5 @@
-//! The directory of the blobs is mounted on every host, and loses its mount: nothing is acknowledged that relies on it, nothing is written
-//! into what is there instead, and when it is mounted again all is as it was.
+//! The blob directory is mounted on every host, and the mount is lost: nothing is acknowledged that relies on
+//! it, nothing is written to the empty directory below, and when it is mounted again everything works as before.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ on_networks! {
     }
 }
 
-/// Where the storage is mounted, and what is mounted there.
+/// The mount point of the storage, and the mounted disk.
 struct Mount {
     disk: PathBuf,
     at: PathBuf,
@@ -59,7 +59,7 @@ async fn a_storage_that_loses_its_mount_refuses_large_jobs_until_it_is_back(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mount = Mount::new()?;
-    // A directory of the mount, as one would have it: it is there only while that is mounted.
+    // A directory inside the mount, as operators would configure it: it exists only while the disk is mounted.
     let storage = mount.at.join("tanist");
     let mut cluster = cluster_on(kind)
         .await?
@@ -94,7 +94,7 @@ async fn a_storage_that_loses_its_mount_refuses_large_jobs_until_it_is_back(
     cluster
         .wait_for_rest("the warning", BOUND, "/v1/ha/status", warned)
         .await?;
-    // Whoever leads next does not begin it again either.
+    // The next leader does not initialize the storage again either.
     cluster.kill_leader().await?;
     let second = cluster.successor_of(&leader).await?;
     let said = during

@@ -1,11 +1,11 @@
-//! Clusters of real processes on real stores, whose processes and stores are killed. Each test ends with the right result of
-//! every job, an empty store, and no process or pending file left.
+//! Clusters of real processes on real stores, whose processes and stores are killed. Each test ends with
+//! the right result of every job, an empty store, and no process or pending file left.
 //!
-//! Leases are as short as the stores grant; `TANIST_TEST_ALL=1` takes the defaults. `TANIST_TEST_KEEP=1` keeps the
-//! directories of clusters whose test failed.
+//! Leases are as short as the stores grant; `TANIST_TEST_ALL=1` uses the defaults. `TANIST_TEST_KEEP=1`
+//! keeps the directories of clusters whose test failed.
 
-/// Makes a test of each function, on each store named, or on each there is. What is on one store `usually` runs on all of them with
-/// `TANIST_TEST_ALL=1`.
+/// Makes a test of each function, on each named store, or on all stores. Tests that are `usually` on one
+/// store run on all stores with `TANIST_TEST_ALL=1`.
 macro_rules! on_stores {
     ($(usually on $store:ident($kind:ident) { $($name:ident),+ $(,)? })+) => {
         $(mod $store {
@@ -44,7 +44,7 @@ macro_rules! on_networks {
                 #[test]
                 fn $name() -> anyhow::Result<()> {
                     let path = concat!(module_path!(), "::", stringify!($name));
-                    // Tests are listed without the name of their crate.
+                    // Test names do not contain the name of the crate.
                     let (_, name) = path.split_once("::").expect("a module is in a crate");
                     let test = || super::$name(tanist_chaos::StoreKind::$kind);
                     tanist_chaos::on_a_network_of_its_own(name, test)

@@ -1,7 +1,8 @@
-//! Many jobs at once, of every kind, while one leader after the other is killed, and TaskManagers by ones, in bursts and all at once:
-//! each that was acknowledged ends once, as it should, and nothing is left of any.
+//! Many jobs of every kind at the same time, while leaders are killed one after another, and TaskManagers
+//! one by one, in bursts, and all at once: each acknowledged job ends exactly once with the right status,
+//! and nothing is left of it.
 //!
-//! A few dozen of them usually, a thousand with `TANIST_TEST_ALL=1`.
+//! Usually a few dozen jobs, a thousand with `TANIST_TEST_ALL=1`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,16 +24,16 @@ use tokio_util::sync::CancellationToken;
 use crate::lives::{self, Life, addresses_of, check_counted, client};
 use crate::support::{cluster_on, need_failpoints};
 
-/// How many jobs, how many leaders have to be killed meanwhile, and how many TaskManagers.
+/// Number of jobs, of killed leaders, and of killed TaskManagers that are required.
 const LONG: (usize, usize, usize) = (1_000, 6, 12);
 const SHORT: (usize, usize, usize) = (100, 1, 1);
 /// The longest pause between two kills.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How many ask at once, each for one job after the other.
+/// Number of concurrent clients, each with one job after another.
 const CLIENTS: usize = 32;
-/// Slots of each of two TaskManagers.
+/// Slots of each of the two TaskManagers.
 const SLOTS: usize = 16;
-/// How long what has ended may take to be cleaned up after.
+/// Timeout of the cleanup of ended jobs.
 const CLEANUP_BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
@@ -176,15 +177,16 @@ async fn one_graph_among_many_that_cannot_be_read_sets_one_job_aside(
     cluster.check_nothing_left(&[]).await
 }
 
-/// What TaskManagers that are killed do to a job: without a checkpoint, what one that is being stopped had read is lost.
+/// The effect of killed TaskManagers on a job: without a checkpoint, a job that is being stopped loses
+/// the records that it had read.
 fn is_lost(kind: lives::Kind, status: JobStatus) -> bool {
     let is_stopped = matches!(kind, lives::Kind::Stopped | lives::Kind::StoppedInStages);
     is_stopped && status == JobStatus::Failed
 }
 
-/// Kills one leader after the other, the first at once, until all jobs have ended; and TaskManagers, which are missed at times until the
-/// next one leads: whenever so many jobs have ended since as there are clients, as nothing would get done on TaskManagers that die all
-/// the time.
+/// Kills leaders one after another, the first at once, until all jobs have ended. Also kills
+/// TaskManagers, which sometimes stay dead until the next leader: each time as many jobs have ended as
+/// there are clients, because jobs would make no progress if TaskManagers died all the time.
 async fn strike_until(
     all_ended: &CancellationToken,
     ended: &AtomicUsize,
@@ -211,7 +213,7 @@ async fn strike_until(
     }
 }
 
-/// Every job has one result, as its client has seen it end; and another leader says the same.
+/// Checks that every job has one result, the end that its client saw, and that another leader shows the same.
 async fn check_ends(
     cluster: &mut Cluster,
     ended: &Ends,
@@ -275,7 +277,7 @@ async fn check_ends(
     observer.with(tanist_chaos::History::check)
 }
 
-/// What the store holds once all that ended is cleaned up after.
+/// The content of the store after the cleanup of all ended jobs.
 async fn clean_dump(cluster: &Cluster) -> anyhow::Result<StoreDump> {
     wait_for("only clean results to be left", CLEANUP_BOUND, async || {
         let dump = cluster.store_dump().await?;
@@ -285,7 +287,7 @@ async fn clean_dump(cluster: &Cluster) -> anyhow::Result<StoreDump> {
     .await
 }
 
-/// Where all that the test writes for its jobs is, and all that they write.
+/// The directory of the inputs and outputs of the jobs.
 fn jobs_directory(cluster: &Cluster) -> PathBuf {
     cluster.directory().join("jobs")
 }
@@ -303,11 +305,11 @@ fn outputs_of(cluster: &Cluster) -> anyhow::Result<Vec<PathBuf>> {
     Ok(outputs)
 }
 
-/// Of what kind each job was, and how its client has seen it end.
+/// The kind of each job, and the end that its client saw.
 type Ends = BTreeMap<JobId, (lives::Kind, JobStatus)>;
 type Ended = Vec<(JobId, (lives::Kind, JobStatus))>;
 
-/// Clients that live through all jobs among them, each with connections of its own; they count how many have ended.
+/// Clients that run all jobs together, each with its own connections; they count ended jobs.
 async fn clients(
     cluster: &Cluster,
     addresses: &[String],

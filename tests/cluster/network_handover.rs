@@ -1,5 +1,5 @@
-//! The way between the leader and the TaskManagers is cut, and nothing else: the leader hears its store and the standbys, which hear
-//! the TaskManagers. It hands over before it takes any of them for lost, so that no task is touched.
+//! Only the links between the leader and the TaskManagers are cut: the leader reaches its store and the standbys,
+//! which reach the TaskManagers. It hands over before it declares any of them lost, so that no task is touched.
 
 use anyhow::ensure;
 use tanist_chaos::{ClusterBuilder, Host, Link, Store, StoreKind};
@@ -31,7 +31,7 @@ async fn a_leader_that_hears_no_taskmanager_hands_over(kind: StoreKind) -> anyho
     check_hands_over(kind, Link::Silent, cut).await
 }
 
-/// Each refused call looks like that of a process that is gone.
+/// Each refused call looks like that of a process that has ended.
 async fn a_leader_whom_the_taskmanagers_refuse_hands_over(kind: StoreKind) -> anyhow::Result<()> {
     let cut = TASKMANAGERS.map(|taskmanager| (LEADER, taskmanager));
     check_hands_over(kind, Link::Rejecting, cut).await

@@ -1,7 +1,7 @@
-//! The way between the leader and the standbys is cut, and nothing else: the leader hears its store and every TaskManager. A link
-//! that is broken between the leader and one standby deposes nobody, in whichever direction, silent or refused; nor do links to
-//! all standbys, as long as as many TaskManagers hear it (`docs/adr/0007`). A leader that nobody hears but its store is replaced, and
-//! no task is touched then either.
+//! Only the links between the leader and the standbys are cut: the leader reaches its store and every
+//! TaskManager. A broken link between the leader and one standby deposes no leader, in any direction,
+//! silent or refused; nor do broken links to all standbys, if equally many TaskManagers hear the leader
+//! (`docs/adr/0007`). A leader that only its store hears is replaced, and no task is touched then either.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tanist_chaos::{Cluster, ClusterBuilder, Host, Link, Store, StoreKind};
 
 use crate::support::{PROGRAM, RunningOn};
 
-/// Longer than the detector's bound.
+/// Longer than the detector's timeout.
 const CUT: Duration = Duration::from_millis(2500);
 
 on_networks! {
@@ -71,7 +71,7 @@ async fn a_leader_that_nobody_hears_but_its_store_is_replaced(
         .await
 }
 
-/// Makes each group of links as said for a while, one group after the other.
+/// Sets each group of links to this state for a while, one group after another.
 async fn check_nobody_is_deposed(
     kind: StoreKind,
     link: Link,
@@ -90,7 +90,7 @@ async fn check_nobody_is_deposed(
     running.check_finished_under_the_first(&mut cluster).await
 }
 
-/// The first of which leads.
+/// A cluster whose first JobManager leads.
 async fn cluster_of_three(kind: StoreKind) -> anyhow::Result<Cluster> {
     let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
         .jobmanagers(1 + STANDBYS.len())

@@ -1,12 +1,12 @@
-//! The way between the leader and its store is cut, in either direction or by resets, and nothing else: everybody still hears the
-//! leader, which hears no store. Another one leads in the end, the former leader stands by and can lead again, and no task is touched.
+//! Only the link between the leader and its store is cut, in either direction or by resets: all processes still hear
+//! the leader. In the end another one leads, the former leader stands by and can lead again, and no task is touched.
 
 use anyhow::ensure;
 use tanist_chaos::{ClusterBuilder, Host, Leader, Link, Store, StoreKind};
 
 use crate::support::{PROGRAM, RunningOn, transfer_to, until_standby};
 
-/// For so long a leader that is heard is left alone when leadership came free.
+/// How long standbys do not take free leadership from a leader that they still hear.
 const HOLD_OFF: &str = "2 s";
 
 on_networks! {
@@ -49,7 +49,7 @@ async fn check_replaced(kind: StoreKind, from: Host, to: Host, link: Link) -> an
     cluster.network()?.set(from, to, link)?;
     let second = cluster.successor_of(&running.first).await?;
     running.check_untouched(&mut cluster).await?;
-    // The one that was cut off comes back: the same process stands by, and leads when it is asked to.
+    // The former leader is reachable again: the same process stands by, and leads when it is asked to.
     let pid = cluster.jobmanager(0).pid();
     cluster.network()?.heal()?;
     until_standby(&mut cluster, 0, &second).await?;

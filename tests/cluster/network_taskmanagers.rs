@@ -1,7 +1,8 @@
-//! The way between a JobManager and a TaskManager is cut. Its connections are forgotten on the way: others are made. For a moment, in one direction and then in the other: nothing is lost, neither
-//! the leader nor a task. For longer than what counts as loss, with the store in reach: its region runs elsewhere, what is superseded
-//! stops, and the other region is not touched. Between the next leader and a TaskManager, when the leader is killed: its tasks are
-//! waited for, and adopted.
+//! The link between a JobManager and a TaskManager is cut. Three cases: the network forgets their
+//! connections, which they replace; a short cut, in one direction and then in the other, loses neither
+//! the leader nor a task; a cut longer than the heartbeat timeout, with the store reachable: the region
+//! runs elsewhere, the superseded tasks stop, and the other region is not touched. Also a cut between the
+//! next leader and a TaskManager when the leader is killed: its tasks are waited for, and adopted.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use crate::support::{BOUND, PROGRAM, RunningOn, gone_or, on_a_quiet_machine, unt
 
 /// Many heartbeats, and less than their timeout.
 const CUT: Duration = Duration::from_millis(1500);
-/// Of heartbeats, where it is to be reached.
+/// Heartbeat timeout where the test has to reach it.
 const TIMEOUT: &str = "3 s";
-/// Superseded tasks stop within two seconds; the rest is what looking takes.
+/// Superseded tasks stop within two seconds; the rest is for the checks.
 const STOPS_WITHIN: Duration = Duration::from_secs(3);
 
 on_networks! {
@@ -68,7 +69,7 @@ async fn a_taskmanager_whose_connections_a_firewall_forgets_is_heard_on_others(
         "there is nothing to forget"
     );
     network.forget_connections(leader, taskmanager)?;
-    // Whoever is not heard by then is lost.
+    // A process without heartbeats until then would be lost.
     tokio::time::sleep(Duration::from_secs(10)).await;
     running.check_untouched(&mut cluster).await?;
     running.check_finished_under_the_first(&mut cluster).await
@@ -136,7 +137,7 @@ async fn a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted(
     let job = cluster.get(&path).await?;
     ensure!(job["state"] == "RECONCILING", "it goes on: {job}");
     cluster.network()?.heal()?;
-    // Whichever is first: others have lost it too, or its lease ends.
+    // Either is possible: others have lost it too, or its lease has ended.
     let seen = gone_or(&["lease-expired"]);
     running
         .check_finished_under(&mut cluster, &[(second, &seen)])

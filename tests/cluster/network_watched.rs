@@ -1,5 +1,5 @@
-//! Each process has a host of its own, so that a refused connection proves nothing by itself: a killed leader is followed because
-//! several lost it at the same time.
+//! Each process has its own host, so that a refused connection proves nothing by itself: a killed leader
+//! is succeeded because several processes lost it at the same time.
 
 use anyhow::ensure;
 use tanist_chaos::{ClusterBuilder, Store, StoreKind};

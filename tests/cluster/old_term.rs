@@ -1,5 +1,5 @@
-//! What a term had sent arrives after its successor was confirmed: a write at the store, a call at a TaskExecutor. Both are
-//! refused, and so is everybody else who speaks for that term.
+//! Messages of a term arrive after its successor was confirmed: a write at the store, a call at a
+//! TaskExecutor. Both are refused, and so is any other process that speaks for that term.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tempfile::TempDir;
 
 use crate::support::{PROGRAM, RunningOn, need_failpoints};
 
-/// How long something may take to be on its way, or to arrive.
+/// Timeout until a message is in transit, or has arrived.
 const BOUND: Duration = Duration::from_secs(20);
-/// So often in a row is nothing found written before the store counts as quiet.
+/// The store counts as quiet after this number of checks in a row without a write.
 const QUIET_LOOKS: u32 = 12;
 /// Of every TaskManager: each has its own host.
 const TASKMANAGER_PORT: u16 = 6122;
@@ -64,7 +64,7 @@ async fn what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confi
 
     cluster.jobmanager(0).cont()?;
     if held != HeldWrite::InNetwork {
-        // What it holds itself it can't let go while it stands still.
+        // The frozen process can't send a write that it holds itself.
         held.arrives(&mut cluster).await?;
     }
     // The write would have cancelled the job.
@@ -74,7 +74,7 @@ async fn what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confi
         .await
 }
 
-/// Waits until the leader has written all that it had to: a write that is on its way holds up the next one.
+/// Waits until the leader has completed all its writes: a write in transit delays the next one.
 async fn nothing_is_written(cluster: &Cluster) -> anyhow::Result<()> {
     let records = cluster.records().await?;
     let (mut last, mut looks) = (None, 0);
@@ -91,17 +91,17 @@ async fn nothing_is_written(cluster: &Cluster) -> anyhow::Result<()> {
     .await
 }
 
-/// Where a write that is on its way is held up.
+/// Where a write in transit is held.
 #[derive(Debug, PartialEq, Eq)]
 enum HeldWrite {
     /// Between the process and the store's server.
     InNetwork,
-    /// In the process itself, where it is about to write into the database, for as long as this file exists: nothing that happens
-    /// to the term calls it back from there.
+    /// In the process itself, just before it writes to the database, while this file exists: no event of
+    /// the term can cancel the write at this point.
     AtDatabase(PathBuf),
 }
 
-/// A leader that writes into a file has no way to the store on which something could be held.
+/// A leader that writes to a file has no connection to the store on which a write could be held.
 const AT_DATABASE: &str = "embedded.committing";
 
 impl HeldWrite {
@@ -122,7 +122,7 @@ impl HeldWrite {
         }
     }
 
-    /// Has the leader decide that the job is cancelled, in a write that does not get to the store.
+    /// Makes the leader decide to cancel the job, in a write that does not reach the store.
     async fn begin(&self, cluster: &mut Cluster, running: &RunningOn) -> anyhow::Result<()> {
         match self {
             HeldWrite::InNetwork => cluster.store_proxy(STOPPED)?.hold_requests(),
@@ -147,7 +147,7 @@ impl HeldWrite {
             }
             HeldWrite::AtDatabase(_) => cluster.jobmanager(0).reached(AT_DATABASE, BOUND).await?,
         }
-        // Nobody waits for the answer any more: else the question would be passed on to the next leader.
+        // The client gives up: otherwise its request would be forwarded to the next leader.
         asking.abort();
         wait_for("the question to be forgotten", BOUND, async || {
             let waits = cluster.network()?.is_connected(STOPPED, Host::Test)?;
@@ -157,7 +157,7 @@ impl HeldWrite {
         .await
     }
 
-    /// The leader's connections are gone for the store, and what is held is still on its way.
+    /// Closes the leader's connections on the store's side, while the held bytes stay in transit.
     fn outlives_its_connection(&self, cluster: &Cluster) -> anyhow::Result<()> {
         if *self == HeldWrite::InNetwork {
             cluster.store_proxy(STOPPED)?.freeze();
@@ -165,7 +165,7 @@ impl HeldWrite {
         Ok(())
     }
 
-    /// Lets it go, and waits until it has arrived.
+    /// Releases the write, and waits until it has arrived.
     async fn arrives(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         match self {
             HeldWrite::InNetwork => {
@@ -186,7 +186,7 @@ impl HeldWrite {
     }
 }
 
-/// Waits until the leader has called a TaskExecutor that does not hear it.
+/// Waits until the leader has called a TaskExecutor that does not receive the call.
 async fn hold_a_call(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.network()?.set(STOPPED, TASKMANAGER, Link::Silent)?;
     wait_for("a call to be on its way", BOUND, async || {
@@ -199,7 +199,7 @@ async fn hold_a_call(cluster: &Cluster) -> anyhow::Result<()> {
     .await
 }
 
-/// As somebody would who has taken the old leader's place in everything but the store.
+/// A call like that of a process that has replaced the old leader everywhere except in the store.
 async fn a_call_for_the_old_term_is_refused(
     cluster: &Cluster,
     first: &Leader,

@@ -1,5 +1,5 @@
-//! A cluster for one job, with a standby: whoever was started twice to be sure ends as the job did, also if the leader dies at the end
-//! of it, when the result is stored and nobody was told. The job runs once.
+//! A cluster for one job, with a standby: a second process that was started for safety ends with the result of the job,
+//! even if the leader dies at its end, when the result is stored but no client has received it. The job runs once.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use tokio::process::{Child, Command};
 use crate::support::{PROGRAM, job_file, need_failpoints, spawn_logged};
 
 const BOUND: Duration = Duration::from_secs(60);
-/// The exit code of whoever has no business in a cluster.
+/// Exit code of a process that does not belong to the cluster.
 const REFUSED: i32 = 21;
-/// Where the leader dies, and the code with which the job's program ends and the whole cluster then.
+/// Where the leader dies, the exit code of the job's program, and the resulting exit code of the whole cluster.
 const DEATHS: [(&str, u8, i32); 6] = [
     ("job.result-written", 1, 4),
     ("application.closed", 0, 0),
@@ -23,7 +23,7 @@ const DEATHS: [(&str, u8, i32); 6] = [
     ("application.jobs-ended", 0, 0),
     ("application.emptied", 1, 4),
 ];
-/// So many of them usually.
+/// Number of cases that usually run.
 const FEW: usize = 3;
 
 on_stores! {
@@ -48,7 +48,8 @@ async fn the_standby_of_a_job_with_a_cluster_of_its_own_ends_as_the_job_did_when
     Ok(())
 }
 
-/// One subtask ends at once, and with it the last use of the file on its TaskManager; the other one fails and is started anew.
+/// One subtask ends at once, which is the last use of the file on its TaskManager; the other one fails
+/// and is restarted.
 async fn taskmanagers_of_one_process_keep_their_files_apart_and_leave_none(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
@@ -152,7 +153,7 @@ async fn who_stands_by_for_a_job_whose_cluster_has_an_id_that_nobody_chose_ends_
 struct PerJob {
     directory: tempfile::TempDir,
     store: Store,
-    /// With which code its program ends.
+    /// Exit code of its program.
     code: u8,
 }
 
@@ -181,13 +182,13 @@ impl PerJob {
         ensure!(self.log("leader").contains(&said), "it died elsewhere");
         let ended = self.code_of(&mut standby).await?;
         ensure!(ended == Some(code), "the standby ended with {ended:?}");
-        // And so does whoever comes later.
+        // A later process gets the same result.
         let mut late = self.start("late", "")?;
         let ended = self.code_of(&mut late).await?;
         ensure!(ended == Some(code), "another one ended with {ended:?}");
         let runs = std::fs::read_to_string(self.path("runs"))?;
         ensure!(runs.lines().count() == 1, "it ran again: {runs:?}");
-        // But not whoever brings another job of its name: that one never ran.
+        // But not a process with another job under this id: that one never ran.
         let mut other = self.start_with("other", "", self.code + 1)?;
         let ended = self.code_of(&mut other).await?;
         ensure!(ended == Some(REFUSED), "another job ended with {ended:?}");
@@ -200,13 +201,13 @@ impl PerJob {
         Ok(id.to_string_lossy().into_owned())
     }
 
-    /// Its command, logging everything that matters; `-D` and `--param` may follow.
+    /// The command, with detailed logging; `-D` and `--param` may follow.
     fn command(&self, job: &Path) -> anyhow::Result<Command> {
         let id = self.id()?;
         Ok(self.command_in(job, Some(&id)))
     }
 
-    /// The same in the cluster with this id; none: one that nobody chooses.
+    /// The same in the cluster with this id; `None`: a generated id.
     fn command_in(&self, job: &Path, id: Option<&str>) -> Command {
         let mut settings = self.store.settings(&self.path("store"), false);
         let id_of = |id: &str| ("high-availability.cluster-id".to_owned(), id.to_owned());
@@ -237,7 +238,7 @@ impl PerJob {
         logs.join("\n")
     }
 
-    /// It is killed when it is dropped.
+    /// The process is killed when it is dropped.
     fn start(&self, name: &str, failpoints: &str) -> anyhow::Result<Child> {
         self.start_with(name, failpoints, self.code)
     }
@@ -283,18 +284,18 @@ impl PerJob {
         .await
     }
 
-    /// Nothing is left of a cluster whose id nobody chose.
+    /// Checks that nothing is left of a cluster with a generated id.
     fn check_that_the_store_is_empty(&self, kind: StoreKind) -> anyhow::Result<()> {
         if kind == StoreKind::Embedded {
             let left = std::fs::read_dir(self.path("store"))?.flatten();
-            // Beside the clusters there are the blobs of all of them.
+            // Besides the clusters there are the blobs of all of them.
             let left: Vec<_> = left.filter(|it| it.file_name() != "blobs").collect();
             ensure!(left.is_empty(), "{left:?}: {}", self.logs());
         }
         Ok(())
     }
 
-    /// Waits until a process says this of itself.
+    /// Waits until a process reports this state.
     async fn until(&self, name: &str, is: impl Fn(&Value) -> bool) -> anyhow::Result<()> {
         let rest = RestClient::default();
         wait_for(&format!("the {name} to be one"), BOUND, async || {

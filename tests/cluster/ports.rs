@@ -1,5 +1,6 @@
-//! What reaches the ports of processes with 1,024 descriptors, and says nothing or not enough: floods of idle connections on each port in turn,
-//! slow heads, bodies that stay silent. Meanwhile the leader leads, answers, and is heard.
+//! Clients that send nothing or not enough to the ports of processes with 1,024 descriptors: floods of
+//! idle connections on each port in turn, slow request heads, bodies that never arrive. Meanwhile the
+//! leader leads, answers, and is reachable.
 
 use std::time::Duration;
 
@@ -13,14 +14,14 @@ use tokio::time::{Instant, timeout};
 
 use crate::support::{BOUND, WordsAndTicks, cluster_on, until_standby};
 
-/// What each process has, which is what many systems give it unless told otherwise.
+/// Descriptors of each process: the default of many systems.
 const DESCRIPTORS: u32 = 1024;
 /// More than all of them.
 const FLOOD: usize = 1400;
-/// The aim is 50 ms. A machine that also runs other tests is held to this.
+/// The target is 50 ms; a machine that runs other tests at the same time only has to keep this.
 const ANSWER_BOUND: Duration = Duration::from_secs(2);
 
-/// A cluster whose processes have few descriptors, under a leader that is `jm-0`.
+/// A cluster whose processes have few descriptors, under the leader `jm-0`.
 async fn cluster() -> anyhow::Result<(Cluster, Leader)> {
     // The attacker has more.
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -54,7 +55,7 @@ async fn ports(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<Vec<(St
     Ok(ports)
 }
 
-/// Asks over a connection of its own, as a client that comes now does. Gives the status and how long it took.
+/// Sends a request over a new connection, as a new client does. Returns the status and the time that it took.
 async fn ask(address: &str, path: &str) -> anyhow::Result<(u16, Duration)> {
     let begun = Instant::now();
     let asking = async {
@@ -73,7 +74,7 @@ async fn ask(address: &str, path: &str) -> anyhow::Result<(u16, Duration)> {
     Ok((status, begun.elapsed()))
 }
 
-/// Asks the leader what only it knows, many times, and checks how long the slowest answer took.
+/// Sends many requests that only the leader can answer, and checks the time of the slowest answer.
 async fn check_answers(what: &str, leader: &Leader) -> anyhow::Result<()> {
     let mut times = Vec::new();
     for _ in 0..40 {
@@ -88,7 +89,7 @@ async fn check_answers(what: &str, leader: &Leader) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that nobody else leads, that it hears its TaskManagers, and that a job runs to its end.
+/// Checks that the same process leads, that it reaches its TaskManagers, and that a job runs to its end.
 async fn check_unharmed(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()> {
     let leads = cluster.leader().await?;
     ensure!(leads == *leader, "{leads:?} leads, not {leader:?}");
@@ -100,12 +101,12 @@ async fn check_unharmed(cluster: &mut Cluster, leader: &Leader) -> anyhow::Resul
     workload.check_finished(cluster).await
 }
 
-/// Connections that say `something` and then nothing, all that can be had.
+/// As many connections as possible that send `something` and then nothing.
 async fn flood(address: &str, something: &[u8]) -> anyhow::Result<Vec<TcpStream>> {
     let mut streams = Vec::new();
     for _ in 0..FLOOD {
         let mut stream = TcpStream::connect(address).await?;
-        // It may have been closed for another one by now.
+        // It may have been closed in favour of another one by now.
         let _written = stream.write_all(something).await;
         streams.push(stream);
     }
@@ -128,7 +129,7 @@ async fn idle_connections_on_any_port_silence_neither_it_nor_another_one() -> an
     let leads = cluster.leader().await?;
     ensure!(leads == leader, "{leads:?} leads, not {leader:?}");
     let _idle = flood(&peer.context("it has a peer port")?, b"").await?;
-    // The standby that is asked asks the leader, over a new connection to that port.
+    // The standby that gets the request asks the leader, over a new connection to that port.
     let standby = cluster.rest_address(1).to_owned();
     let transfer = ["ha", "transfer", "--to", "jm-1", "--address", &standby];
     cluster.cli().run(&transfer).await?.success()?;
@@ -158,7 +159,7 @@ async fn slow_heads_are_given_up_and_delay_nobody() -> anyhow::Result<()> {
     check_unharmed(&mut cluster, &leader).await
 }
 
-/// What a process takes at most so far, in bytes.
+/// The peak memory of a process so far, in bytes.
 fn peak_memory(pid: u32) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -196,7 +197,7 @@ async fn large_bodies_that_stay_silent_take_little_memory_and_delay_nobody() -> 
             let length = tokio::select! {
                 biased;
                 length = reader.read(&mut answer) => length.unwrap_or(0),
-                // It was refused, and says so, or is silent from here on.
+                // The server refused it with an answer, or stays silent from here on.
                 written = writing => match written {
                     Ok(()) => 0,
                     Err(_) => reader.read(&mut answer).await.unwrap_or(0),
@@ -220,7 +221,7 @@ async fn large_bodies_that_stay_silent_take_little_memory_and_delay_nobody() -> 
     ensure!(grown <= 300, "{grown} MiB");
     ensure!(refused > 0, "nothing was refused");
     drop(sent);
-    // What they took is there for others again.
+    // The resources of the flood are available again.
     wait_for("a job to be taken", BOUND, async || {
         let workload = WordsAndTicks::prepare_in(&cluster, "after", 1)?;
         cluster.submit(&workload.submission).await.map(|_| ())

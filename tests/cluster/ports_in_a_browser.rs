@@ -1,5 +1,5 @@
-//! A page of another site in a real browser on the cluster's host: it tries to stop a job and to move the leadership, and a name that was made to
-//! resolve to this host tries to read. Nothing happens.
+//! A page of another site in a real browser on the cluster's host: it tries to stop a job and to move the
+//! leadership, and a name that resolves to this host (DNS rebinding) tries to read. Both have no effect.
 
 use std::process::Stdio;
 
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 use crate::support::{BOUND, WordsAndTicks, cluster_on};
 
-/// Whose page it is. The browser is told that its address is this host's.
+/// The site of the page. The browser is configured to resolve it to this host.
 const EVIL: &str = "evil.example";
 
-/// What the browser shows of a page, in the end.
+/// The final content of a page in the browser.
 async fn visit(url: &str, profile: &tempfile::TempDir) -> anyhow::Result<String> {
     let browsing = Command::new("chromium")
         .args([
@@ -65,7 +65,7 @@ async fn answer(mut stream: TcpStream, page: String) -> std::io::Result<()> {
     stream.write_all(answer.as_bytes()).await
 }
 
-/// A page that sends requests, and shows for each what the browser let it see of the answer.
+/// A page that sends requests, and shows what the browser lets it see of each answer.
 fn attack(targets: &[String]) -> String {
     let targets: Vec<String> = targets.iter().map(|url| format!("{url:?}")).collect();
     format!(
@@ -99,11 +99,11 @@ async fn a_page_of_another_site_stops_nothing_moves_nothing_and_reads_nothing() 
     let serving = tokio::spawn(serve(listener, attack(&targets)));
     let shown = visit(&evil, &profile).await?;
     serving.abort();
-    // Each was answered, and the page may not see how.
+    // Each request was answered, and the page may not see the answer.
     let seen = vec!["opaque"; targets.len()].join(",");
     ensure!(shown.contains(&format!("seen: {seen}")), "{shown}");
 
-    // The page has the name of this very server now, and could read what it is answered.
+    // The page now has the name of this very server, and could read the answers.
     let rebound = format!("http://{EVIL}:{port}/v1/overview");
     let shown = visit(&rebound, &profile).await?;
     ensure!(shown.contains("this server is not"), "{shown}");

@@ -1,5 +1,5 @@
-//! What others than the cluster's own user may do at its ports: another user of the host, a page of another site in a browser, whoever is
-//! on the network. Nothing.
+//! Access of others than the cluster's own user to its ports: another user of the host, a page of another
+//! site in a browser, any process on the network. All are refused.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{BOUND, WordsAndTicks, cluster_on, until_standby};
 
-/// `nobody`.
+/// The user `nobody`.
 const OTHER_USER: u32 = 65534;
 
 async fn cluster(settings: &[(&str, &str)]) -> anyhow::Result<(Cluster, Leader)> {
@@ -25,7 +25,8 @@ async fn cluster(settings: &[(&str, &str)]) -> anyhow::Result<(Cluster, Leader)>
     Ok((cluster, leader))
 }
 
-/// Sends this to `host:port` as another user, and gives what comes back until the connection is closed; with `leaves`, closes it at once.
+/// Sends this to `host:port` as another user, and returns the answer until the connection is closed; with
+/// `leaves`, closes it at once.
 fn as_another_user(address: &str, sent: &str, leaves: bool) -> anyhow::Result<String> {
     let (host, port) = address.rsplit_once(':').context("host:port")?;
     let wait = if leaves { "" } else { "timeout 8 cat <&3" };
@@ -51,14 +52,14 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Asks to move leadership.
+/// A request to move leadership.
 fn transfer(host: &str, header: &str) -> String {
     format!(
         "POST /v1/ha/transfer HTTP/1.1\\r\\nhost: {host}\\r\\nconnection: close\\r\\n{header}content-length: 0\\r\\n\\r\\n"
     )
 }
 
-/// What every client of HTTP/2 says first, and a server answers.
+/// The connection preface of HTTP/2, which a server answers.
 const PREFACE: &str = "PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n\\0\\0\\0\\004\\0\\0\\0\\0\\0";
 
 async fn check_same_leader(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()> {
@@ -78,7 +79,7 @@ async fn another_user_of_the_host_is_served_on_no_port() -> anyhow::Result<()> {
     let answer = as_another_user(&rest, &asked, false)?;
     ensure!(answer.starts_with("HTTP/1.1 403 "), "{answer:?}");
     ensure!(answer.contains("security.local-users"), "{answer:?}");
-    // A socket that nobody has any more is shown as root's.
+    // A socket without an owner is shown as one of root.
     for _ in 0..20 {
         as_another_user(&rest, &asked, true)?;
     }
@@ -97,7 +98,7 @@ async fn another_user_of_the_host_is_served_on_no_port() -> anyhow::Result<()> {
     let begun = tokio::time::Instant::now();
     let answer = as_another_user(&data, "", false)?;
     ensure!(answer.is_empty(), "{data}: {answer:?}");
-    // Not for want of a hello.
+    // It was refused, not closed by the timeout for the hello.
     ensure!(begun.elapsed().as_secs() < 7, "{:?}", begun.elapsed());
     let who = format!("user {OTHER_USER} of this host called");
     cluster.jobmanager(leader.index).says(&who, BOUND).await?;
@@ -170,7 +171,7 @@ async fn a_page_of_another_site_moves_nothing_and_reads_nothing() -> anyhow::Res
         ensure!(got == expected, "{host}: {got}");
     }
     check_same_leader(&mut cluster, &leader).await?;
-    // The same without what a browser adds takes effect.
+    // The same request without the headers of a browser takes effect.
     let got = status(&rest, &transfer(&rest, "")).await?;
     ensure!(got < 300, "{got}");
     cluster.successor_of(&leader).await?;

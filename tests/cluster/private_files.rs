@@ -1,5 +1,5 @@
-//! What processes make for themselves is closed to other users of the host, what jobs write is as open as the user has it, and a directory
-//! that another user owns or may write is not used.
+//! The processes' own files are closed to other users of the host, files of jobs are as open as the
+//! user's umask allows, and a directory that another user owns or may write to is not used.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -15,7 +15,7 @@ use tokio::process::Command;
 use crate::support::{PROGRAM, cluster_on, example, job_file};
 
 const BOUND: Duration = Duration::from_secs(30);
-/// Of a store that is not in use.
+/// The password of a store that is not in use.
 const SECRET: (&str, &str) = ("TANIST_HIGH_AVAILABILITY_ETCD_PASSWORD", "hunter2");
 /// Another user of this host.
 const SOMEBODY: u32 = 65534;
@@ -93,11 +93,11 @@ async fn check_modes(mut cluster: Cluster) -> anyhow::Result<()> {
     cluster.check_nothing_left(&[output]).await
 }
 
-/// How many files and directories there are, all of them closed to others.
+/// Counts files and directories, and checks that all of them are closed to others.
 fn check_closed(path: &Path) -> anyhow::Result<usize> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
-        // A process goes on meanwhile.
+        // The process is still running and may have removed it.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
@@ -123,7 +123,7 @@ fn mode(path: &Path) -> anyhow::Result<u32> {
     Ok(found.mode() & 0o777)
 }
 
-/// A directory that others may write to, or, as root, one that is another user's.
+/// A directory that others may write to, or, for root, one that belongs to another user.
 fn of_others(parent: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let path = parent.join(name);
     fs::create_dir(&path)?;
@@ -177,7 +177,7 @@ async fn a_directory_of_another_user_ends_a_process_at_its_start() -> anyhow::Re
     Ok(())
 }
 
-/// Who is first on the host could make the directory that all users had in common.
+/// The first user on the host could create a directory that all users share.
 #[tokio::test]
 async fn another_users_directory_is_not_the_default_one() -> anyhow::Result<()> {
     let root = tempfile::tempdir()?;

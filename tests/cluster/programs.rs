@@ -1,6 +1,6 @@
-//! Programs of tasks do not outlive a TaskManager that is killed by SIGKILL, nor a job that is cancelled, nor where that was asked for
-//! the time in which their TaskManager has to be heard of; and what their job ships outlives the leader that took it. A program that is
-//! not there fails its job at once, and so does one that says what can't be read, however long it goes on.
+//! Programs of tasks do not outlive a TaskManager that is killed by SIGKILL, nor a cancelled job, nor, in isolated
+//! jobs, the time after which a silent TaskManager counts as lost. Files of their job survive the leader that accepted
+//! it. A missing program fails its job at once, and so does a program with unreadable output, even if it keeps running.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tanist_proto::id::JobId;
 
 use crate::support::{cluster_on, example, job_file, need_failpoints};
 
-/// How long processes may take to come and to go.
+/// Timeout for the start and the end of processes.
 const BOUND: Duration = Duration::from_secs(30);
 
 on_stores! {
@@ -42,7 +42,7 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
     let leader = cluster.leader().await?.rest;
     let arguments = ["cancel", &job.to_string(), "--address", &leader];
     cluster.cli().run(&arguments).await?.success()?;
-    // None of them heeds SIGTERM, and whoever asked for it is gone.
+    // All of them ignore SIGTERM, and the leader that requested the cancellation is dead.
     cluster.kill_leader().await?;
     cluster.wait_for_state(job, "CANCELED").await?;
     let left = alive(&pids);
@@ -54,7 +54,7 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
     let third = Submission::new(job_file("family.yaml")).path("pids", &file("third"));
     let other = cluster.submit(&third).await?;
     let others = family(&file("third")).await?;
-    // A supervisor that is stopped does not see the end of its TaskManager by itself.
+    // A stopped supervisor does not notice the end of its TaskManager by itself.
     let stopped = rustix::process::Pid::from_raw(supervisor(&others)?).context("positive")?;
     rustix::process::kill_process(stopped, rustix::process::Signal::STOP)?;
     pids.extend(others);
@@ -75,7 +75,7 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
     cluster.check_nothing_left(&[]).await
 }
 
-/// Who started the family.
+/// The process that started the family.
 fn supervisor(family: &[i32]) -> anyhow::Result<i32> {
     for pid in family {
         let parent = parent(*pid)?;
@@ -87,7 +87,7 @@ fn supervisor(family: &[i32]) -> anyhow::Result<i32> {
     anyhow::bail!("{family:?} has no supervisor")
 }
 
-/// The example's count is right whether its programs began before or after the change of the leader.
+/// The example's count is right whether its programs started before or after the change of the leader.
 async fn what_a_job_ships_survives_the_leader_that_took_it(kind: StoreKind) -> anyhow::Result<()> {
     let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(1);
     let mut cluster = builder.slots(2).start().await?;
@@ -136,7 +136,7 @@ async fn a_program_of_an_isolated_job_ends_before_the_next_one_begins_also_while
         said.len() == 2 && alive(&[first]).is_empty(),
         "two at a time: {said:?}"
     );
-    // It goes on, and its tasks had to have ended long since.
+    // It continues, and its tasks should have ended long ago.
     cluster.taskmanager(stopped).cont()?;
     let status = cluster.taskmanager(stopped).ended(BOUND).await?;
     ensure!(status.signal() == Some(9), "{status}");
@@ -222,7 +222,7 @@ async fn check_failed_at_once(cluster: &mut Cluster, job: JobId) -> anyhow::Resu
     cluster.check_nothing_left(&[]).await
 }
 
-/// The process ids of all three, once all have said who they are.
+/// The process ids of all three, once all have reported them.
 async fn family(file: &std::path::Path) -> anyhow::Result<Vec<i32>> {
     wait_for("the family to be complete", BOUND, async || {
         let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -233,7 +233,7 @@ async fn family(file: &std::path::Path) -> anyhow::Result<Vec<i32>> {
     .await
 }
 
-/// What is dead and not reaped has no command line.
+/// A zombie has no command line.
 fn alive(pids: &[i32]) -> Vec<i32> {
     let lives = |pid: &i32| {
         std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())

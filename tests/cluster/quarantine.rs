@@ -1,5 +1,5 @@
-//! A job that ends every JobManager that starts it is set aside: the JobManager stays up, another job and the job's own
-//! tasks run on, and it is led again when somebody says so.
+//! A job that kills every JobManager that starts it is quarantined: the JobManager stays up, another job
+//! and the job's own tasks continue, and it is led again when an operator retries it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tanist_chaos::StoreKind;
 
 use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
 
-/// How long a JobManager may take to lead and to start the job that ends it.
+/// Timeout until a JobManager leads and starts the job that kills it.
 const DEATH_BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
@@ -32,13 +32,13 @@ async fn a_job_that_ends_its_jobmanager_is_quarantined_and_led_again_when_it_is_
     }
     let of_culprit = cluster.attempts(culprit.job()).await?;
     let of_other = cluster.attempts(other.job()).await?;
-    // Until a term has settled, its end counts as one in recovery.
+    // Until a term has settled, its end counts as one during recovery.
     let settled = |body: &Value| body["terms"][0]["phase"] == "leading";
     cluster
         .wait_for_rest("a settled term", DEATH_BOUND, "/v1/ha/history", settled)
         .await?;
     cluster.kill_leader().await?;
-    // Twice with both jobs, then twice alone: whichever comes first, the other one is well.
+    // Twice with both jobs, then twice alone: the other job is fine, whichever of the two is started first.
     for _ in 0..4 {
         let jobmanager = cluster.jobmanager(0);
         jobmanager.arm(format!("job.recover:{}=kill", culprit.job()));

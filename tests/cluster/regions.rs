@@ -1,5 +1,5 @@
-//! A job of two regions that are on two TaskManagers: what happens to the one is not to touch the other. For the tests that lose or
-//! cut off a TaskManager.
+//! A job of two regions on two TaskManagers: a failure of one must not touch the other. For tests that
+//! lose or cut off a TaskManager.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use tanist_proto::id::JobId;
 
 use crate::support::{BOUND, job_file};
 
-/// Ticks a second.
+/// Ticks per second.
 const RATE: u64 = 1000;
 const LEFT: &str = "left-clock";
 const RIGHT: &str = "right-clock";
@@ -21,7 +21,7 @@ pub struct TwoRegions {
     job: JobId,
     ticks: u64,
     outputs: [PathBuf; 2],
-    /// The TaskManager of the left region, and that of the right one.
+    /// The TaskManagers of the left region and of the right one.
     pub taskmanagers: [usize; 2],
     left_attempt: u64,
     right: Attempts,
@@ -86,7 +86,7 @@ impl TwoRegions {
         .await
     }
 
-    /// Waits until the left region runs as a younger generation, elsewhere than at first.
+    /// Waits until the left region runs as a younger generation on another TaskManager.
     pub async fn until_left_runs_elsewhere(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         cluster.wait_until_running_or_finished(self.job).await?;
         let (taskmanager, attempt) = cluster.place_of(self.job, LEFT).await?;
@@ -97,13 +97,14 @@ impl TwoRegions {
         Ok(())
     }
 
-    /// Checks that the right region is as it was.
+    /// Checks that the right region is unchanged.
     pub async fn check_right_untouched(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         ensure!(self.right.count() == 2, "{:?}", self.right);
         cluster.check_untouched(self.job, &self.right).await
     }
 
-    /// Waits until it has finished, checks that the right region was not touched and both results, and that nothing is left.
+    /// Waits until it has finished; checks that the right region was not touched, both results, and that
+    /// nothing is left.
     pub async fn check_finished(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         self.check_right_untouched(cluster).await?;
         cluster.wait_for_state(self.job, "FINISHED").await?;

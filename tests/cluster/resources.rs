@@ -1,5 +1,5 @@
-//! A job in slots that are cut to what it asks for, with devices: its leader is killed, and the next one knows exactly what of the
-//! TaskManager is taken. And one that needs more slots than there are.
+//! A job in slots that are cut to its requests, with devices: its leader is killed, and the next one knows
+//! exactly which resources of the TaskManager are in use. Also a job that needs more slots than there are.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn slots_with_devices_are_adopted_exactly_and_given_back(
     cluster.check_nothing_left(&[output]).await
 }
 
-/// Each part runs for longer than anybody waits for slots.
+/// Each part runs for longer than the timeout of slot requests.
 async fn parts_of_a_job_run_one_after_the_other_in_the_only_slot(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
@@ -74,7 +74,7 @@ async fn parts_of_a_job_run_one_after_the_other_in_the_only_slot(
     cluster.check_nothing_left(&outputs).await
 }
 
-/// Each of them runs its first stage in one of both slots, and needs both for its second.
+/// Each of them runs its first stage in one of the two slots, and needs both for its second.
 async fn jobs_that_hold_what_each_of_them_lacks_run_one_after_the_other(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
@@ -97,7 +97,7 @@ async fn jobs_that_hold_what_each_of_them_lacks_run_one_after_the_other(
     cluster.check_nothing_left(&outputs).await
 }
 
-/// Until the leader says that so many cores and devices of the TaskManager are nobody's.
+/// Waits until the leader reports this number of cores and devices of the TaskManager as free.
 async fn until_free(cluster: &mut Cluster, cores: f64, devices: &Value) -> anyhow::Result<()> {
     let bound = Duration::from_secs(30);
     let is_free = |body: &Value| {

@@ -1,5 +1,5 @@
-//! What people and programs see of high availability before and after the leader hands over and is killed: status, history, the leader's
-//! own path, metrics, and reads that are to be consistent; all of it asked of every process.
+//! The view of users and programs on high availability before and after the leader hands over and is killed:
+//! status, history, the path of the leader, metrics, and consistent reads; all asked of every process.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tanist_chaos::{Cluster, Leader, StoreKind};
 
 use crate::support::{WordsAndTicks, cluster_on};
 
-/// How long what is told may take to follow what is.
+/// Timeout until a status shows a change.
 const BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
@@ -71,11 +71,12 @@ async fn who_leads_is_told_by_all_over_a_transfer_and_a_kill(
     workload.check_finished(&mut cluster).await
 }
 
-/// Each step of a takeover is told in milliseconds, in the order in which it was taken.
+/// Checks that each step of a takeover has a time in milliseconds, in the order of the steps.
 fn check_steps(term: &Value) -> anyhow::Result<()> {
     let phases = &term["phases"];
     let took = |name: &str| phases[name].as_f64().with_context(|| format!("no {name}"));
-    // From the last sign of life until it was clear; of a leader that is killed as soon as it leads none may have been heard.
+    // From the last beat until the loss was certain. If a leader is killed as soon as it leads, there may
+    // have been no beat.
     let noticed = phases["noticed"].as_f64();
     ensure!(
         term["detected-by"] == "invited" || noticed.is_none_or(|noticed| noticed > 0.0),
@@ -94,7 +95,7 @@ fn check_steps(term: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each process that runs tells the same; only the leader says that it is the leader.
+/// Checks that each running process gives the same answer, and that only the leader claims to lead.
 async fn check_told(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()> {
     let running = running(cluster);
     ensure!(!running.is_empty(), "no JobManager runs");
@@ -132,7 +133,7 @@ async fn check_told(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()
         ensure!(has(&format!("tanist_epoch {}", leader.epoch)), "{metrics}");
         ensure!(has("tanist_store_up 1"), "{metrics}");
 
-        // Answered by the leader, whoever is asked.
+        // The leader answers, whichever process is asked.
         let jobs = rest.get(&address, "/v1/jobs?consistent=true").await?;
         ensure!(
             jobs["jobs"].as_array().is_some_and(|it| it.len() == 1),
@@ -145,7 +146,7 @@ async fn check_told(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()
     Ok(())
 }
 
-/// What runs where, and that nothing has failed.
+/// Checks the places of tasks, and that nothing has failed.
 async fn check_what_runs(cluster: &Cluster, leader: &Leader, job: &str) -> anyhow::Result<()> {
     let task_managers = run_cli(cluster, leader, &["taskmanager", "list"]).await?;
     ensure!(task_managers.contains("tm-0"), "{task_managers}");
@@ -178,7 +179,7 @@ fn running(cluster: &mut Cluster) -> Vec<usize> {
         .collect()
 }
 
-/// The body of a path of one process once it is as wanted.
+/// The body of a path of one process, once it satisfies the condition.
 async fn until(
     cluster: &Cluster,
     address: &str,

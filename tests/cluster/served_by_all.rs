@@ -1,5 +1,6 @@
-//! Standbys serve: while leaders are killed, freeze and hand over, a client that repeats nothing is answered by every JobManager that
-//! is well, at every moment, and what it is told never goes back. A job that is submitted to one of them while nobody leads is accepted.
+//! Standbys serve requests: while leaders are killed, freeze and hand over, every healthy JobManager
+//! answers a client that never retries, at every moment, and the answers never go back in time. A job
+//! that is submitted to one of them while there is no leader is accepted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,12 +19,12 @@ use crate::support::{
     GONE, RunningOn, cluster_on, transfer_to, until_others_can_be_asked, until_standby,
 };
 
-/// The pause between an answer and the next question.
+/// The pause between an answer and the next request.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long one answer may take: a machine that is busy takes a while to find that a leader has frozen.
+/// Timeout of one answer: a busy machine needs a while to detect a frozen leader.
 const ANSWER_BOUND: Duration = Duration::from_secs(20);
 
-/// A job that is over at once.
+/// A job that ends at once.
 const SMALL_JOB: &str = "version: 1\nname: in-the-gap\nsteps:\n  - name: few\n    datagen: { count: 10 }\n  - name: out\n    discard: {}\n";
 
 on_stores! {
@@ -66,7 +67,7 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
     until_told_of(&clients, &third).await?;
     let (rest, address) = (cluster.rest().clone(), third.rest.clone());
     let submitting = tokio::spawn(async move {
-        // What it placed before, and did not deploy any more, would be started by its successor.
+        // Its successor would start tasks that it had placed but not yet deployed.
         until_it_leads_no_more(&rest, &address).await?;
         submit_through(&rest, &address).await
     });
@@ -87,19 +88,19 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
         .await
 }
 
-/// The JobManagers that are not this one.
+/// The other JobManagers.
 fn others(leader: &Leader) -> Vec<usize> {
     (0..3).filter(|index| *index != leader.index).collect()
 }
 
-/// Asks for a job again and again.
+/// Requests a job repeatedly.
 struct Client {
     address: String,
     state: Arc<State>,
     asking: JoinHandle<anyhow::Result<Told>>,
 }
 
-/// What a client and its test say to each other.
+/// State shared between a client and its test.
 #[derive(Debug, Default)]
 struct State {
     is_over: AtomicBool,
@@ -107,17 +108,17 @@ struct State {
     epoch: AtomicU64,
 }
 
-/// What a client was told.
+/// Statistics of the answers.
 #[derive(Debug, Default)]
 struct Told {
     answers: u32,
-    /// The longest that it waited for one.
+    /// The longest wait for an answer.
     longest: Duration,
-    /// The epoch and the change of the last one.
+    /// The epoch and the change number of the last answer.
     as_of: (u64, u64),
 }
 
-/// A client at each of these JobManagers.
+/// Starts a client for each of these JobManagers.
 fn ask(cluster: &Cluster, job: JobId, jobmanagers: &[usize]) -> Vec<Client> {
     let start = |index: &usize| {
         let address = cluster.rest_address(*index).to_owned();
@@ -170,7 +171,7 @@ fn number(answer: &Response<Bytes>, header: &str) -> anyhow::Result<u64> {
     Ok(value.to_str()?.parse()?)
 }
 
-/// Waits until each client was told something as of this leader's term.
+/// Waits until each client has an answer of this leader's term.
 async fn until_told_of(clients: &[Client], leader: &Leader) -> anyhow::Result<()> {
     for client in clients {
         let what = format!("{} to answer as of {leader:?}", client.address);
@@ -185,7 +186,7 @@ async fn until_told_of(clients: &[Client], leader: &Leader) -> anyhow::Result<()
     Ok(())
 }
 
-/// Ends the clients when they have heard of `leader`; every answer that they got was a good one.
+/// Ends the clients once they have answers of `leader`'s term, and checks that all answers were successful.
 async fn all_were_answered(clients: Vec<Client>, leader: &Leader) -> anyhow::Result<()> {
     until_told_of(&clients, leader).await?;
     for client in clients {
@@ -201,7 +202,7 @@ async fn submit_to(cluster: &Cluster, jobmanager: usize) -> anyhow::Result<JobId
     submit_through(cluster.rest(), cluster.rest_address(jobmanager)).await
 }
 
-/// Waits until the JobManager at `address` says that it is not the leader, or not any more.
+/// Waits until the JobManager at `address` reports that it is not the leader, or no longer.
 async fn until_it_leads_no_more(rest: &RestClient, address: &str) -> anyhow::Result<()> {
     let ceased = async {
         loop {
@@ -217,7 +218,7 @@ async fn until_it_leads_no_more(rest: &RestClient, address: &str) -> anyhow::Res
     ceased.context("it leads still")?
 }
 
-/// Submits a job through the JobManager at `address`, once, and says which one; it was accepted.
+/// Submits a job through the JobManager at `address`, once; it must be accepted. Returns its id.
 async fn submit_through(rest: &RestClient, address: &str) -> anyhow::Result<JobId> {
     let job = JobId::random();
     let request = Request::builder()

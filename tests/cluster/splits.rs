@@ -1,4 +1,5 @@
-//! What a file source reads is what was there when its splits were made, once, whoever leads; and who is slow reads less.
+//! A file source reads exactly the content at the time when its splits were made, once, under any leader;
+//! and a slow subtask reads less.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -29,14 +30,14 @@ on_stores! {
 }
 
 const BOUND: Duration = Duration::from_secs(60);
-/// Between two writes to files that grow.
+/// Pause between two writes to the growing files.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The newest format of a job's state.
 const STATE_FORMAT: u16 = 3;
-/// A leader dies when it has written for the first time who reads what, and has told nobody.
+/// The leader dies after its first write of an assignment, before it has answered.
 const DECIDED: &str = "job.coordinator-persisted";
 
-/// The splits of a job as they are recorded; none if they are not, or not any more.
+/// The recorded splits of a job; `None` if they are not recorded, or no longer.
 async fn splits_of(cluster: &Cluster, job: JobId) -> anyhow::Result<Option<pb::FileSplits>> {
     let key = Key::new(Kind::States, job.to_string().parse()?);
     let found = cluster
@@ -57,7 +58,7 @@ async fn splits_of(cluster: &Cluster, job: JobId) -> anyhow::Result<Option<pb::F
     }))
 }
 
-/// Files that grow, and become more, until it is stopped or dropped.
+/// Files that grow, and new files, until it is stopped or dropped.
 struct Growing {
     end: SyncSender<()>,
     writer: std::thread::JoinHandle<std::io::Result<()>>,
@@ -72,7 +73,7 @@ impl Growing {
                 if ends.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
-                // Pieces that end in the middle of a line, too.
+                // Some pieces end in the middle of a line.
                 let more = wordcount::text(number, 300);
                 let name = format!("text-{:03}.txt", number % 8);
                 let mut file = OpenOptions::new().append(true).open(directory.join(name))?;
@@ -94,7 +95,7 @@ impl Growing {
     }
 }
 
-/// The words in the bytes that were there when the splits were made, and how many came later.
+/// The words in the bytes that existed when the splits were made, and how many came later.
 fn expected(splits: &pb::FileSplits) -> anyhow::Result<(wordcount::Counts, usize)> {
     let mut counts = wordcount::Counts::new();
     let mut later = 0;

@@ -1,5 +1,5 @@
-//! A job whose second stage reads, over a blocking edge, what the first has kept: its leader is killed between both, and a
-//! TaskManager that holds half of what was kept.
+//! A job whose second stage reads the kept output of the first over a blocking edge: its leader is killed
+//! between both, and a TaskManager with half of the output.
 
 use anyhow::ensure;
 use tanist_chaos::{Cluster, JobView, StoreKind, Submission, wordcount};
@@ -16,7 +16,7 @@ on_stores! {
     zookeeper(ZooKeeper) { a_stage_that_has_finished_is_kept_over_a_change_of_leader }
 }
 
-/// The second stage, as a vertex is called.
+/// The name of the second stage's vertex.
 const SECOND: &str = "counts -> slowly -> out";
 
 struct Stages {
@@ -88,7 +88,8 @@ async fn a_stage_whose_output_is_lost_runs_again(kind: StoreKind) -> anyhow::Res
     cluster.taskmanager(0).start()?;
     cluster.wait_for_state(stages.job, "FINISHED").await?;
     let after = cluster.attempts(stages.job).await?;
-    // Of the first stage what one TaskManager held was lost; of the second one all reads it, and nobody mixes two runs.
+    // The outputs of the first stage on one TaskManager were lost; the whole second stage reads them, and
+    // no subtask mixes two runs.
     ensure!(
         before.changed(&after) == 3,
         "{before:?} before, {after:?} after"

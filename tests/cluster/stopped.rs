@@ -1,4 +1,4 @@
-//! A job that is stopped ends with what it has read, also if the leader that was told dies of it.
+//! A job that is stopped ends with the records read so far, even if the leader that received the request dies.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn a_stop_outlives_the_leader_that_took_it_and_shows_what_was_read(
         .await?;
     cluster.successor_of(&former).await?;
     cluster.wait_for_state(job, "FINISHED").await?;
-    // No task was started anew on the way.
+    // No task was restarted.
     cluster.check_untouched(job, &attempts).await?;
     let [_, ticks] = workload.outputs();
     let ticks: u64 = wordcount::read_output(&ticks)?.values().sum();

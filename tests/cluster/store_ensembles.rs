@@ -1,6 +1,6 @@
-//! The store is an ensemble of three servers, of which some are lost: a follower, the one that leads the others, the quorum for
-//! longer than every lease. None of it is the leader's trouble. If the leader goes together with the quorum, a standby leads as soon
-//! as the store is back. One story a store, as ensembles are dear.
+//! The store is an ensemble of three servers, and some are lost: a follower, the leading server, the quorum
+//! for longer than every lease. The leader keeps leading in all cases. If the leader is lost together with the
+//! quorum, a standby leads as soon as the store is back. One test per store, because ensembles are expensive.
 
 use std::time::Duration;
 
@@ -13,17 +13,18 @@ use crate::support::{GONE, PROGRAM, RunningOn, on_a_quiet_machine, outage};
 
 /// Longer than the leases and sessions of these tests, which the stores grant for 2 s.
 const OUTAGE: Duration = Duration::from_millis(3500);
-/// How long what follows may take on a busy machine.
+/// Timeout of other steps on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
-/// After the store serves again a standby leads within a second, its recovery included.
+/// After the store serves again a standby leads within a second, including its recovery.
 const LED_WITHIN: Duration = Duration::from_secs(1);
-/// The same leader is asked over REST, twice, by a client that does not know when the store is back.
+/// The same for the old leader: it is asked over REST, twice, by a client that does not know when the store is back.
 const LED_ON_WITHIN: Duration = Duration::from_secs(3);
 /// How long the job runs, besides the outages.
 const JOB_SECONDS: u64 = 28;
-/// Of ZooKeeper: three servers on a busy machine need more than the shortest there is to notice each other.
+/// For ZooKeeper: three servers on a busy machine need more than the shortest timeout to detect each other.
 const SESSION: &str = "2 s";
-/// For so long the leader is left alone while it is heard, as it may come back late to an ensemble that has just come back.
+/// How long standbys do not take free leadership while they hear the leader: it may reconnect late to an
+/// ensemble that has just recovered.
 const HOLD_OFF: &str = "30 s";
 
 on_stores! {
@@ -49,7 +50,7 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
     let running =
         RunningOn::start(&mut cluster, JOB_SECONDS + 2 * outage(OUTAGE).as_secs()).await?;
 
-    // A follower is lost, and said to be.
+    // A follower is lost, and the status shows it.
     let leading = cluster.store().leading_member().await?;
     let follower = (leading + 1) % 3;
     cluster.store().kill_member(follower)?;
@@ -58,13 +59,13 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
     cluster.store().restart_member(follower).await?;
     shows_servers_away(&mut cluster, 0).await?;
 
-    // The one that leads the others is lost.
+    // The leading server is lost.
     let leading = cluster.store().leading_member().await?;
     cluster.store().kill_member(leading)?;
     check_led_by_the_first(&mut cluster, &running).await?;
     cluster.store().restart_member(leading).await?;
 
-    // Two are lost, for longer than every lease.
+    // Two servers are lost, for longer than every lease.
     let lost = [leading, (leading + 1) % 3];
     for member in lost {
         cluster.store().kill_member(member)?;
@@ -81,7 +82,7 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
         "{kind}: led on {took:?} after the quorum served"
     );
 
-    // The same again, and the leader is lost meanwhile.
+    // The same again, and the leader is lost in the meantime.
     cluster.store().kill_member(lost[0])?;
     cluster.jobmanager(running.first.index).kill();
     tokio::time::sleep(outage(OUTAGE)).await;
@@ -104,7 +105,7 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
         .await
 }
 
-/// The store confirms the first leader's term, and no task was touched.
+/// Checks that the store confirms the first leader's term, and that no task was touched.
 async fn check_led_by_the_first(cluster: &mut Cluster, running: &RunningOn) -> anyhow::Result<()> {
     let leads = |status: &Value| {
         status["term"]["state"] == "leading" && status["store-health"]["latency"].is_number()
@@ -116,7 +117,7 @@ async fn check_led_by_the_first(cluster: &mut Cluster, running: &RunningOn) -> a
         status["leader"]["epoch"] == running.first.epoch,
         "another term: {status}"
     );
-    // Answered after a read of the store that still finds this term.
+    // The answer follows a read of the store that still finds this term.
     let path = format!("/v1/jobs/{}?consistent=true", running.workload.job());
     let runs = |job: &Value| job["state"] == "RUNNING";
     cluster
@@ -125,7 +126,7 @@ async fn check_led_by_the_first(cluster: &mut Cluster, running: &RunningOn) -> a
     running.check_untouched(cluster).await
 }
 
-/// So many of the store's servers are shown as unreachable, and warned of.
+/// Waits until this number of the store's servers is shown as unreachable, with a warning.
 async fn shows_servers_away(cluster: &mut Cluster, away: usize) -> anyhow::Result<()> {
     let shows = |status: &Value| {
         let servers = status["store-health"]["servers"].as_array();

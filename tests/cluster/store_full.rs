@@ -1,5 +1,5 @@
-//! The store is full: its disk, or of etcd the quota, which it reaches long before. No task and no leader minds; what can't be
-//! stored is refused or waits, and goes on when there is space again.
+//! The store is full: its disk, or etcd's quota, which it reaches long before. No task and no leader is
+//! affected; writes that can't be stored are refused or wait, and continue when there is space again.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tanist_ha::testing::servers::{EtcdServerOptions, ZooKeeperServerOptions};
 use crate::large_graphs::make_large;
 use crate::support::{GONE, PROGRAM, RunningOn, WordsAndTicks, cluster_on, gone_or};
 
-/// How long what follows may take on a busy machine.
+/// Timeout of other steps on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 /// Longer than the sessions of these tests.
 const OUTAGE: Duration = Duration::from_secs(2);
@@ -77,12 +77,13 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
     ensure!(stored(&cluster).await? == (1, 1), "its result is kept");
 
     let ballast = Ballast::fill(&disk)?;
-    // The client repeats itself, and asks the one that will be left. What expires makes room in the store, but not so much.
+    // The client retries, through the JobManager that survives. Expired results free space in the store,
+    // but not enough.
     let mut waiting = WordsAndTicks::prepare_in(&cluster, "waiting", 1)?;
     make_large(&cluster, &mut waiting, 600_000)?;
     let standby = cluster.rest_address(1 - running.first.index).to_owned();
     let (cli, submission) = (cluster.cli().clone(), waiting.submission.clone());
-    // Nobody's submission outlives half of the time for which results are kept, which is short here.
+    // No submission may take longer than half of the retention time of results, which is short here.
     let submitting = tokio::spawn(async move {
         loop {
             let said = submission.submit(&cli, &standby).await?;
@@ -102,7 +103,7 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
     })
     .await?;
 
-    // Elections have their space too.
+    // Elections have space reserved, too.
     cluster.jobmanager(running.first.index).kill();
     let second = cluster.successor_of(&running.first).await?;
     running.check_untouched(&mut cluster).await?;
@@ -125,7 +126,7 @@ async fn a_zookeeper_that_ends_as_its_disk_is_full_changes_no_leader(
     let disk = small_file_system("zookeeper", 16 * 1024 * 1024)?;
     let options = ZooKeeperServerOptions {
         data: Some(disk.clone()),
-        // Logs are lengthened by so many KiB, by default 64 MiB.
+        // Log files are preallocated in units of this number of KiB; the default is 64 MiB.
         extra: vec!["preAllocSize=64".to_owned()],
         ..ZooKeeperServerOptions::default()
     };
@@ -136,7 +137,7 @@ async fn a_zookeeper_that_ends_as_its_disk_is_full_changes_no_leader(
         .await?;
     let running = RunningOn::start(&mut cluster, 24).await?;
     let ballast = Ballast::fill(&disk)?;
-    // What it can't log ends it; the client repeats itself.
+    // A server that can't write its log ends; the client retries.
     let waiting = WordsAndTicks::prepare_in(&cluster, "waiting", 1)?;
     let (cli, submission) = (cluster.cli().clone(), waiting.submission.clone());
     let address = running.first.rest.clone();
@@ -162,7 +163,7 @@ async fn a_zookeeper_that_ends_as_its_disk_is_full_changes_no_leader(
     running.check_finished_under_the_first(&mut cluster).await
 }
 
-/// Enough for what a cluster writes in a test, and soon filled.
+/// Enough for the writes of a cluster in a test, and quickly filled.
 const QUOTA: u64 = 16 * 1024 * 1024;
 
 async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
@@ -205,7 +206,7 @@ async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
         metrics.contains("tanist_store_alarm{alarm=\"NOSPACE\"} 1"),
         "{metrics}"
     );
-    // Whoever submits is told to try again, and why.
+    // The client gets an error that says why, and that it should retry.
     let refused = WordsAndTicks::prepare_in(&cluster, "refused", 1)?;
     let arguments = refused.submission.attached_arguments();
     let mut line: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -222,7 +223,7 @@ async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
         answer.code != Some(0) && answer.stderr.contains("out of space"),
         "{answer:?}"
     );
-    // What is not needed any more still goes.
+    // Records that are no longer needed are still removed.
     wait_for("the result to expire", BOUND, async || {
         let left = results(&cluster).await?;
         ensure!(left == 0, "{left} results");
@@ -233,7 +234,7 @@ async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
     let leads = cluster.leader().await?;
     ensure!(leads == running.first, "{leads:?} leads");
 
-    // Nobody can take over, and says so.
+    // No process can take over, and the log says so.
     let standby = 1 - running.first.index;
     cluster.jobmanager(running.first.index).kill();
     cluster

@@ -1,5 +1,5 @@
-//! The store is away for longer than every lease. Its trouble is not the leader's: nobody else leads, and no task notices. Only if
-//! the leader is lost meanwhile does another one lead, as soon as the store is back.
+//! The store is unavailable for longer than every lease. The leader is not affected: no other process leads, and no
+//! task notices. Only if the leader is lost in the meantime does another one lead, as soon as the store is back.
 //!
 //! The embedded store has no server.
 
@@ -13,7 +13,7 @@ use crate::support::{GONE, PROGRAM, RunningOn, on_a_quiet_machine, outage};
 
 /// Longer than the leases and sessions of these tests, which the stores grant for 2 s and 1 s.
 const OUTAGE: Duration = Duration::from_secs(4);
-/// After the return of the store somebody leads within this time, if the leader was lost.
+/// If the leader was lost, another one leads within this time after the return of the store.
 const LEADS_AGAIN: Duration = Duration::from_secs(1);
 
 /// The job still runs when the outage is over.

@@ -24,7 +24,7 @@ async fn a_job_goes_on_while_its_stores_server_restarts(kind: StoreKind) -> anyh
     let job = cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     cluster.store().kill_server()?;
-    // Without its store the leader answers from what it knows.
+    // Without its store the leader answers from memory.
     let view = cluster.job(job).await?;
     ensure!(
         view.state() == "RUNNING",

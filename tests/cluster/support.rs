@@ -1,4 +1,4 @@
-//! What the tests of this binary share: the program, and the job that most of them run.
+//! Shared by the tests of this binary: the program, and the job that most of them run.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,11 +14,11 @@ use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tokio::process::{Child, Command};
 
-/// What becomes known of a leader that was killed. All processes are on one host, and one that is there hears at once that another one
-/// is not; so do the others that tell of it, who may be heard first.
+/// How the end of a killed leader is detected. All processes are on one host, so a running process
+/// detects at once that another one has ended; the reports of other processes may arrive first.
 pub const GONE: [&str; 2] = ["process-gone", "lost-by-several"];
 
-/// The same, where it may have become known by something else first.
+/// The same, together with other evidence that may be found first.
 pub fn gone_or(others: &[&'static str]) -> Vec<&'static str> {
     [&GONE, others].concat()
 }
@@ -31,7 +31,7 @@ pub async fn cluster_on(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
     Ok(ClusterBuilder::new(PROGRAM, Store::shared(kind).await?))
 }
 
-/// The same with blobs that all its processes reach, whatever the store: an embedded one has them beside its data.
+/// The same with blobs that all its processes reach, with any store: an embedded one has them next to its data.
 pub async fn cluster_with_blobs(
     kind: StoreKind,
     directory: &tempfile::TempDir,
@@ -47,7 +47,7 @@ pub async fn cluster_with_blobs(
         .set("high-availability.storage-shared", "true"))
 }
 
-/// The stores that something runs on that depends little on which one it is.
+/// The stores for a test whose result depends little on the store.
 pub fn usually_on(kind: StoreKind) -> Vec<StoreKind> {
     if test_all() {
         vec![StoreKind::Embedded, StoreKind::Etcd, StoreKind::ZooKeeper]
@@ -56,7 +56,7 @@ pub fn usually_on(kind: StoreKind) -> Vec<StoreKind> {
     }
 }
 
-/// Fails where failpoints are not compiled in: the test could not kill where it says it does.
+/// Fails if failpoints are not compiled in: the test could not kill at the right place.
 pub fn need_failpoints() -> anyhow::Result<()> {
     ensure!(
         cfg!(feature = "failpoints"),
@@ -65,7 +65,8 @@ pub fn need_failpoints() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts a process that dies at these failpoints, if any are named, and logs into a file. It is killed when it is dropped.
+/// Starts a process that dies at these failpoints, if there are any, and logs into a file. It is killed
+/// when it is dropped.
 pub fn spawn_logged(command: &mut Command, log: &Path, failpoints: &str) -> anyhow::Result<Child> {
     let log = std::fs::File::create(log)?;
     let child = command
@@ -78,10 +79,11 @@ pub fn spawn_logged(command: &mut Command, log: &Path, failpoints: &str) -> anyh
     Ok(child)
 }
 
-/// How long something may take that is a matter of a second or two.
+/// Timeout for steps that normally take a second or two.
 pub const BOUND: Duration = Duration::from_secs(30);
 
-/// How long a store is away: longer than the leases and sessions of these tests, or a minute where those are the defaults.
+/// Duration of a store outage: longer than the leases and sessions of these tests, or a minute if those
+/// are the defaults.
 pub fn outage(shortest: Duration) -> Duration {
     if test_all() {
         Duration::from_secs(60)
@@ -90,13 +92,14 @@ pub fn outage(shortest: Duration) -> Duration {
     }
 }
 
-/// What a quiet machine keeps to, and is held to where all tests run. Elsewhere it is a matter of how busy the machine is.
+/// The limit on a quiet machine, which applies if all tests are enabled. Otherwise the result depends on
+/// the load of the machine.
 pub fn on_a_quiet_machine(bound: Duration) -> Duration {
     if test_all() { bound } else { BOUND }
 }
 
-/// Which TaskManagers are to be asked is in the leader's beats, looked up anew each second: a standby that has heard fewer
-/// of them may know nobody to ask, and then the lease decides.
+/// The TaskManagers to ask are in the leader's beats, refreshed every second: a standby that knows too
+/// few of them may have no process to ask, and then the lease decides.
 pub async fn until_others_can_be_asked(cluster: &mut Cluster) -> anyhow::Result<()> {
     wait_for("the term to be some seconds old", BOUND, async || {
         let status = cluster.get("/v1/ha/status").await?;
@@ -108,7 +111,7 @@ pub async fn until_others_can_be_asked(cluster: &mut Cluster) -> anyhow::Result<
     .await
 }
 
-/// Waits until a JobManager stands by under `leader`, by its own account and the leader's, with records that are current.
+/// Waits until a JobManager stands by under `leader`, by its own account and the leader's, with up-to-date records.
 pub async fn until_standby(
     cluster: &mut Cluster,
     jobmanager: usize,
@@ -121,7 +124,7 @@ pub async fn until_standby(
         let own = cluster.rest().get(&address, "/v1/ha/self").await?;
         let is_current = own["cache"]["behind"] == 0 && own["epoch"] == leader.epoch;
         ensure!(own["role"] == "standby" && is_current, "{own}");
-        // It is in the members again, and heard there: whom the leader would invite.
+        // It is a member again, and the leader receives its beats: the leader could invite it.
         let status = cluster.rest().get(&leader.rest, "/v1/ha/status").await?;
         let members = status["members"].as_array().map_or(&[][..], Vec::as_slice);
         let is_it = |member: &Value| member["process"] == *process && member["role"] == "standby";
@@ -131,7 +134,7 @@ pub async fn until_standby(
     .await
 }
 
-/// Has `leader` hand over to this JobManager, as a person does; gives the leader that it is then.
+/// Makes `leader` hand over to this JobManager, as an operator does; returns the new leader.
 pub async fn transfer_to(
     cluster: &mut Cluster,
     leader: &Leader,
@@ -155,15 +158,15 @@ pub fn job_file(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// An example that is shipped.
+/// An example job file.
 pub fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("examples")
         .join(name)
 }
 
-/// A job that counts the words of real text and, at a rate, ticks: it lasts as long as the ticks do, and both results are
-/// known beforehand.
+/// A job that counts the words of a text and, at a fixed rate, ticks: it lasts as long as the ticks do,
+/// and both results are known in advance.
 #[derive(Debug)]
 pub struct WordsAndTicks {
     pub submission: Submission,
@@ -173,11 +176,11 @@ pub struct WordsAndTicks {
     ticks_output: PathBuf,
 }
 
-/// A job that ticks, and what must not change of it whatever becomes of leaders.
+/// A job that ticks, and its attempts, which must not change with leaders.
 #[derive(Debug)]
 pub struct RunningOn {
     pub workload: WordsAndTicks,
-    /// Who led when it began to tick.
+    /// The leader when it began to tick.
     pub first: Leader,
     attempts: Attempts,
 }
@@ -197,12 +200,13 @@ impl RunningOn {
         })
     }
 
-    /// Checks that the leader knows every task, as the attempt that it was, and that the job runs.
+    /// Checks that the leader knows every task with its old attempt, and that the job runs.
     pub async fn check_untouched(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         self.workload.check_adopted(cluster, &self.attempts).await
     }
 
-    /// Kills the leader, and checks that the next one has the next epoch and finds every task as it was. Gives who was killed.
+    /// Kills the leader, and checks that the next one has the next epoch and finds every task unchanged.
+    /// Returns the killed leader.
     pub async fn check_next_leader(&self, cluster: &mut Cluster) -> anyhow::Result<Leader> {
         let former = cluster.kill_leader().await?;
         let next = cluster.successor_of(&former).await?;
@@ -214,7 +218,7 @@ impl RunningOn {
         Ok(former)
     }
 
-    /// Checks that nobody else has led, and what [`RunningOn::check_finished_under`] does.
+    /// Checks that no other process has led, and the same as [`RunningOn::check_finished_under`].
     pub async fn check_finished_under_the_first(
         &self,
         cluster: &mut Cluster,
@@ -222,8 +226,9 @@ impl RunningOn {
         self.check_finished_under(cluster, &[]).await
     }
 
-    /// Waits for the job's end; checks its results, that no task was touched on the way, and that exactly these have led after the
-    /// first, each in a higher epoch, as the history tells too. With each, what may have told it that its predecessor was gone.
+    /// Waits for the job's end; checks its results, that no task was touched, and that exactly these
+    /// leaders followed the first, each in a higher epoch, also in the history. Each comes with the
+    /// possible evidence of its predecessor's end.
     pub async fn check_finished_under(
         &self,
         cluster: &mut Cluster,
@@ -279,7 +284,7 @@ impl RunningOn {
     }
 }
 
-/// Ticks a second.
+/// Ticks per second.
 const RATE: u64 = 1000;
 
 impl WordsAndTicks {
@@ -288,7 +293,7 @@ impl WordsAndTicks {
         WordsAndTicks::prepare_in(cluster, "", seconds)
     }
 
-    /// The same in a directory of that name in the cluster's, for clusters of several such jobs.
+    /// The same in a subdirectory of that name, for clusters with several such jobs.
     pub fn prepare_in(
         cluster: &Cluster,
         name: &str,
@@ -320,24 +325,24 @@ impl WordsAndTicks {
         self.submission.job
     }
 
-    /// Waits until it has finished, checks both results, and that nothing is left of the job or the cluster.
+    /// Waits until it has finished; checks both results, and that nothing is left of the job or the cluster.
     pub async fn check_finished(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         cluster.wait_for_state(self.job(), "FINISHED").await?;
         self.check_result()?;
         cluster.check_nothing_left(&self.outputs()).await?;
-        // Nor did ending the cluster change anything.
+        // The end of the cluster did not change anything.
         self.check_result()
     }
 
-    /// Waits until its ticks are made and counted.
+    /// Waits until its ticks are produced and counted.
     pub async fn wait_until_ticking(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         let ticks = |view: &JobView| view.runs("clock") && view.runs("tick-counts -> ticks-out");
         cluster.wait_for_job(self.job(), "to tick", ticks).await?;
         Ok(())
     }
 
-    /// Waits until it ticks under the leader there is, and checks that this one has adopted every task: `before` are the
-    /// attempts from under a former leader.
+    /// Waits until it ticks under the current leader, and checks that this leader has adopted every task:
+    /// `before` are the attempts under a former leader.
     pub async fn check_adopted(
         &self,
         cluster: &mut Cluster,
@@ -348,7 +353,7 @@ impl WordsAndTicks {
         cluster.check_untouched(self.job(), before).await
     }
 
-    /// Where it writes.
+    /// Its output directories.
     pub fn outputs(&self) -> [PathBuf; 2] {
         [self.words_output.clone(), self.ticks_output.clone()]
     }
@@ -366,7 +371,7 @@ impl WordsAndTicks {
         Ok(())
     }
 
-    /// Checks that no reader sees anything of it.
+    /// Checks that none of its output is visible.
     pub fn check_nothing_visible(&self) -> anyhow::Result<()> {
         for output in self.outputs() {
             let visible = wordcount::visible_files(&output)?;

@@ -1,4 +1,5 @@
-//! A TaskManager is killed by SIGKILL under a running job, by itself, with the leader, and while its job is cancelled.
+//! A TaskManager is killed by SIGKILL under a running job, alone, together with the leader, and while its
+//! job is cancelled.
 
 use std::path::Path;
 
@@ -24,7 +25,7 @@ on_stores! {
     on_etcd(Etcd) { the_region_on_another_taskmanager_than_the_killed_one_is_adopted }
 }
 
-/// Two TaskManagers with a slot each, and one JobManager.
+/// Two TaskManagers with one slot each, and one JobManager.
 async fn with_one_jobmanager(kind: StoreKind) -> anyhow::Result<Cluster> {
     let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(2);
     builder.slots(1).start().await
@@ -33,7 +34,7 @@ async fn with_one_jobmanager(kind: StoreKind) -> anyhow::Result<Cluster> {
 async fn a_killed_taskmanager_costs_a_restart_and_changes_no_result(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    // Every slot is taken, so that the job can't go on without the TaskManager's successor.
+    // Every slot is in use, so that the job can't continue without a new TaskManager.
     let mut cluster = with_one_jobmanager(kind).await?;
     let workload = WordsAndTicks::prepare(&cluster, 4)?;
     let job = cluster.submit(&workload.submission).await?;
@@ -117,7 +118,7 @@ fn visible_lines(directory: &Path) -> anyhow::Result<usize> {
     Ok(lines)
 }
 
-/// Its programs do not heed the request to end, so that they take a while to.
+/// Its programs ignore the request to end, so that they end late.
 async fn a_job_is_canceled_though_its_taskmanager_is_killed_meanwhile(
     kind: StoreKind,
 ) -> anyhow::Result<()> {

@@ -1,5 +1,5 @@
-//! TaskManagers that leave for good, as a person sees it: one that is drained is shown as such, works on, and ends in peace when its job
-//! has; one that belongs to another cluster is refused and says why.
+//! TaskManagers that leave permanently, from the view of an operator: a drained one is shown as such, continues its
+//! work, and ends in order when its job has ended; one that belongs to another cluster is refused and logs the reason.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use tanist_chaos::{Cluster, StoreKind};
 
 use crate::support::{BOUND, RunningOn, WordsAndTicks, cluster_on};
 
-/// What TaskManagers end with that are refused for good.
+/// Exit code of TaskManagers that are refused permanently.
 const REFUSED: i32 = 21;
-/// How long a process may take to find that it has nothing to do any more.
+/// Timeout until a process without work ends.
 const END_BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
@@ -41,7 +41,7 @@ async fn a_drained_taskmanager_is_shown_as_such_and_ends_in_peace(
     let next = WordsAndTicks::prepare_in(&cluster, "next", 1)?;
     cluster.submit(&next.submission).await?;
 
-    // The next leader does not forget it.
+    // The next leader keeps the drain.
     cluster.kill_leader().await?;
     let second = cluster.successor_of(&running.first).await?;
     running.check_untouched(&mut cluster).await?;
@@ -60,7 +60,7 @@ async fn a_drained_taskmanager_is_shown_as_such_and_ends_in_peace(
         "it ran on a drained TaskManager: {}",
         view.0
     );
-    // Started again it is drained still, until that is taken back: then it gives its slots away.
+    // After a restart it is still drained, until the drain is ended: then jobs get its slots.
     cluster.taskmanager(0).start()?;
     cluster.wait_for_rest(what, BOUND, path, shows_it).await?;
     let undrain = ["taskmanager", "undrain", "tm-0", "--address", &second.rest];
@@ -82,7 +82,8 @@ fn drained(body: &Value) -> Vec<&str> {
     ids
 }
 
-/// Each cluster has a directory of its own in the store's, by its id: this one is known under two of them, as after a careless move.
+/// Each cluster has its own directory in the store's, by its id: this one is known under two ids, as
+/// after a careless move.
 async fn a_taskmanager_of_another_cluster_is_refused_and_says_why(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
@@ -109,7 +110,7 @@ async fn a_taskmanager_of_another_cluster_is_refused_and_says_why(
     cluster.check_nothing_left(&[]).await
 }
 
-/// The arguments of a TaskManager that is configured as those of this cluster are, but for the cluster's id.
+/// The arguments of a TaskManager with the configuration of this cluster, except the cluster's id.
 fn stranger(cluster: &Cluster) -> Vec<String> {
     let is_id = |setting: &String| setting.starts_with("high-availability.cluster-id=");
     let settings = cluster.settings().into_iter();

@@ -1,4 +1,4 @@
-//! Leaders come and go, and no task is touched: the attempt that a task is at the start it still is at the end.
+//! Leaders change, and no task is touched: each task has the same attempt at the start and at the end.
 
 use anyhow::ensure;
 use tanist_chaos::StoreKind;
@@ -32,7 +32,7 @@ async fn tasks_run_on_when_their_leader_is_killed(kind: StoreKind) -> anyhow::Re
     let first = cluster.kill_leader().await?;
     let second = cluster.successor_of(&first).await?;
     running.check_untouched(&mut cluster).await?;
-    // Once more, so that what was adopted is adopted again.
+    // Once more, so that adopted tasks are adopted again.
     cluster.jobmanager(first.index).start()?;
     cluster.kill_leader().await?;
     let third = cluster.successor_of(&second).await?;
@@ -61,7 +61,7 @@ async fn tasks_run_on_when_the_only_jobmanager_is_killed_and_started_again(
     // As a supervisor does.
     cluster.jobmanager(0).start()?;
     let second = cluster.successor_of(&running.first).await?;
-    // All are true, and any may be seen first.
+    // All of them are true, and any may be found first.
     let seen = gone_or(&["own-earlier-incarnation"]);
     running
         .check_finished_under(&mut cluster, &[(second, &seen)])
@@ -80,7 +80,7 @@ async fn tasks_run_on_when_all_jobmanagers_are_killed_and_started_again(
         cluster.jobmanager(index).start()?;
     }
     let second = cluster.successor_of(&running.first).await?;
-    // Whoever is quickest: the former leader, or the other one that finds it gone or changed.
+    // The former leader, or another process that finds it ended or changed, may be faster.
     let seen = gone_or(&["own-earlier-incarnation", "other-incarnation"]);
     running
         .check_finished_under(&mut cluster, &[(second, &seen)])

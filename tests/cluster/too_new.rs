@@ -1,5 +1,5 @@
-//! A JobManager that finds a record of a newer version gives way to one that reads it; where there is none the job is set aside,
-//! its tasks run on, and its record is not touched.
+//! A JobManager that finds a record of a newer version hands over to one that can read it; if there is
+//! none, the job is quarantined, its tasks continue, and its record is not changed.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tanist_proto::v1 as pb;
 
 use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
 
-/// A JobManager that reads one format more.
+/// A JobManager that reads one more format.
 const NEWER: &str = "records.newer=note";
 /// The newest format that this version reads.
 const READS: u16 = 3;
@@ -25,10 +25,10 @@ on_stores! {
     }
 }
 
-/// Writes the state of a job as a newer version would, as if the leader had.
+/// Writes the state of a job as a newer version would, as if the leader had done it.
 async fn make_newer(cluster: &Cluster, key: &Key) -> anyhow::Result<Vec<u8>> {
     let records = cluster.records().await?;
-    // Once the words are counted and it only ticks, nobody writes it any more.
+    // Once the words are counted and it only ticks, the leader no longer writes it.
     let bytes = wait_for("the words to be counted", BOUND, async || {
         let value = records.get(std::slice::from_ref(key)).await?;
         let value = value[0].clone().context("its state is there")?;
@@ -61,7 +61,7 @@ async fn a_record_of_a_newer_version_is_left_to_a_jobmanager_that_reads_it(
     workload.wait_until_ticking(&mut cluster).await?;
     let attempts = cluster.attempts(workload.job()).await?;
     let former = cluster.leader().await?;
-    // Nobody else is there, and a newer version has written the job's state.
+    // There is no other JobManager, and a newer version has written the job's state.
     let other = 1 - former.index;
     cluster.jobmanager(other).kill();
     let key = Key::new(Kind::States, workload.job().to_string().parse()?);

@@ -1,5 +1,6 @@
-//! A file that is too large for a job's graph is uploaded before it: it outlives the leader that accepted the job, goes with the
-//! job, and is removed where the submission came to nothing, also by the leader after the one that decided so.
+//! A file that is too large for a job's graph is uploaded before the graph: it survives the leader that
+//! accepted the job, is removed with the job, and also if the submission fails, then perhaps by a later
+//! leader than the one that decided so.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use tanist_chaos::{StoreKind, Submission, wait_for};
 use crate::support::{cluster_with_blobs, job_file, need_failpoints, until_standby};
 
 const BOUND: Duration = Duration::from_secs(60);
-/// More than a graph carries.
+/// More than a graph may contain.
 const SIZE: usize = 50 * 1024 * 1024;
 
 on_stores! {
@@ -21,7 +22,7 @@ on_stores! {
     }
 }
 
-/// A job file beside the file that it brings along.
+/// A job file next to the file that belongs to it.
 fn job_with_a_file(directory: &Path) -> anyhow::Result<PathBuf> {
     let mut file = std::fs::File::create(directory.join("model.bin"))?;
     let piece = vec![b'x'; 1024 * 1024];
@@ -42,9 +43,9 @@ async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_o
     let builder = builder.jobmanagers(2).taskmanagers(1);
     let builder = builder
         .failpoints(0, "submit.persisted=kill")
-        // The next one dies when it has recorded that what was uploaded in vain is to go.
+        // The next leader dies when it has recorded that the unused upload will be deleted.
         .failpoints(1, "blob.doomed=kill")
-        // What was uploaded in vain is removed after ten times as long.
+        // An unused upload is removed after ten times this.
         .set("client.timeout", "2 s")
         .set("blob.orphan-grace", "20 s");
     let mut cluster = builder.slots(2).start().await?;
@@ -53,7 +54,7 @@ async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_o
     let file = job_with_a_file(directory.path())?;
     let output = cluster.directory().join("sizes");
     let submission = Submission::new(file.clone()).path("output", &output);
-    // A standby takes the file, the leader the job, and dies of it.
+    // A standby accepts the file; the leader accepts the job, and dies.
     let standby = cluster.rest_address(1 - former.index).to_owned();
     let said = cluster.submit_through(&standby, &submission).await?;
     let said = said.success()?;

@@ -1,5 +1,5 @@
-//! Jobs that wait for slots: in which order they are served after a change of leader, that the wait is no failure, and that a large one is not
-//! passed for ever.
+//! Jobs that wait for slots: their order after a change of the leader, that waiting is not a failure, and
+//! that a large job is not starved by smaller ones.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ on_stores! {
     etcd(Etcd) { jobs_that_wait_are_served_by_age_also_after_their_leader_was_killed }
 }
 
-/// Slots that one of the jobs here needs.
+/// Number of slots that each job needs.
 const SLOTS: usize = 2;
 
 /// When a job first ran, in milliseconds since 1970.
@@ -28,7 +28,7 @@ async fn ran_at(cluster: &mut Cluster, job: JobId) -> anyhow::Result<i64> {
         .with_context(|| format!("it never ran: {}", view.0))
 }
 
-/// The ids are such that an order by id is the other way round.
+/// The ids are chosen so that an order by id would be the reverse.
 async fn jobs_that_wait_are_served_by_age_also_after_their_leader_was_killed(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
@@ -40,7 +40,7 @@ async fn jobs_that_wait_are_served_by_age_also_after_their_leader_was_killed(
         let mut workload = WordsAndTicks::prepare_in(&cluster, &name, seconds)?;
         workload.submission.job = JobId::from_bits(number << 64);
         cluster.submit(&workload.submission).await?;
-        // Those that wait were taken by different terms.
+        // The waiting jobs were accepted by different terms.
         if number == 7 || number == 3 {
             let former = cluster.kill_leader().await?;
             cluster.successor_of(&former).await?;
@@ -79,7 +79,7 @@ async fn a_large_job_waits_without_failing_and_is_not_passed_for_ever(
         cluster.submit(&next.submission).await?;
         let last = small.last().map(WordsAndTicks::job);
         match last {
-            // From the first one on there is one that runs.
+            // From the first one on there is always one that runs.
             None => {
                 cluster.wait_until_running_or_finished(next.job()).await?;
                 cluster.submit(&large).await?;

@@ -1,5 +1,5 @@
-//! TaskManagers that the leader starts as processes of this host: nobody started one by hand, leaders die while workers are
-//! being started, and in the end no process is left.
+//! TaskManagers that the leader starts as processes of this host: none is started by hand, leaders die
+//! while workers are being started, and in the end no process is left.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use tanist_chaos::{Cluster, ClusterBuilder, Leader, StoreKind, Submission, wait_
 
 use crate::support::{PROGRAM, WordsAndTicks, cluster_on, example, job_file, need_failpoints};
 
-/// How long processes may take to come and to go.
+/// Timeout for the start and the end of processes.
 const BOUND: Duration = Duration::from_secs(60);
-/// Longer than the `heartbeat.timeout` beside it, shorter than any lease.
+/// Longer than the `heartbeat.timeout` in this test, shorter than any lease.
 const STANDSTILL: Duration = Duration::from_secs(5);
 
 on_stores! {
@@ -40,7 +40,7 @@ async fn with_driver(kind: StoreKind, jobmanagers: usize) -> anyhow::Result<Clus
         .set("taskmanager.numberOfTaskSlots", "1"))
 }
 
-/// The workers of a cluster: processes whose environment names it.
+/// The workers of a cluster: processes with its id in their environment.
 fn workers_of(cluster: &Cluster) -> Vec<u32> {
     workers_with(&format!(
         "TANIST_HIGH_AVAILABILITY_CLUSTER_ID={}",
@@ -67,7 +67,7 @@ async fn until_no_worker_is_left(cluster: &Cluster) -> anyhow::Result<()> {
     .await
 }
 
-/// Two JobManagers with a driver, of which the first leads, and is to die at this point.
+/// Two JobManagers with a driver; the first one leads, and dies at this failpoint.
 async fn led_until(kind: StoreKind, failpoint: &str) -> anyhow::Result<(Cluster, Leader)> {
     need_failpoints()?;
     let builder = with_driver(kind, 2).await?;
@@ -77,7 +77,7 @@ async fn led_until(kind: StoreKind, failpoint: &str) -> anyhow::Result<(Cluster,
     Ok((cluster, former))
 }
 
-/// The first leader dies at this point; the job runs under the next one, on as many workers as it needs.
+/// The first leader dies at this failpoint; the job runs under the next one, on the workers that it needs.
 async fn the_job_runs_though_the_leader_dies_at(
     kind: StoreKind,
     failpoint: &str,
@@ -108,7 +108,7 @@ async fn the_job_runs_though_the_leader_dies_at(
         running.len() == 2,
         "{running:?} run for two slots: {at_work}"
     );
-    // Nobody who was started is given up under a running job.
+    // No started worker is given up under a running job.
     workload.check_finished(&mut cluster).await?;
     until_no_worker_is_left(&cluster).await
 }
@@ -125,7 +125,7 @@ async fn a_leader_killed_when_it_has_recorded_a_worker_leaves_no_record(
     the_job_runs_though_the_leader_dies_at(kind, "worker.recorded").await
 }
 
-/// The first leader dies at this point when a job has ended and its workers are not needed any more.
+/// The first leader dies at this failpoint when a job has ended and its workers are no longer needed.
 async fn no_worker_is_left_though_the_leader_dies_at(
     kind: StoreKind,
     failpoint: &str,
@@ -215,7 +215,7 @@ async fn a_job_with_a_cluster_of_its_own_takes_its_workers_along() -> anyhow::Re
 
 async fn a_job_tells_why_its_workers_do_not_start(kind: StoreKind) -> anyhow::Result<()> {
     let builder = with_driver(kind, 1).await?;
-    // An address of nobody here.
+    // An address that this host does not have.
     let builder = builder
         .set("taskmanager.bind-host", "192.0.2.1")
         .set("security.insecure", "true")
@@ -240,7 +240,7 @@ async fn a_job_tells_why_its_workers_do_not_start(kind: StoreKind) -> anyhow::Re
     until_no_worker_is_left(&cluster).await
 }
 
-/// Its host has more memory than those that are usually started there.
+/// Its host has more memory than the workers that are usually started there.
 async fn a_slot_that_no_usual_worker_has_is_given_by_one_of_its_own_kind(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
@@ -257,7 +257,8 @@ async fn a_slot_that_no_usual_worker_has_is_given_by_one_of_its_own_kind(
     until_no_worker_is_left(&cluster).await
 }
 
-/// Nobody deposes it. It has heard none of its workers for longer than it takes to lose one, and they have registered anew meanwhile.
+/// It is not deposed. It has heard none of its workers for longer than the heartbeat timeout, and they
+/// have registered again in the meantime.
 async fn a_leader_that_stood_still_keeps_its_workers_and_their_tasks(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
@@ -274,7 +275,7 @@ async fn a_leader_that_stood_still_keeps_its_workers_and_their_tasks(
     cluster.jobmanager(leader.index).stop()?;
     tokio::time::sleep(STANDSTILL).await;
     cluster.jobmanager(leader.index).cont()?;
-    // Whoever was given up would be ended by then.
+    // A worker that was given up would have ended by then.
     tokio::time::sleep(STANDSTILL).await;
     workload.wait_until_ticking(&mut cluster).await?;
     cluster.check_untouched(job, &attempts).await?;

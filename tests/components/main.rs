@@ -1,4 +1,5 @@
-//! Components in one process, on paused time, connected through [`LocalConnector`]; and in [`programs`], tasks that run programs.
+//! Components in one process, on paused time, connected through [`LocalConnector`]; and in [`programs`],
+//! tasks that run programs.
 
 mod programs;
 
@@ -33,7 +34,7 @@ use tokio::time::Instant;
 
 const BOUND: Duration = Duration::from_secs(600);
 
-/// A store that nobody reaches.
+/// A store that can't be reached.
 #[derive(Debug)]
 struct NoStore;
 
@@ -44,7 +45,7 @@ impl JobRecords for NoStore {
     }
 }
 
-/// A JobMaster that takes every slot and remembers whose.
+/// A JobMaster that accepts every slot and records its TaskManager.
 #[derive(Debug, Default)]
 struct TakingJobMaster {
     /// TaskManager and slot, by allocation.
@@ -69,7 +70,7 @@ impl JobMasterGateway for TakingJobMaster {
         self.slots.lock().expect("not poisoned").extend(held);
         let success = pb::RegistrationSuccess {
             epoch: self.epoch,
-            // As if its heartbeats came: this one sends none.
+            // A very long timeout, because this JobMaster sends no heartbeats.
             heartbeat_timeout_ms: 3_600_000,
             ..pb::RegistrationSuccess::default()
         };
@@ -133,7 +134,7 @@ impl JobMasterGateway for TakingJobMaster {
     }
 }
 
-/// Nothing is deployed in these tests.
+/// These tests deploy no tasks.
 #[derive(Debug)]
 struct NoTasks;
 
@@ -167,7 +168,7 @@ impl Cluster {
         }
     }
 
-    /// Starts a ResourceManager and a JobMaster of `job` in a term of their own, and names them the leader.
+    /// Starts a ResourceManager and a JobMaster of `job` in their own term, and publishes them as the leader.
     fn lead(&self, epoch: u64, job: JobId) -> (ResourceManager, Arc<TakingJobMaster>) {
         let address = format!("jm{epoch}:1");
         let incarnation = ClusterIncarnation::new("c1");
@@ -277,7 +278,7 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
         .expect("the manager runs");
 }
 
-/// Waits until the JobMaster has so many slots.
+/// Waits until the JobMaster has this number of slots.
 async fn slots_of(job_master: &TakingJobMaster, number: usize) -> BTreeMap<String, (String, u32)> {
     let start = Instant::now();
     loop {

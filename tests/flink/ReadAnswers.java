@@ -33,10 +33,10 @@ import org.apache.flink.runtime.rest.messages.taskmanager.TaskManagerMessagePara
 import org.apache.flink.runtime.rest.messages.taskmanager.TaskManagersHeaders;
 
 /**
- * Has Flink's own REST client and message classes read what a Tanist cluster answers.
+ * Reads the answers of a Tanist cluster with Flink's own REST client and message classes.
  *
- * <p>Arguments: host:port of a JobManager's REST server. Every job that the cluster lists is read, with its vertices. One
- * line an answer; the exit status is 1 if any was refused. `cargo xtask flink` runs it.
+ * <p>Arguments: host:port of a JobManager's REST server. Reads every job that the cluster lists, with its vertices. Prints one
+ * line per answer; the exit status is 1 if any was refused. `cargo xtask flink` runs it.
  */
 public final class ReadAnswers {
     private final RestClient client;
@@ -125,7 +125,7 @@ public final class ReadAnswers {
         }
     }
 
-    /** What of an answer shows that it was understood. */
+    /** The part of an answer that shows that it was understood. */
     private static String told(ResponseBody answer) {
         if (answer instanceof JobExecutionResultResponseBody body && body.getJobExecutionResult() != null) {
             var failure = body.getJobExecutionResult().getSerializedThrowable();

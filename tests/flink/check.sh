@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Has Flink's own REST client, message classes and CLI talk to a Tanist cluster: `cargo xtask flink` builds the program and calls this.
+# Runs Flink's own REST client, message classes and CLI against a Tanist cluster: `cargo xtask flink`
+# builds the program and calls this.
 #
 #   tests/flink/check.sh PROGRAM [DIRECTORY]
 #
-# Needs a JDK, pip and python3, and once a download of 330 MB into DIRECTORY (target/flink): the jars of PyPI's apache-flink-libraries.
+# Needs a JDK, pip and python3, and once a download of 330 MB into DIRECTORY (target/flink): the jars of
+# PyPI's apache-flink-libraries.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 program=$(realpath "$1")

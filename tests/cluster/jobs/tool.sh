@@ -1,5 +1,5 @@
 #!/bin/sh
-# Says where the file is that it was started from.
+# Prints the path of the file from which it was started.
 readlink -f "$0" > "$SEEN/new-$TANIST_SUBTASK_INDEX"
 mv "$SEEN/new-$TANIST_SUBTASK_INDEX" "$SEEN/$TANIST_SUBTASK_INDEX"
 [ "$TANIST_SUBTASK_INDEX" = 0 ] && exit 0

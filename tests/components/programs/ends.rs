@@ -1,5 +1,5 @@
-//! How tasks end whose programs fail, are cancelled or are stopped: with the cause. What programs do while all is well is not here, nor
-//! those that do not end when they are asked to ([`super::unruly`]).
+//! The end of tasks whose programs fail, are cancelled or are stopped, with the cause. Not here: programs
+//! that work normally, and programs that ignore requests to end ([`super::unruly`]).
 
 use std::fs;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tanist_ha::clock::Clock;
 use super::{BOUND, World, numbers, sh};
 
 pub(super) fn is_alive(pid: i32) -> bool {
-    // What is dead and not reaped has no command line.
+    // A zombie has no command line.
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
-/// The process ids that a script has written, one a line, once there are so many.
+/// The process ids that a script has written, one per line, once there is this number of them.
 pub(super) async fn pids(file: &str, count: usize) -> Vec<i32> {
     wait_for("the processes to say who they are", BOUND, async || {
         let text = fs::read_to_string(file).unwrap_or_default();
@@ -176,7 +176,7 @@ async fn a_program_that_is_a_source_ends_in_peace_when_its_task_is_stopped() {
     for (script, expected) in [(script, &["first", "last"][..]), (shell, &["first"][..])] {
         let steps = JobBuilder::new("test").exec_source("source", sh(script));
         let task = world.start(steps.file_sink("out", world.file("out"))).await;
-        // The line is in the pipe, or on its way to the sink.
+        // The line is in the pipe, or in transit to the sink.
         wait_for("the source to run", BOUND, async || {
             let running = *task.status().borrow() == TaskStatus::Running;
             if running { Ok(()) } else { Err("it does not") }
@@ -211,7 +211,7 @@ async fn a_program_of_an_isolated_job_is_killed_when_nobody_says_that_it_may_go_
     runtime.may_run_until(job, start.after(may_run * 5 / 6));
     let task = runtime.start(spec);
     let pids = pids(&said, 2).await;
-    // Said again, it goes on.
+    // With a new limit it continues.
     runtime.may_run_until(job, start.after(may_run));
     let ended = tokio::time::timeout(BOUND, task.ended()).await;
     let ended = ended.expect("it takes no minute");

@@ -1,4 +1,4 @@
-//! Files that are fetched for programs: once for a job, however often its tasks are started.
+//! Files that are fetched for programs: once per job, even if its tasks are started several times.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{BOUND, World, numbers, sh};
 
 const CONTENT: &str = "a model";
 
-/// Counts how often it is asked.
+/// Counts requests.
 #[derive(Debug, Default)]
 struct Counting(AtomicUsize);
 

@@ -1,4 +1,4 @@
-//! What programs may use, and what is said when they use more, or can't be held to it.
+//! Resource limits of programs, and the messages when they exceed a limit or when limits can't be enforced.
 
 use rustix::process::getuid;
 use tanist::job::JobBuilder;
@@ -6,7 +6,7 @@ use tanist::telemetry::control_group::ControlGroups;
 
 use super::{World, sh};
 
-/// On a host that delegates control groups a program runs in one; on any other its task says why it can't be held.
+/// On a host that delegates control groups a program runs in one; on any other host its task says why it has no limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_is_held_to_its_cores_by_a_control_group_or_its_task_says_why_not() {
     let mut world = World::new();
@@ -50,7 +50,7 @@ async fn a_program_that_takes_too_much_processor_time_is_said_to_have_done_so() 
     }
 }
 
-/// The system lets root have as many processes as it likes, whatever its limit says.
+/// The system does not limit the number of processes of root.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_is_held_to_its_processes_or_its_task_says_why_not() {
     let world = World::new();

@@ -1,6 +1,6 @@
-//! Tasks that run programs: one task with a chain of steps, whose programs are supervised by the real binary. What they read, write
-//! and find around them is here; how they end in [`ends`], those that would rather
-//! not in [`unruly`], what they may use in [`limits`], and files that are fetched for them in [`fetched`].
+//! Tasks that run programs: one task with a chain of steps, whose programs are supervised by the real
+//! binary. Here: their input, output and environment. Their end is in [`ends`], programs that ignore
+//! requests to end in [`unruly`], resource limits in [`limits`], and fetched files in [`fetched`].
 
 mod ends;
 mod fetched;
@@ -57,13 +57,13 @@ impl World {
         self.files.path().join(name).to_string_lossy().into_owned()
     }
 
-    /// Runs the one task that all these steps are chained into.
+    /// Runs the one task into which all these steps are chained.
     pub(super) async fn start(&self, steps: Steps) -> RunningTask {
         let (runtime, spec) = self.task(steps).await;
         runtime.start(spec)
     }
 
-    /// What runs the task, and the task.
+    /// The runtime, and the specification of the task.
     async fn task(&self, steps: Steps) -> (TaskRuntime, TaskSpec) {
         let options = CompileOptions {
             artifact_dir: Some(self.files.path().to_owned()),

@@ -1,5 +1,5 @@
-//! Programs that do not end when they are asked to, or that go for their supervisor: nothing of them is left, and what is said of
-//! their end tells who killed them.
+//! Programs that ignore requests to end, or that attack their supervisor: no process of them is left, and
+//! the cause says what killed them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn check_gone(pids: &[i32]) {
     .expect("they were killed");
 }
 
-/// A program with a child, and a grandchild in a session of its own, none of which heeds requests to end.
+/// A program with a child, and a grandchild in its own session; all ignore requests to end.
 fn stubborn_family(pids: &str) -> ExecSpec {
     let script = format!(
         "trap '' TERM\n\
@@ -81,7 +81,7 @@ async fn nothing_is_left_of_a_program_whose_process_ends_within_its_grace() {
 async fn a_killed_supervisor_takes_its_program_along() {
     let world = World::new();
     let file = world.file("pids");
-    // In the supervisor's session: whoever begins another one is not found without a control group.
+    // In the supervisor's session: without a control group, a process in another session is not found.
     let script = format!(
         "sh -c 'echo $$ >> {file}; exec sleep 1000' & echo $$ >> {file}; echo $PPID >> {file}.parent; wait"
     );
@@ -98,7 +98,7 @@ async fn a_killed_supervisor_takes_its_program_along() {
     check_gone(&pids_of_two).await;
 }
 
-/// On a host that delegates control groups; on any other nobody finds it.
+/// On a host that delegates control groups; on any other host the process is not found.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_supervisor_takes_along_what_left_its_session_if_that_is_in_a_control_group() {
     let mut world = World::new();
@@ -184,7 +184,7 @@ async fn a_source_that_does_not_end_in_its_grace_is_said_to_have_been_killed_for
     assert!(cause.contains(expected), "{cause}");
 }
 
-/// Its task has to have ended by then, or takes the whole process along.
+/// Its task has to have ended by then, or it ends the whole process.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_grace_of_a_program_is_over_before_the_time_that_its_task_has_to_end() {
     let world = World {
