@@ -110,7 +110,9 @@ impl HostedCluster {
         stop_taskmanagers.cancel();
         let ending = async { while taskmanagers.join_next().await.is_some() {} };
         if tokio::time::timeout(END_TIMEOUT, ending).await.is_err() {
-            warn("the TaskManagers take too long to end: this process ends without waiting for them");
+            warn(
+                "the TaskManagers take too long to end: this process ends without waiting for them",
+            );
         }
         end
     }

@@ -14,7 +14,8 @@ struct Chosen {
     reason: String,
 }
 
-const ADDRESS_OF_OTHERS: &str = "--address names running JobManagers, but this target starts its own: use --target remote";
+const ADDRESS_OF_OTHERS: &str =
+    "--address names running JobManagers, but this target starts its own: use --target remote";
 
 /// `tanist local`.
 pub(super) async fn local(

@@ -72,7 +72,9 @@ pub fn init(level: &str, format: Format, filter: Option<&str>) -> Result<(), Err
     let (filter, handle) = reload::Layer::new(parse_filter(level, filter)?);
     let registry = tracing_subscriber::registry().with(filter);
     let report: Report = match format {
-        Format::Text => |dropped| format!("{dropped} log lines were dropped: standard error was not read\n"),
+        Format::Text => {
+            |dropped| format!("{dropped} log lines were dropped: standard error was not read\n")
+        }
         Format::Json => |dropped| {
             format!(
                 "{{\"level\":\"WARN\",\"message\":\"log lines were dropped: standard error was not read\",\"dropped\":{dropped}}}\n"
