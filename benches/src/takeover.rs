@@ -185,7 +185,7 @@ async fn of_jobs(
         take_over(&http, &mut cluster, &leader, successor, count, &mut figures).await?;
         ensure!(
             (tasks.started(), tasks.running()) == (2 * count as u64, 2 * count as u64),
-            "tasks were started anew: {tasks:?}"
+            "tasks were restarted: {tasks:?}"
         );
         if standby == Standby::Warm {
             start_again(&mut cluster, leader.index).await?;

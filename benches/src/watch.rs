@@ -30,7 +30,7 @@ pub async fn until_led<'a>(
     epoch: u64,
 ) -> anyhow::Result<&'a str> {
     until("a confirmed leader", async || {
-        let mut last = anyhow!("nobody was asked");
+        let mut last = anyhow!("no JobManager was asked");
         for address in addresses {
             match http.get(address, "/v1/ha/leader").await {
                 Ok(leader) if leader["epoch"].as_u64() > Some(epoch) => return Ok(*address),

@@ -94,7 +94,7 @@ impl HostPort {
         };
         if port == 0 {
             return Err(format!(
-                "has port 0 in `{text}`, which nobody can connect to"
+                "has port 0 in `{text}`, to which no client can connect"
             ));
         }
         let host =

@@ -394,7 +394,7 @@ fn absent_target(text: &str) -> Option<String> {
         Some(_) | None => return None,
     };
     Some(format!(
-        "`{text}` needs a driver for {system}, which no feature of this program brings yet: start JobManagers and TaskManagers \
+        "`{text}` needs a driver for {system}, which this program does not have: start JobManagers and TaskManagers \
          there by other means and write `remote`, or have a cluster on this host with `local`, `per-job` or `application`"
     ))
 }

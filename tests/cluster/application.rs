@@ -237,7 +237,7 @@ impl Processes {
         let code = self.code_of(&mut late, "tm-late").await?;
         ensure!(
             code == Some(0),
-            "a TaskManager waits for nobody:\n{}",
+            "a TaskManager waits although the application has ended:\n{}",
             self.log("tm-late")
         );
         Ok(())

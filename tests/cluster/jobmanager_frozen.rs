@@ -40,7 +40,7 @@ async fn a_leader_that_is_frozen_again_and_again_is_soon_left_alone_and_a_dead_o
     }
     let last = cluster.leader().await?;
     let epochs = last.epoch - first.epoch + 1;
-    ensure!(epochs > 1, "nobody ever suspected it");
+    ensure!(epochs > 1, "no standby ever suspected it");
     ensure!(epochs <= 4, "{freezes} freezes cost {epochs} epochs");
 
     let killed = cluster.kill_leader().await?;

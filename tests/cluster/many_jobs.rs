@@ -270,7 +270,7 @@ async fn check_ends(
         let id: JobId = job["id"].as_str().unwrap_or_default().parse()?;
         let (_, status) = ended
             .get(&id)
-            .with_context(|| format!("{id} is nobody's"))?;
+            .with_context(|| format!("no client submitted {id}"))?;
         let state = status.as_str_name().trim_start_matches("JOB_STATUS_");
         ensure!(job["status"] == state, "{job} should be {state}");
     }

@@ -206,7 +206,7 @@ async fn a_call_for_the_old_term_is_refused(
     second: &Leader,
 ) -> anyhow::Result<()> {
     let guard = cluster.records().await?.guard().await?;
-    let (_, _, incarnation) = guard.epoch.context("somebody leads")?;
+    let (_, _, incarnation) = guard.epoch.context("a process leads")?;
     let connector = TonicConnector::new(RpcOptions::default());
     let address = format!("{}:{TASKMANAGER_PORT}", TASKMANAGER.address());
     let request = pb::HeartbeatFromResourceManagerRequest {

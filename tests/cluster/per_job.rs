@@ -79,7 +79,7 @@ async fn taskmanagers_of_one_process_keep_their_files_apart_and_leave_none(
         are_there,
         "not in the directory that is configured: {found:?}"
     );
-    wait_for("the file that is used no more to go", BOUND, async || {
+    wait_for("the unused file to be removed", BOUND, async || {
         ensure!(!found[0].exists(), "it is there");
         anyhow::Ok(())
     })

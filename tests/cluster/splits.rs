@@ -141,7 +141,7 @@ async fn a_growing_input_is_counted_as_it_was_when_it_was_cut_also_by_the_next_l
     let attempts = view.0["vertices"].to_string();
     ensure!(
         !attempts.contains("\"attempt\":2"),
-        "a task was started anew: {attempts}"
+        "a task was restarted: {attempts}"
     );
     let (expected, later) = expected(&cut)?;
     ensure!(later > 0, "nothing grew");

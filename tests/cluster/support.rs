@@ -279,7 +279,7 @@ impl RunningOn {
             }
         }
         let more: Vec<_> = told.collect();
-        ensure!(more.is_empty(), "somebody else has led: {more:?}");
+        ensure!(more.is_empty(), "another process has led: {more:?}");
         Ok(())
     }
 }

@@ -73,7 +73,7 @@ async fn a_large_job_waits_without_failing_and_is_not_passed_for_ever(
     let large = Submission::new(job_file("large.yaml")).path("output", &output);
     let mut small: Vec<WordsAndTicks> = Vec::new();
     loop {
-        ensure!(small.len() < 30, "the large job is passed for ever");
+        ensure!(small.len() < 30, "the large job is starved");
         let name = format!("small-{}", small.len());
         let next = WordsAndTicks::prepare_in(&cluster, &name, 4)?;
         cluster.submit(&next.submission).await?;

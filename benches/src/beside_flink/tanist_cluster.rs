@@ -105,7 +105,7 @@ impl System for TanistCluster {
     }
 
     async fn until_running_again(&mut self) -> anyhow::Result<()> {
-        let former = self.former.as_ref().context("nobody led")?;
+        let former = self.former.as_ref().context("no leader was killed")?;
         let next = self.cluster.rest_address(1).to_owned();
         until_led(&self.http, &[&next], former.epoch).await?;
         let path = format!("/v1/jobs/{}", self.job()?);

@@ -89,7 +89,7 @@ mod cases {
         network.forget_connections(a, b)?;
         let answer = says(&mut forgotten, 2);
         ensure!(answer.is_err(), "it is answered");
-        ensure!(network.is_sending(a, b)?, "neither end is told");
+        ensure!(network.is_sending(a, b)?, "neither end gets a reset");
         says(&mut network.connect_from(a, b)?, 3)?;
         Ok(())
     }

@@ -104,7 +104,7 @@ impl Builder<'_> {
         self.require(stall_timeout > ask_timeout, &keys, || {
             let least = show_duration(ask_timeout.saturating_mul(2));
             format!(
-                "one slow answer must not count as standing still: write `{}: {least}` or more",
+                "one slow answer must not count as a stall: write `{}: {least}` or more",
                 keys[0]
             )
         });
@@ -113,7 +113,7 @@ impl Builder<'_> {
             self.require(stall_timeout > lease, &keys, || {
                 let least = show_duration(lease.saturating_mul(2));
                 format!(
-                    "a store in trouble must show before: write `{}: {least}` or more",
+                    "the lease of a leader in trouble must end before it counts as stalled: write `{}: {least}` or more",
                     keys[0]
                 )
             });
@@ -129,7 +129,7 @@ impl Builder<'_> {
         self.require(silence_timeout >= beat_interval * 3, &keys, || {
             let least = show_duration(beat_interval * 3);
             format!(
-                "two lost beats must not be silence: write at least `{}: {least}`",
+                "two lost beats must not count as silence: write at least `{}: {least}`",
                 keys[0]
             )
         });
@@ -137,7 +137,7 @@ impl Builder<'_> {
         self.require(ask_timeout >= beat_interval * 2, &keys, || {
             let least = show_duration(beat_interval * 2);
             format!(
-                "who is asked waits for a beat: write at least `{}: {least}`",
+                "the process that is asked waits for a beat: write at least `{}: {least}`",
                 keys[0]
             )
         });
@@ -150,7 +150,7 @@ impl Builder<'_> {
         ];
         let fits = silence_timeout.saturating_add(ask_timeout) < lost;
         self.require(fits, &keys, || {
-            "a silent leader must be found out before TaskManagers count as lost: their sum must be below the last one"
+            "a silent leader must be detected before TaskManagers count as lost: the sum of the first two must be below the last"
                 .to_owned()
         });
         if let Some((key, lease)) = lease {

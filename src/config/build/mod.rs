@@ -195,7 +195,7 @@ impl Builder<'_> {
         };
         let address = wanted.unwrap_or_else(derived);
         self.require(!address.is_wildcard(), &[key.name], || {
-            "stands for all addresses, so nobody can connect to it: write this host's name"
+            "is a wildcard address, so no process can connect to it: write this host's name"
                 .to_owned()
         });
         if explicit && bind.is_loopback() && !address.is_loopback() {
@@ -208,7 +208,7 @@ impl Builder<'_> {
         }
         if !bind.is_loopback() {
             self.warnings.push(format!(
-                "{}: whoever reaches it has full control, as nothing is encrypted or authenticated",
+                "{}: a caller who reaches it has full control, because nothing is encrypted or authenticated",
                 self.values.describe(bind_key.name)
             ));
         }
@@ -365,7 +365,7 @@ impl Builder<'_> {
         self.require(job_timeout > lost, &keys, || {
             let twice = show_duration(lost.saturating_mul(2));
             format!(
-                "a job keeps its slots longer than anybody counts as lost: write `{}: {twice}` or more",
+                "a job must keep its slots for longer than a heartbeat timeout: write `{}: {twice}` or more",
                 keys[0]
             )
         });
