@@ -30,11 +30,14 @@ use crate::samples::Unit;
 use crate::stream::TickFollower;
 use crate::watch::until_running;
 
-pub(super) const METHOD: &str = "Three JobManagers and one TaskManager of 2 slots with a streaming job running (as in *Failover*), while as many processes as there are cores \
-count without a pause at the same niceness, and another one writes 64 MiB to the disk, with `fsync`, each second; for 30 minutes, or what `--minutes` says. *Failovers*: how many terms the \
-store's history has more at the end; *restarts*: tasks whose attempt number is another one. *Gap*: the longest time between two records of one key as they \
-are printed; *silence*: the longest time between two beats of the leader, as heard on a stream like a standby's by the process that measures, which has no more of the machine than the others: each in windows \
-of 10 s. The run fails if a record is missing or comes twice.";
+pub(super) const METHOD: &str = "Three JobManagers and one TaskManager of 2 slots run a streaming job (as in \
+*Failover*). At the same time, one process per core counts without a pause at the same niceness, and another one \
+writes 64 MiB to the disk, with `fsync`, each second; for 30 minutes, or for `--minutes`. *Failovers*: number of \
+terms that the store's history has gained at the end. *Restarts*: tasks whose attempt number has changed. *Gap*: \
+the longest time between two printed records of one key. *Silence*: the longest time between two beats of the \
+leader, received on a stream like that of a standby by the measuring process, which gets no larger share of the \
+machine than the others. Gap and silence are measured in windows of 10 s. The run fails if a record is missing \
+or duplicated.";
 
 const MINUTES: (u64, u64) = (1800, 30);
 /// One sample of gap and silence is taken in each window.

@@ -16,8 +16,10 @@ use crate::short_jobs::until_all_finished;
 use crate::takeover::{start_again, until_cached};
 use crate::watch::{until, until_led};
 
-pub(super) const METHOD: &str = "Two JobManagers and one TaskManager of 32 slots. The leader gets SIGKILL where no job was ever submitted, and where so many jobs (one task, one record) have \
-FINISHED and their results are kept: from the signal until the standby's `/v1/ha/leader` says that it is confirmed, and until its `/v1/overview` counts all jobs as finished.";
+pub(super) const METHOD: &str = "Two JobManagers and one TaskManager of 32 slots. The leader gets SIGKILL, once \
+in a cluster to which no job was ever submitted, and once when the given number of jobs (one task, one record) \
+have FINISHED and their results are kept. Measured from the signal until the standby's `/v1/ha/leader` reports \
+that it is confirmed, and until its `/v1/overview` counts all jobs as finished.";
 
 const JOBS: (usize, usize) = (10_000, 100);
 const REPETITIONS: (usize, usize) = (5, 1);

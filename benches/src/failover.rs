@@ -20,13 +20,16 @@ use crate::samples::Unit;
 use crate::stream::TickFollower;
 use crate::watch::{until_known, until_led, until_running};
 
-pub(super) const METHOD: &str = "Three JobManagers and one TaskManager of 2 slots with a streaming job running (2 vertices at parallelism 2, unbounded, 4,000 records a \
-second over 8 keys, each printed). From the signal until the `/v1/ha/leader` of one of the others says that it leads, confirmed, in a higher \
-epoch, and until `/v1/jobs/:id` of that leader has every subtask RUNNING. What each phase took is told by the term's record in the store, on the \
-clocks of the processes. *Transfer* is `POST /v1/ha/transfer`. *Frozen* is SIGSTOP, ended by SIGKILL after the takeover, of a leader that led for 11 s before (a leader that goes on, or a \
-term that began and ended by silence within 10 s, counts as a false alarm, after which twice the silence is tolerated for a while). *Gap*: the longest time between two records of one key as they are printed, from the signal until 500 records after the takeover; \
-*without a kill* over 1,000 records of the same job. The run fails if a record is missing or comes twice, or if an attempt number \
-changes.";
+pub(super) const METHOD: &str = "Three JobManagers and one TaskManager of 2 slots run a streaming job (2 \
+vertices at parallelism 2, unbounded, 4,000 records per second over 8 keys, each printed). Measured from the \
+signal until the `/v1/ha/leader` of another JobManager reports that it leads, confirmed, in a higher epoch, and \
+until `/v1/jobs/:id` of that leader shows every subtask RUNNING. The times of the phases come from the term's \
+record in the store, on the clocks of the processes. *Transfer* is `POST /v1/ha/transfer`. *Frozen* is SIGSTOP, \
+followed by SIGKILL after the takeover, of a leader that has led for 11 s (a leader that continues, or a term \
+that began and ended by silence within 10 s, counts as a false alarm, after which twice the silence is tolerated \
+for a while). *Gap*: the longest time between two printed records of one key, from the signal until 500 records \
+after the takeover; *without a kill* over 1,000 records of the same job. The run fails if a record is missing or \
+duplicated, or if an attempt number changes.";
 
 /// Number of repetitions for each kind of ending.
 const KILLS: (usize, usize) = (100, 3);

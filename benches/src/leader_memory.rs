@@ -14,8 +14,11 @@ use crate::samples::Unit;
 use crate::simulated::{FILES_A_TASK_EXECUTOR, simulate, submit_pairs};
 use crate::watch::{until_all_run, until_led, until_listed};
 
-pub(super) const METHOD: &str = "One JobManager. *Waiting*: jobs of one vertex for which there is no slot. *Running*: jobs of two tasks that share a slot, on simulated TaskExecutors of 100 slots as in *Takeover*. Resident \
-memory when all are there (*accepted*), and when the JobManager was killed, started again and leads all of them again (*recovered*). *A job*: how much more than without jobs, divided by their number.";
+pub(super) const METHOD: &str = "One JobManager. *Waiting*: jobs of one vertex for which there is no slot. \
+*Running*: jobs of two tasks that share a slot, on simulated TaskExecutors of 100 slots as in *Takeover*. \
+Resident memory when all jobs have been accepted (*accepted*), and when the JobManager was killed, started again \
+and leads all of them again (*recovered*). *A job*: the difference to the memory without jobs, divided by their \
+number.";
 
 const JOBS: (usize, usize) = (10_000, 200);
 const REPETITIONS: (usize, usize) = (3, 1);

@@ -15,9 +15,9 @@ use crate::watch::until_running;
 use tanist_chaos::process::Process;
 use tanist_chaos::store::{Store, StoreKind};
 
-pub(super) const METHOD: &str = "Two JobManagers and one TaskManager of 2 slots, left alone for 10 s. Resident memory (`VmRSS`) includes the pages of \
-the program file that were touched, which all processes share; *anonymous* is without them. Then the streaming job at 2000 \
-records a second for 10 s.";
+pub(super) const METHOD: &str = "Two JobManagers and one TaskManager of 2 slots, idle for 10 s. Resident memory \
+(`VmRSS`) includes the touched pages of the program file, which all processes share; *anonymous* excludes them. \
+After that, the streaming job at 2000 records per second for 10 s.";
 
 const REPETITIONS: (usize, usize) = (3, 1);
 const IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));

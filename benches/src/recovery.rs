@@ -14,10 +14,12 @@ use crate::samples::Unit;
 use crate::watch::{until_all_run, until_led, until_listed};
 use tanist_chaos::store::{Store, StoreKind};
 
-pub(super) const METHOD: &str = "*Persisted jobs*: submitted to a JobManager without TaskManagers, which is then killed and started again (it ends its own earlier \
-term at once, so no lease is waited for): from the start of the process until its `/v1/ha/leader` says that it is confirmed, until `/v1/jobs` \
-lists all jobs, and what it holds then. *Running jobs*: two JobManagers and a TaskManager of 100 slots with 100 jobs of \
-one task; the leader gets SIGKILL, and the clock starts when the standby has been confirmed, so that it says nothing about leases.";
+pub(super) const METHOD: &str = "*Persisted jobs*: submitted to a JobManager without TaskManagers, which is then \
+killed and started again (it ends its own earlier term at once, so there is no wait for a lease). Measured from \
+the start of the process until its `/v1/ha/leader` reports that it is confirmed, and until `/v1/jobs` lists all \
+jobs; also its memory at that time. *Running jobs*: two JobManagers and a TaskManager of 100 slots with 100 jobs \
+of one task; the leader gets SIGKILL, and the clock starts when the standby has been confirmed, so that leases \
+do not matter.";
 
 const REPETITIONS: (usize, usize) = (5, 1);
 const PERSISTED: ([usize; 2], [usize; 2]) = ([1_000, 10_000], [100, 1_000]);

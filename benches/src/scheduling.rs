@@ -22,10 +22,13 @@ use crate::samples::Unit;
 use crate::simulated::{FILES_A_TASK_EXECUTOR, simulate, until_registered};
 use crate::watch::{all_subtasks_run, until};
 
-pub(super) const METHOD: &str = "One JobManager; TaskExecutors are simulated as in *Takeover*. *Independent*: one vertex of 10,000 subtasks, each in a slot of its own. *Shuffled*: a hundred vertices of 100 \
-subtasks, each of which reads from all 100 of the vertex before, in 100 slots. From posting the graph until it is acknowledged, until the TaskExecutors have started every \
-task, and until the leader says that all are RUNNING; then the job is cancelled, until it is CANCELED. *Decisions*: the processor time of the JobMaster's core alone for the same \
-job, in this process: all its TaskManagers register and offer each slot by itself, placements are durable, and each task is reported RUNNING by itself.";
+pub(super) const METHOD: &str = "One JobManager; TaskExecutors are simulated as in *Takeover*. *Independent*: \
+one vertex of 10,000 subtasks, each in its own slot. *Shuffled*: a hundred vertices of 100 subtasks, each of \
+which reads from all 100 of the vertex before, in 100 slots. Measured from posting the graph until it is \
+acknowledged, until the TaskExecutors have started every task, and until the leader reports all as RUNNING; then \
+the job is cancelled, until it is CANCELED. *Decisions*: the CPU time of the JobMaster's core alone for the same \
+job, in this process: each of its TaskManagers registers and offers each slot separately, placements are \
+durable, and each task is reported RUNNING separately.";
 
 const REPETITIONS: (usize, usize) = (3, 1);
 const SUBTASKS: (u32, u32) = (10_000, 1_000);

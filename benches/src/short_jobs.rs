@@ -16,9 +16,11 @@ use crate::report::Figure;
 use crate::samples::Unit;
 use crate::watch::{until, until_finished};
 
-pub(super) const METHOD: &str = "One JobManager, one TaskManager of 32 slots; a job is one task that makes one record and discards it. *In a row*: one client submits a job, looks each millisecond \
-until it is FINISHED, and submits the next one. *All at once*: 16 clients submit all of them as fast as they are taken; from the first submission until the leader counts \
-the last one as finished. A job is persisted, gets a slot, is placed (persisted), deployed, ends (persisted), has its result and its cleanup persisted, and gives its slot back.";
+pub(super) const METHOD: &str = "One JobManager, one TaskManager of 32 slots; a job is one task that generates \
+one record and discards it. *In a row*: one client submits a job, checks every millisecond until it is FINISHED, \
+and submits the next one. *All at once*: 16 clients submit all of them as fast as they are accepted; from the \
+first submission until the leader counts the last one as finished. A job is persisted, gets a slot, is placed \
+(persisted), deployed, ends (persisted), has its result and its cleanup persisted, and returns its slot.";
 
 const ALL_AT_ONCE: (usize, usize) = (2_000, 100);
 const IN_A_ROW: (usize, usize) = (100, 10);

@@ -18,8 +18,10 @@ use crate::host::milliseconds;
 use crate::report::Figure;
 use crate::samples::Unit;
 
-pub(super) const METHOD: &str = "The ResourceManager's slot manager alone, in this process: 1,000 TaskManagers of 10 slots. *One job*: it needs all 10,000 slots. *Many jobs*: 1,000 jobs of 10 slots each, matched at once. \
-*A full cluster*: these have them all and 1,000 more wait; the slots of one are given back, and one of those that wait gets them.";
+pub(super) const METHOD: &str = "The ResourceManager's slot manager alone, in this process: 1,000 TaskManagers \
+of 10 slots. *One job*: it needs all 10,000 slots. *Many jobs*: 1,000 jobs of 10 slots each, matched at once. *A \
+full cluster*: these jobs have all slots and 1,000 more jobs wait; one job returns its slots, and one of the \
+waiting jobs gets them.";
 
 const TASK_MANAGERS: (u32, u32) = (1_000, 20);
 const SLOTS: u32 = 10;

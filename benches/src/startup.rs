@@ -15,9 +15,10 @@ use crate::watch::{until, until_known, until_led};
 use tanist_chaos::cluster::Cluster;
 use tanist_chaos::store::{Store, StoreKind};
 
-pub(super) const METHOD: &str = "A fresh cluster, empty in its store. *Leads*: from starting the process until its `/v1/ha/status` names it as the \
-confirmed leader; the processor time is what it had used by then. *Stands by*: a second JobManager's `/v1/ha/status` names the \
-leader. *TaskManager*: the leader's `/v1/taskmanagers` lists it with its 2 slots.";
+pub(super) const METHOD: &str = "A new cluster with an empty store. *Leads*: from starting the process until its \
+`/v1/ha/status` names it as the confirmed leader; also the CPU time until then. *Stands by*: a second \
+JobManager's `/v1/ha/status` names the leader. *TaskManager*: the leader's `/v1/taskmanagers` lists it with its \
+2 slots.";
 
 const REPETITIONS: (usize, usize) = (10, 2);
 

@@ -15,11 +15,12 @@ use crate::report::Figure;
 use crate::samples::{Samples, Unit};
 use tanist_chaos::store::{Store, StoreKind};
 
-pub(super) const METHOD: &str = "One JobManager and no TaskManager: the jobs are accepted, persisted, get their JobMaster and wait for slots. Each client posts a \
-compiled graph of one vertex with a fresh job id to `/v1/jobs` over a connection of its own and waits for the answer before the \
-next one. Counted for 3 s after 0.5 s of warming up, on a fresh cluster each time; the clients share the cores with the \
-JobManager and the store. *At a steady pace*: 100 submissions a second for 10 s, each sent when its time has come, whether or not those before it were answered, \
-over 16 connections; from the time at which it was to be sent until its answer.";
+pub(super) const METHOD: &str = "One JobManager and no TaskManager: the jobs are accepted, persisted, get their \
+JobMaster and wait for slots. Each client posts a compiled graph of one vertex with a new job id to `/v1/jobs` \
+over its own connection and waits for the answer before the next one. Counted for 3 s after 0.5 s of warm-up, on \
+a new cluster each time; the clients share the cores with the JobManager and the store. *At a steady pace*: 100 \
+submissions per second for 10 s over 16 connections, each sent at its scheduled time, even if earlier ones are \
+not answered yet; from the scheduled time until the answer.";
 
 const REPETITIONS: (usize, usize) = (3, 1);
 const WARM_UP: Duration = Duration::from_millis(500);

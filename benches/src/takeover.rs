@@ -27,12 +27,18 @@ use crate::simulated::{
 };
 use crate::watch::{until, until_all_run, until_led};
 
-pub(super) const METHOD: &str = "JobManagers are processes; TaskExecutors are simulated, all in the process that measures: real ones (RPC server, connections, registrations, \
-one slot a job), whose tasks do nothing, and which hear of a leader from one shared watch of the store and from its dial. *Jobs*: of two vertices at parallelism 1, which share a slot; \
-100 TaskExecutors of 100 slots (10 for 1,000 jobs). The leader gets SIGKILL. *Warm*: a second JobManager stands by with all \
-records in its cache. *Cold*: it was the only one, and is started again at once, with nothing in memory; what of the records its cache held at the grant, and what was read after it, is told. From the signal until the successor's `/v1/ha/leader` says that it is confirmed, until its log says that all tasks of all jobs are accounted for (also its processor time from the signal, or its start, until then), and until \
-an answer of its `/v1/jobs/overview`, asked for after that, has all jobs and tasks RUNNING. *Grant ->*, the records and the numbers of tasks come from the term's record in the store. The run fails if a task is \
-started or restarted. *TaskExecutors*: 1,000 of 2 slots without jobs, two JobManagers: from SIGKILL until the successor's `/v1/overview` counts all.";
+pub(super) const METHOD: &str = "JobManagers are processes; TaskExecutors are simulated, all in the measuring \
+process: real ones (RPC server, connections, registrations, one slot per job), whose tasks do nothing, and which \
+learn of a leader from one shared watch of the store and from its calls. *Jobs*: of two vertices at parallelism \
+1, which share a slot; 100 TaskExecutors of 100 slots (10 for 1,000 jobs). The leader gets SIGKILL. *Warm*: a \
+second JobManager stands by with all records in its cache. *Cold*: it was the only one, and is started again at \
+once with empty memory; the figures show how many records its cache held at the grant, and how many were read \
+after it. Measured from the signal until the successor's `/v1/ha/leader` reports that it is confirmed, until its \
+log reports that all tasks of all jobs are accounted for (also its CPU time from the signal, or its start, until \
+then), and until an answer of its `/v1/jobs/overview`, requested after that, has all jobs and tasks RUNNING. \
+*Grant ->*, the records and the numbers of tasks come from the term's record in the store. The run fails if a \
+task is started or restarted. *TaskExecutors*: 1,000 of 2 slots without jobs, two JobManagers: from SIGKILL \
+until the successor's `/v1/overview` counts all.";
 
 /// Number of warm takeovers, and of cold ones, for each number of jobs.
 const WARM: (usize, usize) = (5, 1);

@@ -16,12 +16,14 @@ use tanist_chaos::cluster::Cluster;
 use tanist_chaos::store::{Store, StoreKind};
 use tanist_chaos::wordcount::{check_counts, read_output};
 
-pub(super) const WORDCOUNT_METHOD: &str = "`examples/wordcount.yaml` over 4 local files of 50 MB (50,000 different words, spread by Zipf's law; in the page cache), one \
-TaskManager, started anew for each run; the result is checked. From the submission's acknowledgement until the job is seen \
-FINISHED, files written and renamed. A record is a word. *Per core*: words over the TaskManager's processor time.";
+pub(super) const WORDCOUNT_METHOD: &str = "`examples/wordcount.yaml` over 4 local files of 50 MB (50,000 \
+different words, distributed by Zipf's law; in the page cache), one TaskManager, restarted for each run; the \
+result is checked. From the submission's acknowledgement until the job is seen FINISHED, with files written and \
+renamed. A record is a word. *Per core*: words divided by the TaskManager's CPU time.";
 
-pub(super) const KEYED_COUNT_METHOD: &str = "`datagen` (unthrottled, 1000 keys) -> key-by -> count with each update emitted -> discard, one TaskManager of 2 slots, parallelism 2, a \
-fixed number of records, from the submission's acknowledgement until the job is seen FINISHED.";
+pub(super) const KEYED_COUNT_METHOD: &str = "`datagen` (unthrottled, 1000 keys) -> key-by -> count with each \
+update emitted -> discard, one TaskManager of 2 slots, parallelism 2, a fixed number of records, from the \
+submission's acknowledgement until the job is seen FINISHED.";
 
 const REPETITIONS: (usize, usize) = (5, 1);
 const FILES: usize = 4;

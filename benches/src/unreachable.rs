@@ -10,9 +10,10 @@ use crate::report::Figure;
 use crate::samples::Unit;
 use crate::{BenchOptions, Benchmark, failover};
 
-pub(super) const METHOD: &str = "As *Failover*, but each process has a host of its own (a network namespace), and the leader's sends and gets nothing any more from some moment on, \
-to and from the store's server too, which for the embedded store does not exist. After the takeover its process is killed and started again, as on a \
-host that was lost.";
+pub(super) const METHOD: &str = "As *Failover*, but each process has its own host (a network namespace). From \
+some moment on the leader's host sends and receives nothing, also to and from the store's server (the embedded \
+store has none). After the takeover the leader's process is killed and started again, as after the loss of a \
+host.";
 
 pub(super) async fn measure(
     store: StoreKind,

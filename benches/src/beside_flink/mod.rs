@@ -22,15 +22,18 @@ use crate::proc;
 use crate::report::Figure;
 use crate::samples::Unit;
 
-pub(super) const METHOD: &str = "Tanist and Apache Flink 2.3 (session cluster of the jars on PyPI, Java options as its own scripts compute them for the stock \
-sizes) in turns, on one ZooKeeper server. Two JobManagers and one worker of 2 slots, started anew for each turn. *Leads*: from the start of the first \
-JobManager until its REST says that it leads. *Idle*: resident memory 10 s after all are there. *Count*: 50 million records of 1,000 keys, the same numbers in \
-both, generated -> by key -> counted with each update emitted -> discarded, at parallelism 2, without checkpoints, in Flink with objects reused; from the \
-acknowledgement until the job is seen FINISHED; *a CPU second* is one of user and system time of all JobManagers and workers together. The *first* count is \
-that of fresh processes, the *second* follows in the same ones. *SIGKILL*: of the leader, with an endless job of 2,000 records a second, in Flink with a checkpoint \
-each second, until the next leader has every subtask RUNNING. Tanist has its defaults throughout. Flink has *short timeouts*: ZooKeeper session and heartbeat \
-timeout of 2 s, heartbeats each 500 ms, restarts after 100 ms; or its *defaults*, with a ZooKeeper server that has its own (ticks of 2 s, so that it grants a session \
-of 40 s).";
+pub(super) const METHOD: &str = "Tanist and Apache Flink 2.3 (session cluster of the jars on PyPI, Java options \
+as its own scripts compute them for the stock sizes) in turns, on one ZooKeeper server. Two JobManagers and one \
+worker of 2 slots, restarted for each turn. *Leads*: from the start of the first JobManager until its REST \
+server reports that it leads. *Idle*: resident memory 10 s after all processes are registered. *Count*: 50 \
+million records of 1,000 keys, the same numbers in both, generated -> by key -> counted with each update emitted \
+-> discarded, at parallelism 2, without checkpoints, in Flink with object reuse; from the acknowledgement until \
+the job is seen FINISHED. *A CPU second* is one second of user and system time of all JobManagers and workers \
+together. The *first* count runs in new processes, the *second* follows in the same ones. *SIGKILL*: of the \
+leader, with an endless job of 2,000 records per second, in Flink with a checkpoint each second, until the next \
+leader has every subtask RUNNING. Tanist always uses its defaults. Flink uses *short timeouts*: ZooKeeper \
+session and heartbeat timeout of 2 s, heartbeats every 500 ms, restarts after 100 ms; or its *defaults*, with a \
+ZooKeeper server in its default configuration (ticks of 2 s, so that it grants a session of 40 s).";
 
 const ROUNDS: (usize, usize) = (3, 1);
 const KILLS: (usize, usize) = (5, 1);
