@@ -9,8 +9,9 @@ const INTRODUCTION: &str = "\
 
 <!-- Generated from the table in src/config/table.rs by `cargo xtask fix`. -->
 
-One YAML file (`--config FILE`, or `tanist.yaml` in the directory that `TANIST_CONF_DIR` names), then environment variables, then
-`-D key=value`: the later one wins. In the file, nested maps and dotted keys mean the same:
+Values come from one YAML file (`--config FILE`, or `tanist.yaml` in the directory that `TANIST_CONF_DIR` names), from
+environment variables, and from `-D key=value`; each source overrides the ones before. In the file, nested maps and
+dotted keys mean the same:
 
 ```yaml
 high-availability:
@@ -19,12 +20,13 @@ high-availability.etcd.endpoints: [etcd-1:2379, etcd-2:2379]
 ```
 
 The environment variable of a key is `TANIST_` and the key in capitals, with `_` for `.` and `-`: `rest.port` is
-`TANIST_REST_PORT`. A key or `TANIST_` variable that is not listed here is an error, except `TANIST_CONF_DIR`, `TANIST_LOG` (a log
-filter such as `info,tanist::rpc=debug`), `TANIST_FAILPOINTS` and `TANIST_TEST_...` (both for tests).
+`TANIST_REST_PORT`. A key or `TANIST_` variable that is not listed here is an error, except `TANIST_CONF_DIR`,
+`TANIST_LOG` (a log filter such as `info,tanist::rpc=debug`), `TANIST_FAILPOINTS` and `TANIST_TEST_...` (both for tests).
 
-Durations are whole numbers with `ms`, `s`, `min`, `h` or `d` (a bare number is in milliseconds), sizes with `b`, `kb`, `mb`, `gb` or `tb`
-(powers of 1024; a bare number is in bytes), lists are YAML lists or separated by commas. Ports are a number, 0 for any
-free one, a range (`50100-50200`) or several of these. Files in `deploy/` show one complete configuration for each store.
+Durations are whole numbers with `ms`, `s`, `min`, `h` or `d` (a bare number is in milliseconds). Sizes are numbers
+with `b`, `kb`, `mb`, `gb` or `tb` (powers of 1024; a bare number is in bytes). Lists are YAML lists or separated by
+commas. A port is a number, 0 for any free port, a range (`50100-50200`) or a list of these. Files in `deploy/` show
+one complete configuration for each store.
 ";
 
 /// The reference of all options, in Markdown.
