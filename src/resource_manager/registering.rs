@@ -90,7 +90,7 @@ impl Core {
             }
             Admission::Unknown => {
                 return Ok(Answer::Rejection(format!(
-                    "this cluster has no record of the worker {worker}: it was to be stopped, or a former leader was deposed \
+                    "this cluster has no record of the worker {worker}: it was being stopped, or an earlier leader was deposed \
                          before it started it"
                 )));
             }
