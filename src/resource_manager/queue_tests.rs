@@ -197,10 +197,7 @@ fn slots_of_a_profile_are_kept_where_they_fit() {
             return;
         }
     }
-    panic!(
-        "all jobs that ran before it have ended: {:?}",
-        slots.kept()
-    );
+    panic!("all jobs that ran before it have ended: {:?}", slots.kept());
 }
 
 #[test]

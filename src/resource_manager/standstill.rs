@@ -17,7 +17,10 @@ impl Core {
         if late < self.options.heartbeat_interval {
             return;
         }
-        tracing::warn!(?late, "this process stood still, extending the deadlines of TaskManagers");
+        tracing::warn!(
+            ?late,
+            "this process stood still, extending the deadlines of TaskManagers"
+        );
         for worker in self.workers.values_mut() {
             worker.last_heartbeat = (worker.last_heartbeat + late).min(now);
             worker.next_heartbeat = now;

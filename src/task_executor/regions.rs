@@ -1,8 +1,8 @@
-//! The numbers that a job's pipelined regions have in its record, by subtask. Pure.
+//! Numbers of a job's pipelined regions in its record, by subtask. Pure.
 //!
-//! A deployment names the region of its task, so that nobody computes here by which rule a job's regions are made (`docs/adr/0024`). A
-//! JobMaster of an earlier version names none, and deploys only jobs whose regions are sets of vertices. A subtask's number never
-//! changes once something of its job was deployed.
+//! A deployment names the region of its task, so that the rule by which regions are made is not repeated here
+//! (`docs/adr/0024`). A JobMaster of an earlier version names none, and deploys only jobs whose regions are sets of
+//! vertices. A subtask's region number never changes once anything of its job was deployed.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use crate::job::regions;
 #[derive(Debug, Clone, Default)]
 pub struct Regions {
     of_subtasks: BTreeMap<(JobVertexId, u32), usize>,
-    /// As the graph that was deployed orders them.
+    /// Region of each vertex, in the order of the deployed graph.
     of_vertices: BTreeMap<JobVertexId, usize>,
 }
 
 impl Regions {
-    /// Notes the regions of tasks that are deployed.
+    /// Records the regions of deployed tasks.
     pub fn note(&mut self, graph: &pb::JobGraph, tasks: &[pb::TaskDeployment]) {
         for task in tasks {
             if let (Ok(vertex), Some(region)) = (task.vertex_id.parse(), task.region) {
@@ -38,7 +38,7 @@ impl Regions {
         }
     }
 
-    /// The number of a subtask's region.
+    /// The region number of a subtask.
     pub fn of(&self, vertex: JobVertexId, subtask: u32) -> Option<usize> {
         let named = self.of_subtasks.get(&(vertex, subtask));
         named.or_else(|| self.of_vertices.get(&vertex)).copied()

@@ -362,10 +362,7 @@ impl ResourceManagerDriver for LocalProcessDriver {
         until_gone(&self.processes, worker).await;
         let log = self.log_path(worker);
         let last = last_line(&log).map_or_else(String::new, |line| format!(": {line}"));
-        format!(
-            "its process has ended{last} (log: {})",
-            log.display()
-        )
+        format!("its process has ended{last} (log: {})", log.display())
     }
 
     async fn stop_worker(&self, worker: &ResourceId) -> Result<(), DriverError> {
@@ -405,9 +402,7 @@ async fn leave_group(group: PathBuf) -> String {
         was_out_of_memory
     });
     match leaving.await {
-        Ok(true) => {
-            " (a process of it exceeded the memory limit and was killed)".to_owned()
-        }
+        Ok(true) => " (a process of it exceeded the memory limit and was killed)".to_owned(),
         Ok(false) | Err(_) => String::new(),
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! - A worker is started only after the driver has reported which workers of earlier terms exist: those that have
 //!   not registered yet are expected, and not started a second time.
-//! - There are, or may be, never more slots than the maximum: a worker that is being stopped counts until it is
-//!   gone.
+//! - The number of slots, including possible ones, never exceeds the maximum: a worker that is being stopped counts
+//!   until it is gone.
 //! - Every worker ends the same way: STOPPING removes the record, then the process. Nothing else forgets a worker.
 
 use std::collections::BTreeMap;

@@ -52,9 +52,7 @@ impl Workers {
     fn text(&self, is_held_up: bool, pending: usize) -> String {
         let mut said = Vec::new();
         if !self.is_recovered {
-            said.push(
-                "looking for the TaskManagers that earlier leaders started".to_owned(),
-            );
+            said.push("looking for the TaskManagers that earlier leaders started".to_owned());
         }
         match pending {
             0 => {}
