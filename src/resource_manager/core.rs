@@ -303,7 +303,7 @@ impl Core {
             self.judge_leaving(now);
             self.judge_requirements(now);
             self.review_workers(now);
-            // Jobs known only because TaskExecutors hold slots for them have no JobMaster.
+            // Starts the job timeout of jobs that hold slots but have no JobMaster.
             let holding = changed
                 .into_iter()
                 .map(|job| (job, self.slots.is_holder(job)));

@@ -120,10 +120,10 @@ async fn a_younger_job_master_takes_the_place_of_an_older_one_which_is_told() {
         again.find(|it| it.is_superseded.then_some(())),
     )
     .await
-    .expect("the older one is told");
+    .expect("the older one is notified");
     assert!(
         !first.look(|it| it.is_superseded),
-        "it has registered anew since"
+        "it has registered again since"
     );
 
     for refused in [

@@ -120,7 +120,7 @@ impl Actor {
                 match &cause {
                     Fatal::Drained => tracing::info!("drained: the task executor ends"),
                     Fatal::Refused(_) | Fatal::Stuck(_) | Fatal::Broken(_) => {
-                        tracing::error!(%cause, "the task executor can't go on");
+                        tracing::error!(%cause, "the task executor can't continue, its process ends");
                     }
                 }
                 self.channels.fatal.send_if_modified(|fatal| {

@@ -212,7 +212,7 @@ pub struct TaskExecutorServices {
     pub store: OwnStore,
     /// The highest epoch that this process accepts.
     pub highest_epoch: HighestEpoch,
-    /// Tells the stored state of jobs without JobMaster.
+    /// Returns the stored state of jobs whose JobMaster is silent.
     pub records: Arc<dyn JobRecords>,
     /// Runs the tasks.
     pub launcher: Arc<dyn TaskLauncher>,

@@ -177,7 +177,7 @@ impl Core {
                 self.end_job(now, job, "it is gone from the store");
             }
             JobStanding::Unreadable(reason) => {
-                tracing::debug!(%job, reason, "the job's state can't be read here, its tasks go on");
+                tracing::debug!(%job, reason, "the job's state can't be read here, its tasks continue");
             }
             JobStanding::Ended | JobStanding::Absent => {}
         }
