@@ -1,4 +1,4 @@
-//! What expressions are typed as, and what is said of those that don't fit.
+//! Types of expressions, and messages for those that don't fit.
 
 use super::*;
 
@@ -237,13 +237,13 @@ fn expressions_of_any_size_are_accepted_or_refused_but_end_nothing() {
 
 #[test]
 fn nothing_is_evaluated_while_a_graph_is_checked() {
-    // Each of these would take gigabytes.
+    // Evaluating any of these would take gigabytes.
     assert_eq!(
         type_of("repeat(repeat('x', 2000000000), 2000000000)"),
         Ok(ColumnType::String)
     );
     assert_eq!(type_of("lpad('x', 2000000000)"), Ok(ColumnType::String));
-    // What fails is known when it is met: it may be in a branch that is never taken.
+    // It fails when it is evaluated, since it may be in a branch that is never taken.
     assert_eq!(type_of("1 / 0"), Ok(ColumnType::Int64));
 }
 

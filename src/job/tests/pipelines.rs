@@ -1,4 +1,4 @@
-//! Parsing, event time, windows and connectors, from what a person writes to the graph or the message.
+//! Parsing, event time, windows and connectors, from the job file to the graph or the message.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn says(steps: &str, message: &str) {
     assert!(said.contains(message), "{said}\ndoes not say\n{message}");
 }
 
-/// Steps after a source that reads a time, a user and a number, by user.
+/// Steps after a source that reads a time, a user and a number, keyed by user.
 fn after_key_by(steps: &str) -> String {
     format!(
         "- socket-source: {{address: 'h:1'}}
@@ -239,7 +239,7 @@ fn columns_that_can_not_be_read() {
         &parse("columns: {a: timestamp}, timestamp-format: '%H:%M'"),
         "`timestamp-format` \"%H:%M\" does not say a time: write a date at least",
     );
-    // One that was accepted before by another version runs on.
+    // A job that another version accepted before continues.
     let lines = Schema::of([("line", ColumnType::String)]);
     let reading = Reading {
         timestamp_format: Some("%H:%M".into()),

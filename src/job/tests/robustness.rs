@@ -1,4 +1,4 @@
-//! Nothing that anybody sends makes the code panic, and nothing that passes the checks breaks a promise.
+//! No input makes the code panic, and no graph that passes the checks violates an invariant.
 
 use proptest::prelude::*;
 use tanist_proto::v1;
@@ -16,7 +16,7 @@ fn wordcount() -> v1::JobGraph {
     graph_of(WORDCOUNT, &options_with([("input", "a"), ("output", "b")]))
 }
 
-/// What is said of a valid graph after a change.
+/// Asserts that the check of a valid graph reports `expected` after `change`.
 fn says(change: impl FnOnce(&mut v1::JobGraph), expected: &str) {
     let mut graph = wordcount();
     change(&mut graph);
@@ -186,7 +186,7 @@ fn a_specification_with_unknown_fields_is_refused() {
     );
 }
 
-/// Texts that are often right.
+/// Generates texts that are often valid.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -275,7 +275,7 @@ fn job_graph() -> impl Strategy<Value = v1::JobGraph> {
         })
 }
 
-/// Everything that is asked of a graph.
+/// Calls every function that accepts any graph.
 fn use_everything(graph: &v1::JobGraph) {
     let _ = validate_job_graph(graph);
     let _ = Plan(graph).to_string();
@@ -288,7 +288,7 @@ fn use_everything(graph: &v1::JobGraph) {
     }
 }
 
-/// A step of a job file made of words that are often right.
+/// Generates a step of a job file from words that are often valid.
 fn step() -> impl Strategy<Value = String> {
     let word = || {
         prop::sample::select(vec![
