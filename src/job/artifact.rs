@@ -141,7 +141,7 @@ fn read_one(
     };
     let Some(directory) = directory else {
         return Err(format!(
-            "`{path}` is a file of whoever submits the job, which is not here: submit it with `tanist run`"
+            "`{path}` is a file on the submitting host, which is not available here: submit the job with `tanist run`"
         ));
     };
     let place = path;
@@ -286,7 +286,7 @@ pub fn uploaded_size(graph: &v1::JobGraph) -> u64 {
 
 fn too_large(size: u64) -> String {
     format!(
-        "the job's files have {size} bytes or more together, and {MAX_SHIPPED} are what a graph carries: \
+        "the job's files have at least {size} bytes together, more than the {MAX_SHIPPED} that fit into a graph: \
          submit it to a cluster that takes uploads, or put larger ones where every TaskManager reaches them"
     )
 }

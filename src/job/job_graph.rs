@@ -442,7 +442,7 @@ fn vertex_output(
             problems.push("a sink has no output".into());
         }
         if !spec.is_sink() && !has_output {
-            problems.push("nobody reads what it emits".into());
+            problems.push("no step reads its output".into());
         }
         if let Some(keys) = spec.keys() {
             let by_key = |edge: &&JobEdge| {

@@ -10,7 +10,7 @@ use tanist_ha::election::{ClusterIncarnation, Epoch};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// A younger term is known.
-    #[error("epoch {offered} is over: epoch {highest} was heard")]
+    #[error("epoch {offered} is over: epoch {highest} is known")]
     Stale {
         /// The epoch that was refused.
         offered: Epoch,

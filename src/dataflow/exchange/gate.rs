@@ -13,7 +13,7 @@ use crate::dataflow::time::{Alignment, ChannelTime, TimeSignal};
 
 /// Error: a producer ended before it had sent everything.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("input from {producer} broke off: {cause}")]
+#[error("input from {producer} ended early: {cause}")]
 pub struct InputError {
     /// The producer, as logs name it.
     pub producer: String,

@@ -408,7 +408,7 @@ async fn open_local(
     let found = partitions.wait_for(partition, attempt, target).await;
     let found = found.and_then(|found| match found.attach(&readable) {
         true => Ok(found),
-        false => Err("its consumer has come already".to_owned()),
+        false => Err("it already has a consumer".to_owned()),
     });
     let found = found.unwrap_or_else(|reason| {
         let refused = Channel::default();

@@ -81,7 +81,7 @@ async fn read_hello(
         biased;
         hello = hello => hello??,
         () = connection.evicted() => {
-            return Err(io::Error::other("it said nothing, and another one came"));
+            return Err(io::Error::other("it sent no hello, and another connection needed its place"));
         }
     };
     let hello = match hello {
@@ -200,7 +200,7 @@ impl Server {
         // A younger term may have begun during the wait.
         self.admit(&cluster, epoch).await?;
         if !channel.attach(&readable) {
-            return Err(Answer::refused("its consumer has come already"));
+            return Err(Answer::refused("it already has a consumer"));
         }
         Ok(Found {
             channel,

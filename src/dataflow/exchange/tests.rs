@@ -215,7 +215,7 @@ async fn a_second_consumer_another_job_incarnation_and_another_task_manager_are_
     .await;
     for consumer in &managers {
         let cause = refusal(consumer, request(location, attempt(1)), 1).await;
-        assert!(cause.contains("consumer has come already"), "{cause}");
+        assert!(cause.contains("already has a consumer"), "{cause}");
     }
 }
 
@@ -286,10 +286,10 @@ async fn a_failed_or_stopped_producer_breaks_its_consumers_off_with_its_reason()
         let writer = register(&managers[0], attempt(1));
         let mut gate = open(consumer, request(&managers[0].location, attempt(1)), 1);
         let (read, ()) = tokio::join!(read(&mut gate), async { writer.fail("it overflowed") });
-        let error = read.expect_err("broke off");
+        let error = read.expect_err("ended early");
         assert_eq!(
             error.to_string(),
-            "input from the producer broke off: it overflowed"
+            "input from the producer ended early: it overflowed"
         );
         managers[0]
             .runtime
@@ -309,7 +309,7 @@ async fn a_failed_or_stopped_producer_breaks_its_consumers_off_with_its_reason()
 }
 
 async fn read_error(gate: &mut InputGate) -> String {
-    read(gate).await.expect_err("broke off").cause
+    read(gate).await.expect_err("ended early").cause
 }
 
 /// Starts a relay to the producer and returns its location. The first connection is the consumer's. Cutting it
@@ -359,7 +359,7 @@ async fn a_connection_that_is_cut_breaks_the_consumer_off_naming_the_producer() 
     );
     // The rest of the channel is never served again.
     let again = refusal(&consumer, request(&producer.location, attempt(1)), 1).await;
-    assert!(again.contains("consumer has come already"), "{again}");
+    assert!(again.contains("already has a consumer"), "{again}");
 }
 
 #[tokio::test]
@@ -394,7 +394,7 @@ async fn a_connection_of_which_the_consumer_does_not_know_that_it_is_lost_ends_t
         }
     };
     let pushing = tokio::time::timeout(Duration::from_secs(60), pushing);
-    let cause = pushing.await.expect("it does not wait for ever");
+    let cause = pushing.await.expect("it does not wait forever");
     assert!(cause.contains("connection to its consumer at"), "{cause}");
     assert!(matches!(gate.poll(), Ok(Input::Idle)), "it knows nothing");
 }

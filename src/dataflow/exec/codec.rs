@@ -215,7 +215,7 @@ impl Decoder {
         };
         if !self.format.is_json() {
             let text = std::str::from_utf8(record)
-                .map_err(|_| refused("it is no UTF-8, which a string is".to_owned()))?;
+                .map_err(|_| refused("it is not UTF-8, which a string must be".to_owned()))?;
             if let [Builder::Text(builder)] = columns {
                 builder.append_value(text);
                 return Ok(());

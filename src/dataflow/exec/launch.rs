@@ -47,7 +47,7 @@ pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
         umask::set(umask);
     }
     let Some(program) = arguments.next() else {
-        eprintln!("the launcher of a program was given none");
+        eprintln!("the launcher of a program was started without a program");
         return NOT_LAUNCHED;
     };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {

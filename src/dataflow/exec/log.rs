@@ -60,7 +60,7 @@ pub(super) async fn log_lines(
         let available = match reader.fill_buf().await {
             Ok(available) => available,
             Err(error) => {
-                tracing::warn!(job = labels.job, stream, %error, "what a program says can't be read");
+                tracing::warn!(job = labels.job, stream, %error, "can't read a program's output; the rest is not logged");
                 return;
             }
         };

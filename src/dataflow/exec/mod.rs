@@ -50,7 +50,7 @@ pub fn become_child_if_asked() {
 
 fn misused(role: Option<OsString>) -> i32 {
     eprintln!(
-        "`{SUBCOMMAND}` is how a TaskManager starts programs; it is of no use by hand (asked for {role:?})"
+        "`{SUBCOMMAND}` is for TaskManagers, which start programs with it, not for users (role {role:?})"
     );
     2
 }

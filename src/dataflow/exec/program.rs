@@ -184,7 +184,7 @@ impl Program {
         if self.outcome.is_none()
             && let Poll::Ready(outcome) = Pin::new(&mut self.ended).poll(cx)
         {
-            let unknown = |_| Err(failed("nobody attends to the program any more", "", false));
+            let unknown = |_| Err(failed("the task that watched the program ended", "", false));
             self.outcome = Some(outcome.unwrap_or_else(unknown));
         }
         self.outcome.clone()
@@ -319,7 +319,7 @@ impl Attending {
         let reaped = reaping.await;
         for log in logs {
             if timeout(LAST_WORDS_TIMEOUT, log).await.is_err() {
-                tracing::debug!("a program's output is held open by somebody");
+                tracing::debug!("another process holds a program's output open; the rest is not logged");
             }
         }
         let last_lines = last_lines.tell();
@@ -349,7 +349,7 @@ impl Attending {
             Err(Lost::Silent) => {
                 let how = reaped.unwrap_or_default();
                 Err(failed(
-                    format!("the program's supervisor ended without a word ({how})"),
+                    format!("the program's supervisor ended without a report ({how})"),
                     last_lines,
                     false,
                 ))

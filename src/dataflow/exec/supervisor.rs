@@ -116,7 +116,7 @@ fn leave_group(request: &Request, ended: Ended) -> Ended {
     };
     if let Err(error) = control_group::remove(group) {
         say(&format!(
-            "the control group {} of a program is left: {error}",
+            "can't remove the control group {} of a program: {error}",
             group.display()
         ));
     }

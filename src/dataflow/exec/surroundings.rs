@@ -151,7 +151,7 @@ fn make_group(
         }
         Err(reason) => match unheld(&limits, getuid().is_root()) {
             Some((limit, why)) => Err(OperatorError::unavailable(format!(
-                "the program's limit of `{limit}` can't be held on host {}, as {why}: {reason} (process.control-groups)",
+                "the program's limit of `{limit}` can't be enforced on host {}, as {why}: {reason} (process.control-groups)",
                 host_name()
             ))),
             None => Ok(None),
@@ -248,7 +248,7 @@ mod tests {
             ..GroupLimits::default()
         };
         assert_eq!(unheld(&limits, false), None);
-        let (limit, _) = unheld(&limits, true).expect("nobody holds it");
+        let (limit, _) = unheld(&limits, true).expect("it is not enforced");
         assert_eq!(limit, "processes");
     }
 }

@@ -141,7 +141,7 @@ mod tests {
         assert!(!OperatorError::Custom(error()).is_unrecoverable());
         let spec = CustomSpec::sink("custom-tests-nobody-has-it");
         let Err(unknown) = registered(&spec) else {
-            panic!("nobody has it");
+            panic!("it is not registered");
         };
         // Another TaskManager may run another binary.
         assert!(!unknown.is_unrecoverable());

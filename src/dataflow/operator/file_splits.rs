@@ -50,7 +50,7 @@ impl Splits {
     pub(super) fn new(context: &OperatorContext) -> Result<Splits, OperatorError> {
         let line = context.coordinator.clone();
         let line = line.ok_or_else(|| {
-            OperatorError::Coordinator("nobody carries questions to it".to_owned())
+            OperatorError::Coordinator("this process has no connection to it".to_owned())
         })?;
         Ok(Splits {
             line,

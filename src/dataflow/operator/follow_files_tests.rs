@@ -182,7 +182,7 @@ fn a_file_that_was_truncated_and_is_as_long_again_is_read_from_its_beginning() {
         ("other\n", vec!["other"]),
         ("one\ntwo\nthree\n", vec!["one", "two", "three"]),
     ] {
-        fs::write(&file, text).expect("written anew");
+        fs::write(&file, text).expect("rewritten");
         // The system's clock for files may not advance for a moment.
         let written = SystemTime::now() + Duration::from_secs(text.len() as u64);
         let opened = File::options().write(true).open(&file).expect("opened");

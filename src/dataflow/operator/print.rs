@@ -33,7 +33,7 @@ impl Print {
 /// Closed standard output stays closed: a restart can't fix it.
 fn unwritten(error: io::Error) -> OperatorError {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        let text = format!("nobody reads the standard output of this process any more: {error}");
+        let text = format!("the standard output of this process was closed: {error}");
         return OperatorError::Unrecoverable(text.into());
     }
     OperatorError::io("write to", "standard output", error)

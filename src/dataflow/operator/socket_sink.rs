@@ -236,7 +236,7 @@ mod tests {
         let saying = async {
             for _ in 0..3 {
                 tokio::time::sleep(LONGEST_SILENCE * 2 / 3).await;
-                server.write_all(b"ok\n").await.expect("somebody reads");
+                server.write_all(b"ok\n").await.expect("it is read");
             }
         };
         let began = tokio::time::Instant::now();

@@ -52,7 +52,7 @@ async fn until_away(peers: &Peers, is_away: bool) {
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    panic!("it is not told in time whether a peer is away: {peers:?}");
+    panic!("the state of a peer was not reported in time: {peers:?}");
 }
 
 async fn listener() -> (TcpListener, String) {
@@ -214,7 +214,7 @@ async fn a_sink_has_written_its_end_when_its_server_has_read_it_and_answered() {
     assert_eq!(lines, 50_000);
     assert!(
         !finishing.is_finished(),
-        "the server has not said that it is done"
+        "the server has not closed its side"
     );
     drop(writer);
     finishing.await.expect("no panic").expect("written");

@@ -280,7 +280,7 @@ mod tests {
     fn the_null_device_is_an_empty_input_only_where_a_command_runs_its_own_job() {
         assert!(refusal(false, true).is_none());
         assert!(refusal(true, false).is_none());
-        let refused = refusal(false, false).expect("nobody gave it to the job");
+        let refused = refusal(false, false).expect("no command passed it to the job");
         assert!(refused.is_unrecoverable(), "{refused}");
     }
 

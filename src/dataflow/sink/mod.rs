@@ -54,7 +54,7 @@ pub enum SinkError {
         visible: PathBuf,
     },
     /// The caller no longer waits for the commit.
-    #[error("nobody waits any more for output to become visible")]
+    #[error("the commit was stopped: its caller no longer waits for it")]
     NotAwaited,
     /// The file system reported an error.
     #[error("can't {action} {path:?}: {source}")]

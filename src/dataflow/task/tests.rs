@@ -226,7 +226,7 @@ async fn an_operators_error_names_operator_subtask_and_record_and_reaches_consum
         cause: of_consumer, ..
     } = tasks[&(1, 0)].ended().await
     else {
-        panic!("its input broke off")
+        panic!("its input ended early")
     };
     assert!(of_consumer.contains(&cause), "{of_consumer}");
     managers[0]

@@ -158,7 +158,7 @@ impl Reading {
         let is_useless = timestamp::is_format(format) && !timestamp::says_a_time(format);
         is_useless.then(|| {
             format!(
-                "`timestamp-format` {format:?} does not say a time: write a date at least, with a time of day to the minute or none, such as `%Y-%m-%d %H:%M`"
+                "`timestamp-format` {format:?} does not determine a time: write at least a date, optionally with a time of day to the minute, such as `%Y-%m-%d %H:%M`"
             )
         })
     }

@@ -237,7 +237,7 @@ fn columns_that_can_not_be_read() {
     );
     says(
         &parse("columns: {a: timestamp}, timestamp-format: '%H:%M'"),
-        "`timestamp-format` \"%H:%M\" does not say a time: write a date at least",
+        "`timestamp-format` \"%H:%M\" does not determine a time: write at least a date",
     );
     // A job that another version accepted before continues.
     let lines = Schema::of([("line", ColumnType::String)]);
@@ -351,7 +351,7 @@ fn windows_that_can_not_be() {
     );
     says(
         &after_key_by("- count: {emit: updates, window: {tumbling: {size: 1 s}}}"),
-        "`emit` says nothing with a `window`",
+        "`emit` has no effect with a `window`",
     );
     let without = window("{tumbling: {size: 1 s}}")
         .replace("- {name: in-time, watermarks: {column: t}}\n", "");
@@ -461,7 +461,7 @@ fn connectors_that_can_not_be() {
     }
     says(
         "- file-source: {paths: a, discovery-interval: 1 s}\n- print: {}\n",
-        "`discovery-interval` says nothing without `follow: true`",
+        "`discovery-interval` has no effect without `follow: true`",
     );
     says(
         "- file-source: {paths: a, follow: true, discovery-interval: 1 ms}\n- print: {}\n",

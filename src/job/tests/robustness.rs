@@ -53,7 +53,7 @@ fn a_foreign_graph_is_refused_with_the_reason() {
     );
     says(
         |graph| graph.edges.clear(),
-        "step `words`: nobody reads what it emits",
+        "step `words`: no step reads its output",
     );
     says(
         |graph| graph.edges[0].partitioning = 9,
@@ -162,7 +162,7 @@ fn a_huge_or_deep_file_is_refused_and_not_worked_on_for_ever() {
             + "g: [*f, *f, *f, *f, *f, *f, *f, *f]\n",
     );
     let unread = super::with_steps(&"  - datagen: {}\n".repeat(1_000));
-    assert!(refused(unread).ends_with("\n  there are more problems: mend these first"));
+    assert!(refused(unread).ends_with("\n  there are more problems: fix these first"));
     let many = super::with_steps(&"  - datagen: {}\n".repeat(1_001));
     assert!(refused(many).contains("it has 1001 steps: write at most 1000"));
     let steps = format!(

@@ -216,7 +216,7 @@ impl<'a> Check<'a> {
         self.problems.dedup();
         if self.problems.len() > MAX_PROBLEMS {
             self.problems.truncate(MAX_PROBLEMS);
-            self.report_job("there are more problems: mend these first");
+            self.report_job("there are more problems: fix these first");
         }
         Err(self.problems)
     }

@@ -99,7 +99,7 @@ pub(super) fn file_source(fields: &mut Fields<'_>, reader: &mut Reader) -> Optio
     let follow = fields.optional_value("follow", reader, Reader::bool);
     let interval = fields.optional_value("discovery-interval", reader, |reader, field, node| {
         if follow != Some(true) {
-            let message = "`discovery-interval` says nothing without `follow: true`: remove it";
+            let message = "`discovery-interval` has no effect without `follow: true`: remove it";
             reader.problem(Some(node.position), message);
         }
         reader.duration(field, node)
@@ -236,7 +236,7 @@ fn windows(
     };
     if emit.is_some() {
         let message =
-            "`emit` says nothing with a `window`, which is emitted when it has passed: remove it";
+            "`emit` has no effect with a `window`, which is emitted when it ends: remove it";
         reader.problem(Some(node.position), message);
     }
     let mut fields = Fields::of(node, reader);
