@@ -267,7 +267,7 @@ fn adopted_tasks_are_told_and_a_status_that_was_never_left_is_not() {
         kinds(&next)[before..],
         [JobEventKind::Takeover, JobEventKind::Adoption]
     );
-    assert_eq!(told[1].1, "4 tasks go on, 0 start anew");
+    assert_eq!(told[1].1, "4 tasks go on, 0 restart");
 }
 
 #[test]

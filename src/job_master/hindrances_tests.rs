@@ -218,7 +218,7 @@ fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
         job.register(name, "1", vec![]);
     }
     let hindrance = only(&job);
-    let expected = "it has its slots, and starts when what it reads has been looked at";
+    let expected = "it has its slots, and starts when its input files have been listed";
     assert_eq!(hindrance.text, expected);
     assert_eq!(hindrance.until_ms, job.now_ms + 10_000);
 }

@@ -487,7 +487,7 @@ impl JobMasterCore {
         self.awaits_replacements().then(|| {
             let slots = self.moves.replaced.len();
             let text = format!(
-                "it runs, and is to leave {}; {slots} slots elsewhere are waited for",
+                "the job runs, but has to leave {}; it waits for {slots} slots elsewhere",
                 self.named_to_leave()
             );
             pb::Hindrance {

@@ -126,7 +126,7 @@ fn outputs_that_are_made_anew_after_a_failure_came_with_it() {
         .map(|it| (it.task.as_str(), it.cause.as_str()))
         .collect();
     let of_b = format!("its output was lost and is needed: {lost}");
-    let of_a = "its output is needed again: it was released when nobody needed it any more";
+    let of_a = "its output is needed again: it was released when no task needed it any more";
     assert_eq!(followed, [("b (1/1)", of_b.as_str()), ("a (1/1)", of_a)]);
 }
 

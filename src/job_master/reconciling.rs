@@ -219,7 +219,7 @@ impl JobMasterCore {
                 tasks_restarted,
                 "reconciled"
             );
-            let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} start anew");
+            let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} restart");
             let kind = pb::JobEventKind::Adoption;
             self.chronicle.tell(kind, text, now_ms);
             for region in self.execution.waiting().clone() {

@@ -135,7 +135,7 @@ impl JobMasterCore {
         let waiting = waiting.take_while(|(since_ms, _)| overdue(*since_ms, bound_ms));
         for (since_ms, region) in waiting.copied() {
             if overdue(since_ms, timeout_ms) && self.is_preparing(region) {
-                let cause = format!("what it reads could not be looked at within {timeout_ms} ms");
+                let cause = format!("the files to read could not be listed within {timeout_ms} ms");
                 without_slots.push((region, cause));
             } else if overdue(since_ms, timeout_ms) && is_over && !fails {
                 // The cluster has room, so the region goes on waiting, but it no longer keeps slots from
