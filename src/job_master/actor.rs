@@ -380,7 +380,10 @@ impl JobMasterActor {
     fn note_done(&mut self, done: Done) -> Next {
         match done {
             Done::TermOver => {
-                tracing::info!(job = self.calls.job.job_id, "the term is over, its JobMaster stops");
+                tracing::info!(
+                    job = self.calls.job.job_id,
+                    "the term is over, its JobMaster stops"
+                );
                 return Next::Forget;
             }
             Done::Local(event) => self.note(event),
@@ -393,7 +396,7 @@ impl JobMasterActor {
                 self.is_declaring = false;
                 self.is_registered = answer.is_ok();
                 if let Err(error @ GatewayError::Outdated { .. }) = &answer {
-                    tracing::warn!(job = self.calls.job.job_id, %error, "another JobMaster has replaced this one, which stops");
+                    tracing::warn!(job = self.calls.job.job_id, %error, "replaced by another JobMaster");
                     return Next::Forget;
                 }
                 if answer.is_err() || self.wanted != wanted {

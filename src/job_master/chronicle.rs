@@ -72,7 +72,8 @@ impl Chronicle {
         }
         if is_recovered {
             let number = state.job_incarnation.saturating_add(1);
-            let text = format!("recovered by the leader of term {epoch}, as JobMaster number {number}");
+            let text =
+                format!("recovered by the leader of term {epoch}, as JobMaster number {number}");
             chronicle.tell(JobEventKind::Takeover, text, now_ms);
         }
         chronicle

@@ -21,7 +21,7 @@ impl JobMasterCore {
         assert_eq!(
             self.execution.overview,
             Overview::of(&self.execution),
-            "what is known of all is not so"
+            "the indexes are wrong"
         );
         self.assert_slots_in_use();
         self.assert_patience();
@@ -33,7 +33,7 @@ impl JobMasterCore {
         if self.result.is_none() {
             self.assert_nothing_forgotten();
             let held = self.adopted_slots_plainly();
-            assert_eq!(*self.adopted_slots(), held, "adopted slots are not those");
+            assert_eq!(*self.adopted_slots(), held, "the adopted slots are wrong");
         }
     }
 
@@ -138,7 +138,10 @@ impl JobMasterCore {
             for (task, generation) in &known.unacknowledged {
                 let durable = self.written.regions[self.execution.tasks[*task].region].generation;
                 let is_recorded = durable == *generation && self.durable_ends.contains_key(task);
-                assert!(!is_recorded && durable <= *generation, "it waits in vain");
+                assert!(
+                    !is_recorded && durable <= *generation,
+                    "an end was not acknowledged"
+                );
             }
         }
     }

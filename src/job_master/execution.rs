@@ -56,9 +56,9 @@ pub struct Execution {
     pub ended_at_ms: u64,
     /// The cause, if it failed.
     pub cause: String,
-    /// What its sinks wrote.
+    /// The output of its sinks that is to be committed.
     pub committables: Vec<pb::Committable>,
-    /// Its counters.
+    /// Its last reported counters.
     pub metrics: Option<pb::TaskMetrics>,
     /// Whether the record has its terminal state.
     pub is_recorded: bool,

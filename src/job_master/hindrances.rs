@@ -68,7 +68,8 @@ impl JobMasterCore {
     fn storing(&self) -> Option<pb::Hindrance> {
         let is_long = self.settled_at_ms >= self.write_is_long_at_ms()?;
         is_long.then(|| {
-            let text = "the store has not confirmed the last decision yet; it takes effect only then";
+            let text =
+                "the store has not confirmed the last decision yet; it takes effect only then";
             pb::Hindrance {
                 since_ms: self.writing.as_ref().map_or(0, |write| write.since_ms),
                 ..hindrance(pb::HindranceKind::Store, text.to_owned())

@@ -241,7 +241,7 @@ impl Overview {
 pub(super) struct News {
     /// Tasks whose execution has ended.
     pub(super) ended: Vec<usize>,
-    /// Regions whose executions are all reported.
+    /// Regions that have no awaited execution any more.
     pub(super) reconciled: SmallSet<usize>,
     /// Regions whose executions have to end.
     pub(super) stopping: SmallSet<usize>,

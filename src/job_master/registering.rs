@@ -131,7 +131,7 @@ impl JobMasterCore {
                 OfferAnswer::Accepted => accepted.push(allocation),
                 OfferAnswer::AcceptedInsteadOf(before) => {
                     accepted.push(allocation);
-                    self.fail_slot(task_manager, &before, "its slot was allocated again", now_ms);
+                    self.fail_slot(task_manager, &before, "its slot was reallocated", now_ms);
                 }
                 OfferAnswer::Rejected => rejected.push(allocation),
             }

@@ -44,7 +44,7 @@ impl Calls {
             };
             let answer = bounded(ask_timeout, declared).await;
             if let Err(error) = &answer {
-                tracing::debug!(%error, "the ResourceManager did not accept the requirements; they are declared again");
+                tracing::debug!(%error, "requirements were not accepted; they are declared again");
                 // A JobMaster that is only unknown to the ResourceManager registers immediately.
                 if is_registering || !matches!(error, GatewayError::NotFound(_)) {
                     tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
