@@ -216,7 +216,8 @@ pub(super) struct JobMasterActor {
     pub(super) peers: SmallMap<ResourceId, Box<Peer>>,
     /// The version of the core's registrations that `peers` reflects.
     pub(super) followed: u64,
-    /// No TaskManager exceeds the heartbeat timeout before this. A later answer only moves the time back.
+    /// No TaskManager exceeds the heartbeat timeout before this. It is a lower bound: answers since then are
+    /// not considered.
     pub(super) silence_at: Option<Instant>,
     pub(super) cancels: Vec<Reply<()>>,
     pub(super) stops: Vec<Reply<()>>,

@@ -50,8 +50,8 @@ impl JobMasterCore {
             } else if is_placed {
                 RegionPhase::Reconciling
             } else if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
-                // The ends of older generations that the former term knew are not recorded, for regions that
-                // were placed.
+                // The former term's knowledge about the ends of older generations is lost. That matters for
+                // regions that were placed.
                 self.supersede(region);
                 self.promise_restart(region, restart_at_ms);
                 self.execution.regions[region].is_end_unknown = was_placed;

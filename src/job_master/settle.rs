@@ -138,8 +138,8 @@ impl JobMasterCore {
                 let cause = format!("the files to read could not be listed within {timeout_ms} ms");
                 without_slots.push((region, cause));
             } else if overdue(since_ms, timeout_ms) && is_over && !fails {
-                // The cluster has room, so the region goes on waiting, but it no longer keeps slots from
-                // other jobs.
+                // The cluster has room, or had it until recently, so the region goes on waiting, but it no
+                // longer keeps slots from other jobs.
                 self.patience.in_vain.insert(region);
             } else if overdue(since_ms, timeout_ms) && is_over {
                 let lacking = lacking.get_or_insert_with(|| self.lacking_with_advice());
