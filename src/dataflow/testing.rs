@@ -1,4 +1,5 @@
-//! What the tests of exchange and tasks share: TaskManagers in one process, graphs by hand, and their deployment.
+//! Helpers that the tests of exchange and tasks share: TaskManagers in one process, graphs built by
+//! hand, and their deployment.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,17 +24,17 @@ use super::{
 
 use crate::job::{CompileOptions, Emit, JobFile, OperatorSpec, compile, coordinated_spec};
 
-/// The cluster of all tests.
+/// The cluster incarnation of all tests.
 pub(super) fn cluster() -> ClusterIncarnation {
     ClusterIncarnation::new("test")
 }
 
-/// The gate of a TaskManager. The real one is in a layer above.
+/// The epoch gate of a TaskManager. The real one is in a layer above.
 #[derive(Debug, Default)]
 pub(super) struct YoungestHeard(Mutex<Option<(ClusterIncarnation, Epoch)>>);
 
 impl YoungestHeard {
-    /// Its store shows this.
+    /// Records that the TaskManager's store shows this epoch.
     pub(super) fn observe(
         &self,
         incarnation: &ClusterIncarnation,
@@ -62,7 +63,7 @@ impl EpochGate for YoungestHeard {
             Some((_, highest)) if epoch > highest => {
                 Err(Refused::Unproven(format!("epoch {epoch} is not proven")))
             }
-            // Tests that are about nothing else have no store.
+            // Tests that are about something else have no store.
             Some(_) | None => self.observe(incarnation, epoch),
         }
     }
@@ -75,7 +76,7 @@ impl EpochGate for YoungestHeard {
     }
 }
 
-/// How often each value of a column came.
+/// Counts how often each value of a column occurs.
 pub(super) fn count_by(key: &str, emit: Emit) -> OperatorSpec {
     OperatorSpec::Count {
         keys: vec![key.to_owned()],
@@ -89,7 +90,7 @@ pub(super) fn file_sink(path: &Path) -> OperatorSpec {
     }
 }
 
-/// What tasks have to commit, when all of them have finished.
+/// Waits until all tasks have finished and returns what they have to commit.
 pub(super) async fn finish(tasks: &BTreeMap<(usize, u32), RunningTask>) -> Vec<Committable> {
     let mut all = Vec::new();
     for (place, task) in tasks {
@@ -101,7 +102,7 @@ pub(super) async fn finish(tasks: &BTreeMap<(usize, u32), RunningTask>) -> Vec<C
     all
 }
 
-/// A TaskManager: what of it runs tasks.
+/// The part of a TaskManager that runs tasks.
 pub(super) struct TaskManager {
     pub(super) runtime: TaskRuntime,
     pub(super) gate: Arc<YoungestHeard>,
@@ -138,7 +139,7 @@ impl TaskManager {
     }
 }
 
-/// A graph that is built by hand.
+/// Builds a graph by hand.
 #[derive(Default)]
 pub(super) struct GraphBuilder {
     graph: JobGraph,
@@ -154,7 +155,7 @@ impl GraphBuilder {
         GraphBuilder { graph }
     }
 
-    /// A vertex and the edge that feeds it. Vertices are named by their place.
+    /// Adds a vertex and the edge that feeds it. Vertices are named by their index.
     pub(super) fn vertex(
         mut self,
         parallelism: u32,
@@ -209,7 +210,7 @@ impl GraphBuilder {
         self
     }
 
-    /// Makes the last edge a blocking one.
+    /// Makes the last edge blocking.
     pub(super) fn blocking(mut self) -> GraphBuilder {
         let edge = self.graph.edges.last_mut().expect("there is an edge");
         edge.set_exchange(GraphExchange::Blocking);
@@ -221,7 +222,7 @@ impl GraphBuilder {
     }
 }
 
-/// Which of the TaskManagers runs a subtask of a vertex.
+/// Which TaskManager runs a subtask of a vertex.
 pub(super) type Placement = fn(vertex: usize, subtask: u32) -> usize;
 
 /// The specification of one task.
@@ -277,7 +278,8 @@ pub(super) fn spec(
     }
 }
 
-/// Compiles a job whose sources look at their files by themselves: there is no JobMaster here that would do that for them.
+/// Compiles a job whose sources list their files themselves: these tests have no JobMaster that would
+/// do it.
 pub(super) fn compile_uncoordinated(file: &JobFile, options: &CompileOptions) -> Arc<JobGraph> {
     let mut graph = compile(file, options).expect("a valid job");
     let vertices = graph.vertices.iter_mut();

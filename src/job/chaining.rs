@@ -1,10 +1,12 @@
-//! From steps to vertices: which operators share a task, and what the vertices are called.
+//! From steps to vertices: decides which operators share a task, and names the vertices.
 //!
-//! Two operators are chained when all of this holds: the edge between them is forward, their parallelism, slot
-//! sharing group and co-location group are the same, the second reads only the first and only it reads the first, neither the options nor
-//! one of the two steps switches chaining off, and the second does not say that it wants its input complete.
+//! Two operators are chained when all of this is true: the edge between them is forward; their parallelism,
+//! slot sharing group and co-location group are equal; the second reads only the first, and only it reads the
+//! first; neither the options nor one of the two steps disables chaining; and the second does not require
+//! complete input.
 //!
-//! Vertex ids are a hash of the graph alone, so that the same job has the same ids in every process and every version.
+//! Vertex ids are a hash of the graph only, so that the same job has the same ids in every process and every
+//! version.
 
 use std::borrow::Cow;
 
@@ -31,7 +33,7 @@ impl Default for ChainingOptions {
     }
 }
 
-/// Chains a job whose operators stand in topological order.
+/// Chains a job whose operators are in topological order.
 pub(super) fn to_job_graph(
     job: &ResolvedJob,
     chaining: ChainingOptions,
@@ -76,13 +78,13 @@ pub(super) fn to_job_graph(
         }),
         artifacts: Vec::new(),
         slot_sharing_groups: job.slot_sharing_groups.iter().map(group).collect(),
-        // Made up by who takes the submission.
+        // The receiver of the submission sets it.
         run: String::new(),
     }
 }
 
-/// The operators of each vertex; the vertices in topological order (a chain stands where its head does, and whatever
-/// its head reads stands before it).
+/// The operators of each vertex, with the vertices in topological order: a chain has the position of its head,
+/// and everything that its head reads is before it.
 fn chains(operators: &[ResolvedOperator], chaining: ChainingOptions) -> Vec<Vec<usize>> {
     let mut consumers = vec![0_usize; operators.len()];
     for operator in operators {
@@ -170,7 +172,8 @@ fn vertex(job: &ResolvedJob, position: usize, chain: &[usize]) -> v1::JobVertex 
     }
 }
 
-/// What of a specification an id depends on. Who shares out what a source reads makes it no other one.
+/// The part of a specification that an id depends on. It does not include whether a coordinator assigns the
+/// splits of a source.
 fn identity(spec: &str) -> Cow<'_, str> {
     match coordinated_spec(spec) {
         Some(OperatorSpec::FileSource { paths, .. }) => {
@@ -181,7 +184,7 @@ fn identity(spec: &str) -> Cow<'_, str> {
     }
 }
 
-/// Every part is preceded by its length, so that no two graphs write the same bytes.
+/// Every part is preceded by its length, so that different graphs never write the same bytes.
 fn vertex_id(position: usize, operators: &[v1::Operator]) -> JobVertexId {
     let mut hash = Xxh3::new();
     let mut part = |bytes: &[u8]| {

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! job file (yaml) ──┐
-//!                   ├─> StreamGraph ── validate ──> chain ──> JobGraph ── validate_job_graph (whoever receives one)
+//!                   ├─> StreamGraph ── validate ──> chain ──> JobGraph ── validate_job_graph (every receiver)
 //! JobBuilder ───────┘
 //! ```
 //!
-//! A [`StreamGraph`] has one node a step, just as it was written; a JobGraph ([`tanist_proto::v1::JobGraph`]) has one
-//! vertex a chain of operators, with every default filled in. Both ways of writing a job meet in one validator and one
-//! chaining, so they give equal graphs.
+//! A [`StreamGraph`] has one node per step, as written; a JobGraph ([`tanist_proto::v1::JobGraph`]) has one
+//! vertex per chain of operators, with all defaults filled in. Job files and the builder use the same validator
+//! and the same chaining, so they produce equal graphs.
 //!
-//! Nothing here runs anything: what an operator does is the data flow's business, when it runs is the JobMaster's.
+//! Nothing here runs anything: `dataflow` implements the operators, the JobMaster schedules them.
 
 pub mod artifact;
 pub mod builder;

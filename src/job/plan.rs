@@ -11,7 +11,7 @@ use super::restart;
 use super::schema::Schema;
 use super::topology::{chosen_rule, slots_needed};
 
-/// Displays a JobGraph: its vertices with their operators and schemas, and what each reads.
+/// Displays a JobGraph: its vertices with their operators, schemas and inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a>(pub &'a JobGraph);
 

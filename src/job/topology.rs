@@ -1,7 +1,7 @@
-//! What follows from the shape of a JobGraph: its regions, the slots that it needs, who feeds whom. Functions of a valid
-//! graph; on any other they answer something and never panic.
+//! Properties that follow from the shape of a JobGraph: its regions, the slots that it needs, its connections.
+//! For an invalid graph the functions return some value and never panic.
 //!
-//! Jobs' records say what regions are at by their numbers alone: what a rule has once numbered it numbers so for ever.
+//! Jobs' records refer to regions only by number: the numbering of a rule must never change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use tanist_proto::id::JobVertexId;
 use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
 
-/// What is put into a region together with what it is connected to.
+/// The unit that regions are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RegionRule {
     /// A vertex, with all its subtasks.
@@ -21,10 +21,10 @@ pub enum RegionRule {
 
 /// The number of each subtask's region: by vertex in the graph's order, then by subtask.
 ///
-/// By [`RegionRule::Vertices`] those are [`regions`]. By [`RegionRule::Subtasks`] these are parted further: subtasks are in one region
-/// if pipelined channels connect them, over however many others. So a region falls into as many as its vertices have subtasks if
-/// all its pipelined edges are forward, and stays whole otherwise. The parts stand in the place of the whole, in the order of their
-/// first subtasks.
+/// With [`RegionRule::Vertices`] the regions are those of [`regions`]. With [`RegionRule::Subtasks`] these are
+/// divided further: subtasks are in one region if pipelined channels connect them, directly or through others.
+/// So a region is divided into one part per subtask if all its pipelined edges are forward, and stays whole
+/// otherwise. The parts take the position of the whole, in the order of their first subtasks.
 pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
     let of_vertices = region_of(graph);
     let parallelism = |vertex: &JobVertex| usize::try_from(vertex.parallelism).unwrap_or_default();
@@ -53,13 +53,13 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
                 .zip(targets)
                 .for_each(|(one, other)| parts.join(one, other));
         } else if let Some((one, other)) = sources.next().zip(targets.next()) {
-            // Everybody is connected to the first one on the other side.
+            // All subtasks are connected to the first one on the other side.
             sources.for_each(|source| parts.join(source, other));
             targets.for_each(|target| parts.join(one, target));
             parts.join(one, other);
         }
     }
-    // Regions that need each other's complete output, which no valid graph has, stay together.
+    // Regions that need each other's complete output stay together. No valid graph has them.
     for edge in blocking_edges_within_regions(graph) {
         if let Some((source, _)) = ends(&index_of, edge) {
             let region = starts
@@ -72,7 +72,7 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
             }
         }
     }
-    // A part is named by its first subtask, and lies within one region of the other rule.
+    // A part is identified by its first subtask, and lies within one region of the other rule.
     let firsts: Vec<usize> = (0..whole.len()).map(|task| parts.first_of(task)).collect();
     let mut named: Vec<usize> = (0..whole.len())
         .filter(|task| firsts[*task] == *task)
@@ -85,12 +85,13 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
     firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
-/// A job that would have more regions than these has sets of vertices for regions. What happens to a region costs the same however many
-/// there are, but each takes memory of the leader, and each write of the job's record names all of them (`docs/adr/0026`).
+/// Maximum number of regions of subtasks; a job with more uses regions of vertices. The cost of an event does
+/// not depend on the number of regions, but each region takes memory of the leader, and each write of the job's
+/// record contains all of them (`docs/adr/0026`).
 const MOST_REGIONS: usize = 20_000;
 
-/// The rule by which a new job's regions are made, and how many it has by that: sets of subtasks, where that makes a difference and not
-/// too many.
+/// The region rule of a new job and its number of regions: subtasks, if that gives more regions and not too
+/// many.
 pub fn chosen_rule(graph: &JobGraph) -> (RegionRule, usize) {
     let (whole, parts) = (regions(graph).len(), count_regions(graph));
     if parts > whole && parts <= MOST_REGIONS {
@@ -100,7 +101,7 @@ pub fn chosen_rule(graph: &JobGraph) -> (RegionRule, usize) {
     }
 }
 
-/// How many regions there are by [`RegionRule::Subtasks`].
+/// Number of regions with [`RegionRule::Subtasks`].
 pub(crate) fn count_regions(graph: &JobGraph) -> usize {
     let (region_of, index_of) = (region_of(graph), index_of(graph));
     let mut counts: Vec<usize> = vec![0; graph.vertices.len()];
@@ -120,8 +121,9 @@ pub(crate) fn count_regions(graph: &JobGraph) -> usize {
     counts.into_iter().fold(0, usize::saturating_add)
 }
 
-/// The pipelined regions of whole vertices: vertices that run, fail and restart together, which are those that pipelined edges connect, and
-/// regions that need each other's complete output. Regions, and the vertices in them, stand in topological order.
+/// The pipelined regions of whole vertices, which run, fail and restart together: vertices connected by
+/// pipelined edges, and regions that need each other's complete output. Regions, and the vertices in them, are
+/// in topological order.
 pub fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
     let region_of = region_of(graph);
     let count = region_of.iter().max().map_or(0, |last| last + 1);
@@ -134,7 +136,8 @@ pub fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
     regions
 }
 
-/// The blocking edges within a region: they would wait for what can't end before them.
+/// Returns the blocking edges within a region: their consumer would wait for a producer that can't end before
+/// it.
 pub fn blocking_edges_within_regions(graph: &JobGraph) -> Vec<&JobEdge> {
     let region_of = region_of(graph);
     let index_of = index_of(graph);
@@ -176,7 +179,7 @@ fn ends(index_of: &HashMap<&str, usize>, edge: &JobEdge) -> Option<(usize, usize
     find(&edge.source).zip(find(&edge.target))
 }
 
-/// Vertices, or subtasks, in disjoint sets, each named by its first one.
+/// Disjoint sets of vertices or subtasks, each identified by its first element.
 struct Parts {
     first: Vec<usize>,
 }
@@ -201,8 +204,8 @@ impl Parts {
         self.first[one.max(other)] = one.min(other);
     }
 
-    /// The sets, each after those that edges lead from, in the order of their first vertices where there is a choice; or two
-    /// different sets of a circle.
+    /// Returns the sets in topological order of the edges, else in the order of their first vertices; or two
+    /// different sets of a cycle.
     fn in_order(&mut self, edges: &[(usize, usize)]) -> Result<Vec<usize>, (usize, usize)> {
         let mut reads: BTreeMap<usize, BTreeSet<usize>> = (0..self.first.len())
             .map(|vertex| (self.first_of(vertex), BTreeSet::new()))
@@ -230,7 +233,7 @@ impl Parts {
                 }
             }
         }
-        // Each set that is left reads one that is left: following them ends in a circle.
+        // Each remaining set reads another remaining one: following them leads into a cycle.
         let Some(start) = reads.keys().next().copied() else {
             return Ok(order);
         };
@@ -244,8 +247,8 @@ impl Parts {
     }
 }
 
-/// How many slots run the whole graph: subtasks of one vertex need a slot each, those of different vertices in a slot
-/// sharing group share.
+/// Number of slots that run the whole graph: subtasks of one vertex need a slot each, those of different
+/// vertices in a slot sharing group share slots.
 pub fn slots_needed(graph: &JobGraph) -> u32 {
     let mut groups: HashMap<&str, u32> = HashMap::new();
     for vertex in &graph.vertices {
@@ -273,8 +276,8 @@ pub fn edges_out_of(graph: &JobGraph, vertex: JobVertexId) -> impl Iterator<Item
     graph.edges.iter().filter(move |edge| edge.source == vertex)
 }
 
-/// The subtasks of the edge's source that have a channel to this subtask of its target. Along a global edge too: there,
-/// all but subtask 0 get nothing but the end.
+/// The subtasks of the edge's source that have a channel to this subtask of its target. This includes global
+/// edges, where all subtasks but 0 receive only the end.
 pub fn feeding_subtasks(graph: &JobGraph, edge: &JobEdge, target_subtask: u32) -> Range<u32> {
     connected(edge, target_subtask, parallelism(graph, &edge.source))
 }
@@ -317,7 +320,7 @@ fn index_of(graph: &JobGraph) -> HashMap<&str, usize> {
 mod tests {
     use super::*;
 
-    /// A graph of so many vertices; edges that are blocking or not.
+    /// A graph with `count` vertices and these edges.
     fn graph(count: u128, edges: &[(usize, usize, Exchange)]) -> JobGraph {
         let id = |index: u128| JobVertexId::from_bits(index).to_string();
         let vertex = |index| JobVertex {

@@ -1,5 +1,5 @@
-//! The part of the actor that admits messages: of this term and of this JobMaster, and what a registration is answered.
-//! Which registration of a TaskManager counts is the core's to say.
+//! The part of the actor that admits messages of this term and this JobMaster, and answers registrations. The
+//! core decides which registration of a TaskManager counts.
 
 use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
@@ -58,7 +58,8 @@ impl JobMasterActor {
         })
     }
 
-    /// Refuses a message of another term. One of a younger term makes the election ask its store, which alone ends this one.
+    /// Refuses a message of another term. A younger epoch makes the election read its store; only that can
+    /// end this term.
     fn admit(&self, sender: Option<&pb::Sender>, from: &ResourceId) -> GatewayResult<pb::Sender> {
         let missing = || GatewayError::Invalid("the message names no sender".to_owned());
         let (sender, own) = (sender.ok_or_else(missing)?, &self.calls.sender);
@@ -115,7 +116,7 @@ impl JobMasterActor {
     }
 }
 
-/// What a refused event is to who sent it.
+/// The error that the sender of a refused event receives.
 pub(super) fn refused(refusal: Refusal) -> GatewayError {
     match refusal {
         Refusal::NotRegistered(_) => GatewayError::NotFound(refusal.to_string()),

@@ -1,6 +1,6 @@
-//! What a TaskManager is told to run: the descriptors of a region's tasks with the places of their producers. Pure.
+//! Deployment descriptors of tasks, with the places of their producers. Pure.
 //!
-//! Invariant: a descriptor names the generation and the places that the persisted record names, for the task and for
+//! Invariant: a descriptor names the generation and the places in the persisted record, for the task and for
 //! all that it reads from.
 
 use tanist_proto::v1 as pb;
@@ -54,7 +54,7 @@ pub fn task_deployment(graph: &ExecutionGraph, task: usize) -> pb::TaskDeploymen
     }
 }
 
-/// How a task is named on the wire.
+/// The id of an execution on the wire.
 pub fn execution_id(graph: &ExecutionGraph, task: usize, generation: u64) -> pb::ExecutionId {
     pb::ExecutionId {
         vertex_id: graph.vertex_of(task).id.to_string(),

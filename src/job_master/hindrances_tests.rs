@@ -1,4 +1,4 @@
-//! What a job says of why it does not run: who is awaited, and what is restarted after what.
+//! Blocked reasons of a job: which TaskManagers are awaited, and which restart follows which failure.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, HindranceKind};
@@ -123,7 +123,7 @@ fn it_names_the_running_tasks_whose_peer_is_away_until_it_is_there() {
     assert_eq!(job.core.hindrances(), []);
 }
 
-/// It runs, and what it decides at this event is on its way to the store: the number of that write.
+/// The job runs, and the decision about this event is being written. Returns the number of that write.
 fn deciding(job: &mut Recovered, event: impl FnOnce(&Recovered) -> Event) -> u64 {
     job.register("tm0", "1", both(0, 3, S::Running));
     job.register("tm1", "1", both(1, 3, S::Running));
@@ -218,7 +218,7 @@ fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
         job.register(name, "1", vec![]);
     }
     let hindrance = only(&job);
-    let expected = "it has its slots, and starts when what it reads has been looked at";
+    let expected = "it has its slots, and starts when its input files have been listed";
     assert_eq!(hindrance.text, expected);
     assert_eq!(hindrance.until_ms, job.now_ms + 10_000);
 }
@@ -232,7 +232,7 @@ fn regions_that_have_their_slots_wait_for_earlier_attempts_and_for_their_turn() 
     for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
         job.register(name, "1", vec![report(1, subtask, 1, S::Running)]);
     }
-    // A turn: a region may wait for 10 s.
+    // One reservation round: 1/20 of the slot request timeout of 10 s.
     job.pass(500);
     job.register("tm2", "1", vec![]);
     let expected = "it has its slots, and starts when they are free of tasks of earlier attempts, \

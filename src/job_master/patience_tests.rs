@@ -1,5 +1,5 @@
-//! Jobs of several regions with fewer slots than all of them need: one region after the other, and nobody fails for want of slots that
-//! will be free, or holds in vain what others lack.
+//! Jobs of several regions with fewer slots than all of them need: regions run one after the other, none
+//! fails for lack of slots that will become free, and no job holds slots in vain that others lack.
 
 use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
@@ -13,7 +13,7 @@ use super::testing::{apart, submitted_earlier};
 use crate::gateway::Unfulfillable;
 use crate::job::OperatorSpec;
 
-/// The vertex reads a source without an end.
+/// Gives the vertex an unbounded source.
 fn never_ends(graph: &mut pb::JobGraph, vertex: usize) {
     let source = OperatorSpec::Datagen {
         rate: None,
@@ -28,7 +28,7 @@ fn never_ends(graph: &mut pb::JobGraph, vertex: usize) {
     }];
 }
 
-/// Not recovered; these TaskManagers have a slot each.
+/// A job that was not recovered, and these TaskManagers with one slot each.
 fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
     let mut job = Recovered::new(graph, submitted_earlier(graph));
     for name in task_managers {
@@ -37,7 +37,7 @@ fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
     job
 }
 
-/// What was asked for last: at least, and at most.
+/// The last declaration: (minimum, maximum).
 fn asked(job: &Recovered) -> (u32, u32) {
     let sum = |of: &[(ResourceProfile, u32)]| of.iter().map(|(_, number)| number).sum();
     let needs = |effect: &Effect| match effect {
@@ -68,7 +68,7 @@ fn regions_of_a_job_run_one_after_the_other_in_the_slot_that_there_is() {
     job.register("tm0", "1", vec![]);
     assert_eq!(job.deployed().len(), 1);
     assert_eq!(asked(&job), (1, 2), "the slot will be free");
-    // Much longer than anybody waits for slots.
+    // Much longer than the slot request timeout.
     job.pass(100_000);
     finishes(&mut job, 1);
     assert_eq!(job.deployed().len(), 2);
@@ -140,7 +140,7 @@ fn slots_that_are_too_few_for_any_region_go_back_when_they_have_idled() {
     assert_eq!((freed(&job), asked(&job)), (1, (2, 2)));
 }
 
-/// By default a turn is shorter than slots idle, and others are served in every other one.
+/// By default a round is shorter than the idle timeout, and others are served in every other round.
 #[test]
 fn slots_that_are_too_few_go_back_while_a_region_runs_whose_slots_are_waited_for() {
     let options = CoreOptions {
@@ -195,7 +195,7 @@ fn a_job_of_one_region_asks_for_all_and_keeps_what_it_has() {
     assert_eq!(asked(&job), (2, 2));
 }
 
-/// A job of one region of two slots that restarts after so long, and has but one slot.
+/// A job with one region of two slots that has only one slot. It restarts after `delay_ms`.
 fn restarting(delay_ms: u64) -> Recovered {
     let options = CoreOptions {
         restart_strategy: RestartStrategy::FixedDelay {
@@ -250,7 +250,7 @@ fn what_the_cluster_has_room_for_waits_without_limit_and_keeps_nobody_from_their
     assert_eq!(freed(&job), 1, "one is too few, and others may need it");
     job.pass(1_000_000);
     assert_eq!(job.stored.fatal_cause, "");
-    // From when there is no room any more it has its time.
+    // Its timeout starts when there is no room any more.
     job.hear(Event::HasRoom(false));
     job.pass(9_999);
     assert_eq!(job.stored.fatal_cause, "");
@@ -309,7 +309,7 @@ fn as_many_regions_run_as_there_are_slots_and_the_next_takes_the_first_that_is_l
     assert_eq!(asked(&job), (2, 2));
 }
 
-/// The only subtask of a vertex ends, wherever it is.
+/// The only subtask of a vertex finishes, on any TaskManager.
 fn ends(job: &mut Recovered, vertex: u32) {
     let details = job.core.details();
     let number = usize::try_from(vertex - 1).expect("small");
@@ -326,7 +326,7 @@ fn placed(job: &Recovered) -> Vec<bool> {
     placed.collect()
 }
 
-/// A turn: a region may wait for 10 s.
+/// One reservation round: 1/20 of the slot request timeout of 10 s.
 const TURN_MS: u64 = 500;
 
 #[test]
@@ -369,7 +369,7 @@ fn of_those_behind_it_each_that_needs_something_else_has_its_turn() {
         turns.push(asked(&job).0);
         job.pass(TURN_MS);
     }
-    // The second and third need the same: one of them stands for both.
+    // The second and third have the same need: one of them is enough for both.
     assert_eq!(turns, [4, 1, 4, 2, 4, 1]);
 }
 

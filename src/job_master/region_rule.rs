@@ -1,8 +1,9 @@
-//! The part of the core that knows by which rule the job's regions are made, and who may be given its tasks (`docs/adr/0024`).
+//! The part of the core that chooses the rule by which the job's regions are built, and which TaskManagers
+//! may get its tasks (`docs/adr/0024`).
 //!
-//! The record names the rule. It is chosen by the JobMaster that first writes regions, and fixed by the first placement: from then on
-//! TaskManagers know regions by their numbers. Invariant: no task of a job whose regions are sets of subtasks is deployed to a
-//! TaskManager that would take them for sets of vertices.
+//! The record names the rule. The JobMaster that first writes regions chooses it, and the first placement
+//! fixes it: from then on TaskManagers refer to regions by their numbers. Invariant: no task of a job whose
+//! regions are sets of subtasks is deployed to a TaskManager that treats regions as sets of vertices.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ pub(super) fn rule_of(state: &pb::JobState) -> RegionRule {
     }
 }
 
-/// The graph as the record has it. One without regions gets them, by the rule of subtasks where that makes a difference, and not too many.
+/// Builds the graph as the record has it. A record without regions gets them, by the rule of subtasks if that
+/// makes a difference and does not make too many.
 pub(super) fn build(
     graph: &pb::JobGraph,
     state: &mut Arc<pb::JobState>,
@@ -50,19 +52,20 @@ impl JobMasterCore {
         rule_of(&self.record) == RegionRule::Subtasks
     }
 
-    /// Whether a TaskManager may be given tasks of the job.
+    /// Whether a TaskManager may get tasks of the job.
     pub(super) fn may_have_tasks(&self, known: &TaskManager) -> bool {
         known.takes_regions || !self.parts_vertices()
     }
 
-    /// The rule can't change any more.
+    /// Fixes the rule.
     pub(super) fn fix_rule(&mut self) {
         if self.parts_vertices() && !self.record.was_placed {
             Arc::make_mut(&mut self.record).was_placed = true;
         }
     }
 
-    /// A TaskManager that takes vertices for regions has registered: so they are, if nothing of the job was ever placed.
+    /// Handles a TaskManager that treats regions as sets of vertices: if nothing of the job was ever placed,
+    /// its regions become sets of vertices.
     pub(super) fn suit_older(&mut self, known: &TaskManager, now_ms: u64) {
         if self.may_have_tasks(known) || self.is_stopping() || self.result.is_some() {
             return;
@@ -72,7 +75,7 @@ impl JobMasterCore {
             tracing::warn!(
                 job,
                 task_manager,
-                "it is of an older version, and gets no tasks of this job: its regions are sets of subtasks"
+                "the TaskManager has an older version and gets no tasks of this job, whose regions are sets of subtasks"
             );
             return;
         }
@@ -83,7 +86,7 @@ impl JobMasterCore {
         tracing::info!(
             job,
             task_manager,
-            "it is of an older version: the job's regions are sets of vertices"
+            "the TaskManager has an older version; the job's regions become sets of vertices"
         );
         self.coordination = Coordination::of(&graph, &mut execution);
         self.execution = execution;
@@ -107,7 +110,8 @@ impl JobMasterCore {
             self.renew_executions(region);
         }
         self.failures.clear();
-        // Its turns are regions'. Nothing was ever placed, so that nothing can still run.
+        // Its reservation rounds refer to old region numbers. Nothing was ever placed, so nothing can still
+        // run.
         self.held_until.clear();
         self.patience = Patience::default();
         self.looked_at = LookedAt::default();

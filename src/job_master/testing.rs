@@ -38,7 +38,7 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
     }
 }
 
-/// Regions of these parallelisms, each in slots of its own.
+/// A graph of separate regions with these parallelisms, each in slots of its own.
 pub fn apart(parallelisms: &[u32]) -> pb::JobGraph {
     let names = ["a", "b", "c", "d", "e"];
     let vertices: Vec<(&str, u32)> = names
@@ -52,7 +52,8 @@ pub fn apart(parallelisms: &[u32]) -> pb::JobGraph {
     graph
 }
 
-/// What an earlier version has stored, which put all subtasks of a vertex into one region, before anything was placed.
+/// The state that an earlier version stores before anything is placed. It put all subtasks of a vertex into
+/// one region.
 pub fn submitted_earlier(graph: &pb::JobGraph) -> pb::JobState {
     let count = crate::job::regions(graph).len();
     pb::JobState {
@@ -61,7 +62,7 @@ pub fn submitted_earlier(graph: &pb::JobGraph) -> pb::JobState {
     }
 }
 
-/// What a submission of `graph` stores.
+/// The state that a submission of `graph` stores.
 pub fn submitted(graph: &pb::JobGraph) -> pb::JobState {
     pb::JobState {
         job_id: graph.job_id.clone(),

@@ -1,10 +1,11 @@
-//! Reads text files line by line, shared out among the subtasks.
+//! Reads text files line by line; subtasks share the files.
 //!
-//! A range of a file owns the lines that *start* in it, so that each line is read exactly once. The ranges of a subtask come from
-//! its coordinator, one split after the other (`file_splits.rs`), with the sizes that the files had when they were cut: what came
-//! later is not read, and a file that became shorter is an error. In jobs from before there was one, all files that match, sorted
-//! and laid end to end, are cut into as many ranges of equal size as there are subtasks, and every subtask looks at their sizes by
-//! itself: each line is read once as long as the files don't change while the job starts.
+//! A range of a file owns the lines that *start* in it, so that each line is read exactly once. A subtask gets
+//! its ranges from its coordinator, one split after the other (`file_splits.rs`), with the file sizes at the
+//! time of splitting: later content is not read, and a file that became shorter is an error. In jobs from
+//! before the coordinator existed, all matching files, sorted and concatenated, are cut into as many equal
+//! ranges as there are subtasks, and each subtask reads the sizes itself: each line is read once if the files
+//! don't change while the job starts.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -24,7 +25,7 @@ use crate::dataflow::record::BATCH_BYTES;
 
 const ROWS: usize = 2048;
 const BUFFER: usize = 128 * 1024;
-/// A longer line is taken for a file that is no text.
+/// A longer line means that the file is not a text file.
 pub(super) const LONGEST_LINE: u64 = 16 * 1024 * 1024;
 
 pub(super) struct FileSource {
@@ -33,19 +34,20 @@ pub(super) struct FileSource {
     /// Ranges that are still to be read, the next one last.
     ranges: Vec<FileRange>,
     reading: Option<LineReader>,
-    /// What a file means that is not there: before this task has read any, that they are not on this host.
+    /// How a missing file is treated: before this task has read any, it means that the files are not on this
+    /// host.
     look: Look,
 }
 
-/// Where ranges come from.
+/// Source of the ranges.
 enum Supply {
-    /// From a look at the files, when it opens.
+    /// The subtask lists the files itself when it opens.
     Alone {
         paths: Vec<String>,
         subtask: u64,
         parallelism: u64,
     },
-    /// From the coordinator.
+    /// The coordinator assigns splits.
     Splits(Splits),
 }
 
@@ -55,12 +57,12 @@ pub(super) struct FileRange {
     pub(super) path: PathBuf,
     pub(super) start: u64,
     pub(super) end: u64,
-    /// The size of the file when the range was cut, if that counts.
+    /// Size of the file when the range was cut, if it must be checked.
     pub(super) size: Option<u64>,
 }
 
 impl FileSource {
-    /// Cuts its ranges by itself.
+    /// Creates a source that cuts its ranges itself.
     pub(super) fn alone(paths: Vec<String>, context: &OperatorContext) -> FileSource {
         let supply = Supply::Alone {
             paths,
@@ -70,7 +72,7 @@ impl FileSource {
         FileSource::new(supply, context)
     }
 
-    /// Is given its ranges.
+    /// Creates a source that gets its ranges from the coordinator.
     pub(super) fn coordinated(context: &OperatorContext) -> Result<FileSource, OperatorError> {
         let supply = Supply::Splits(Splits::new(context)?);
         Ok(FileSource::new(supply, context))
@@ -86,7 +88,7 @@ impl FileSource {
         }
     }
 
-    /// How many bytes of its ranges it has still to read.
+    /// Bytes of its ranges that are still to be read.
     fn left(&self) -> u64 {
         let reading = self.reading.as_ref().map_or(0, LineReader::left);
         let ranges = self.ranges.iter().map(|range| range.end - range.start);
@@ -177,7 +179,7 @@ impl Source for FileSource {
     }
 }
 
-/// All files that the paths and globs name, sorted, each once, with their sizes. Blocks.
+/// Returns all files that the paths and globs name, sorted, without duplicates, with their sizes. Blocks.
 pub fn matching_files(paths: &[String], look: Look) -> Result<Vec<(PathBuf, u64)>, OperatorError> {
     let mut found = Vec::new();
     for path in paths {
@@ -200,7 +202,7 @@ pub fn matching_files(paths: &[String], look: Look) -> Result<Vec<(PathBuf, u64)
     sizes.collect()
 }
 
-/// The files that match a glob, of which there must be one.
+/// Returns the files that match a glob; none is an error.
 fn glob_files(pattern: &str, look: Look) -> Result<Vec<PathBuf>, OperatorError> {
     let found = matching(pattern, look)?;
     if found.is_empty() {
@@ -210,7 +212,7 @@ fn glob_files(pattern: &str, look: Look) -> Result<Vec<PathBuf>, OperatorError> 
     Ok(found)
 }
 
-/// The files that match a glob. Directories and hidden files don't, unless the pattern names them.
+/// Returns the files that match a glob. Directories and hidden files match only if the pattern names them.
 pub(super) fn matching(pattern: &str, look: Look) -> Result<Vec<PathBuf>, OperatorError> {
     let options = glob::MatchOptions {
         case_sensitive: true,
@@ -233,7 +235,7 @@ pub(super) fn matching(pattern: &str, look: Look) -> Result<Vec<PathBuf>, Operat
     Ok(found)
 }
 
-/// What one subtask owns of files laid end to end.
+/// The ranges of one subtask in the concatenated files.
 fn ranges_of(files: &[(PathBuf, u64)], subtask: u64, parallelism: u64) -> Vec<FileRange> {
     let total: u64 = files.iter().map(|(_, size)| size).sum();
     let cut = |part: u64| {
@@ -260,13 +262,13 @@ fn ranges_of(files: &[(PathBuf, u64)], subtask: u64, parallelism: u64) -> Vec<Fi
     ranges
 }
 
-/// The lines that start in a range.
+/// Reads the lines that start in a range.
 struct LineReader {
     path: PathBuf,
     reader: BufReader<File>,
     position: u64,
     end: u64,
-    /// The size that the file has at least, and beyond which nothing is read.
+    /// Minimum size of the file; nothing beyond it is read.
     size: Option<u64>,
     line: Vec<u8>,
 }
@@ -281,7 +283,8 @@ impl LineReader {
         } = range;
         let fail = |error| unreadable(&path, error, look);
         let mut file = File::open(&path).map_err(fail)?;
-        // A line starts here if the byte before ends one; else what is left of a line belongs to the range before.
+        // A line starts here if the byte before is a line break; else the rest of the line belongs to the range
+        // before.
         let position = start.saturating_sub(1);
         file.seek(SeekFrom::Start(position)).map_err(fail)?;
         let reader = BufReader::with_capacity(BUFFER, file);
@@ -299,16 +302,16 @@ impl LineReader {
         Ok(lines)
     }
 
-    /// How many bytes of its range are left.
+    /// Bytes of its range that are left.
     fn left(&self) -> u64 {
         self.end.saturating_sub(self.position)
     }
 
-    /// Reads on to the end of the line and says whether there was anything.
+    /// Reads on to the end of the line. Returns whether there was anything.
     fn read_line(&mut self) -> Result<bool, OperatorError> {
         self.line.clear();
         let there = self.size.unwrap_or(u64::MAX).saturating_sub(self.position);
-        // A line break is no part of its line.
+        // The limit does not include the line break.
         let mut limited = self.reader.by_ref().take(there.min(LONGEST_LINE + 2));
         let read = limited.read_until(b'\n', &mut self.line);
         let read = read.map_err(|error| OperatorError::io("read", &self.path, error))? as u64;

@@ -1,4 +1,4 @@
-//! Each line is read exactly once, and what can't be read is named.
+//! Each line is read exactly once, and an error names the file that can't be read.
 
 use std::task::Waker;
 
@@ -139,7 +139,7 @@ fn the_longest_line_may_have_a_line_break_of_any_kind_besides() {
     }
 }
 
-/// A source that is given splits, and who gives them.
+/// A source that gets splits, and the test's end of the coordinator connection.
 struct Coordinated {
     source: FileSource,
     questions: mpsc::Receiver<Question>,
@@ -178,7 +178,7 @@ impl Coordinated {
         }
     }
 
-    /// The question that waits, which is the next one.
+    /// Returns the question that waits, and checks its number.
     fn asked(&mut self) -> Option<Question> {
         let question = self.questions.try_recv().ok()?;
         self.asked += 1;
@@ -195,7 +195,7 @@ impl Coordinated {
         self.source.next(Instant::now())
     }
 
-    /// The lines that it has at the moment.
+    /// Returns the lines that are available now.
     fn lines(&mut self) -> Result<Vec<String>, OperatorError> {
         let mut lines = Vec::new();
         while let SourceState::Batch(batch) = self.next()? {
@@ -268,7 +268,7 @@ fn the_next_split_is_asked_for_before_the_present_one_is_read() {
 #[test]
 fn what_came_after_the_splits_were_made_is_not_read() {
     let directory = tempfile::tempdir().expect("directory");
-    // The last line had no end.
+    // The last line had no line break.
     let path = write(directory.path(), "a.txt", b"one\ntw");
     write(directory.path(), "a.txt", b"one\ntwo and\nthree\n");
     let mut reader = Coordinated::start();

@@ -1,4 +1,4 @@
-//! Steps with SQL expressions, from what a person writes to the JobGraph or the message.
+//! Steps with SQL expressions, from the job file to the JobGraph or the message.
 
 use super::{graph_of, options, with_steps};
 #[cfg(feature = "sql")]
@@ -130,7 +130,7 @@ fn a_column_that_is_kept_may_be_without_a_value_and_one_that_is_computed_not() {
     ] {
         assert!(plan.contains(line), "{plan}");
     }
-    // An earlier version said that there is always a value.
+    // An earlier version declared the column as not nullable.
     let mut recorded = graph.clone();
     for operator in &mut recorded.vertices[0].operators[2..4] {
         operator.output[0].nullable = false;

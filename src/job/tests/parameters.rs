@@ -1,4 +1,4 @@
-//! Parameters: where their values come from, and what they may stand for.
+//! Parameters: the sources of their values, and where they can be used.
 
 use super::{graph_of, message_of, options, options_with, with_steps};
 
