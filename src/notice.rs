@@ -40,6 +40,11 @@ impl<T> Notice<T> {
         self.shared.changed.notify_waiters();
     }
 
+    /// Changes the value without waking the waiters. They see it with the next change that wakes them, or when they look.
+    pub fn change_quietly(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.lock());
+    }
+
     /// Waits until something is found in the value.
     pub async fn find<R>(&self, mut find: impl FnMut(&T) -> Option<R>) -> R {
         loop {
