@@ -1,4 +1,4 @@
-//! Sinks that write down what is committed, as each life of a JobManager uses them.
+//! Sinks that record what is committed, as each life of a JobManager uses them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::dispatcher::SinkCleaner;
 use crate::job_master::{CommitError, SinkCommitter};
 use crate::process::sinks::Sinks;
 
-/// Sinks that write down what is committed and cleaned.
+/// Sinks that record what is committed and cleaned.
 #[derive(Debug, Clone)]
 struct RecordedSinks {
     world: World,
