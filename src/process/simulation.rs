@@ -86,6 +86,7 @@ impl SimulatedTaskManagers {
         Ok(simulated)
     }
 
+    /// The counts of their tasks.
     pub fn tasks(&self) -> TaskCounts {
         self.tasks.clone()
     }

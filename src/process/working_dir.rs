@@ -100,6 +100,7 @@ impl WorkingDir {
         })
     }
 
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -65,6 +65,7 @@ impl ApplicationSetup {
         self
     }
 
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -103,6 +104,7 @@ impl Ending {
         self.decided().map(|end| end.code)
     }
 
+    /// The decided end.
     pub(in crate::process) fn decided(&self) -> Option<&End> {
         self.decided.get()
     }

@@ -54,6 +54,7 @@ impl SubmittedJobs {
         self.counts(position) || self.listed.contains(&job.to_string())
     }
 
+    /// Whether no job was submitted.
     pub fn is_empty(&self) -> bool {
         self.listed.is_empty() && self.below == 0
     }
