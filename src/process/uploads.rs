@@ -42,7 +42,7 @@ impl UploadSource for LeadersUploads {
             let address = leader.and_then(|leader| leader.addresses.get("blob").cloned());
             let tried = match &address {
                 Some(address) => self.fetch_from(address, name).await,
-                None => Err(GatewayError::NotYet("nobody leads".to_owned())),
+                None => Err(GatewayError::NotYet("no JobManager leads".to_owned())),
             };
             let error = match tried {
                 Ok(bytes) => return Ok(bytes),

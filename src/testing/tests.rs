@@ -137,7 +137,7 @@ async fn remove_by_hand(cluster: &TestCluster, job: JobId) {
     let records = ha::open_records(configuration.ha()).await.expect("opened");
     let store = records.coordination_store();
     let guard = store.guard().await.expect("asked");
-    let (epoch, token, incarnation) = guard.epoch.expect("somebody led");
+    let (epoch, token, incarnation) = guard.epoch.expect("there was a leader");
     let name = Name::new(job.to_string()).expect("a name");
     let remove = |kind| Write::Delete {
         key: Key::new(kind, name.clone()),

@@ -82,7 +82,7 @@ mod tests {
     }
 
     fn unasked<T>() -> GatewayResult<T> {
-        unreachable!("nobody asks for it here")
+        unreachable!("this test does not call it")
     }
 
     #[async_trait]

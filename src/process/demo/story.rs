@@ -264,7 +264,7 @@ impl Story<'_> {
         }
         let kills = match self.playground.ended_by_others() {
             0 => format!("{KILLS} kills"),
-            others => format!("{KILLS} kills and {others} by somebody else"),
+            others => format!("{KILLS} kills and {others} from outside"),
         };
         tell(&format!(
             "NOBODY NOTICED: {} records through {kills}, none missing, none twice, no task restarted; \

@@ -165,7 +165,7 @@ impl Client {
                     let answer = tokio::time::timeout(DEADLINE, call).await;
                     answer.unwrap_or_else(|_| Err(none()))
                 }
-                None => Err(GatewayError::NotYet("nobody leads".to_owned())),
+                None => Err(GatewayError::NotYet("no JobManager leads".to_owned())),
             };
             match answer {
                 Err(error) if error.is_retryable() => {

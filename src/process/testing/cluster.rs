@@ -289,7 +289,7 @@ impl TestCluster {
     pub async fn after_strike(&mut self) -> String {
         let struck = tokio::time::timeout(PATIENCE, self.world.struck()).await;
         let life =
-            struck.unwrap_or_else(|_| panic!("nobody was struck: {:#?}", self.world.stored()));
+            struck.unwrap_or_else(|_| panic!("no JobManager was struck: {:#?}", self.world.stored()));
         let name = process_of(&life).to_owned();
         self.kill_job_manager(&name).await;
         name
@@ -427,8 +427,8 @@ impl TestCluster {
     /// The sender in the leader's messages to a TaskManager that has not registered yet.
     pub fn leaders_sender(&self) -> pb::Sender {
         let view = self.leader_view();
-        let incarnation = view.incarnation.expect("somebody leads");
-        let holder = view.holder.expect("somebody leads");
+        let incarnation = view.incarnation.expect("there is a leader");
+        let holder = view.holder.expect("there is a leader");
         sender_of(&incarnation, view.epoch, &holder, view.store.as_ref())
     }
 

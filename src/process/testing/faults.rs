@@ -110,7 +110,7 @@ impl TestCluster {
     pub async fn write_as_a_stranger(&self, write: Write) {
         let store = self.memory.store_of(ProcessId::new("stranger"));
         let guard = store.guard().await.expect("readable");
-        let (epoch, token, incarnation) = guard.epoch.expect("somebody leads");
+        let (epoch, token, incarnation) = guard.epoch.expect("there is a leader");
         let request = CommitRequest {
             fence: Fence {
                 epoch,

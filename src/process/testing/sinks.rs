@@ -42,7 +42,7 @@ impl SinkCommitter for RecordedSinks {
 impl SinkCleaner for RecordedSinks {
     async fn clean(&self, _directory: &str, job: JobId, _run: &str) -> Result<(), String> {
         if self.world.sinks_deny.load(Ordering::Relaxed) {
-            return Err("a test allows nobody to remove anything".to_owned());
+            return Err("a test forbids to remove anything".to_owned());
         }
         self.world.note(Event::Cleaned(job));
         Ok(())

@@ -55,7 +55,7 @@ async fn until_awaited(cluster: &TestCluster, tasks: usize) {
         if details.status() == JobStatus::Reconciling && awaited.count() == tasks {
             return;
         }
-        assert_ne!(details.status(), JobStatus::Running, "it waits for nobody");
+        assert_ne!(details.status(), JobStatus::Running, "it does not wait for any task");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -297,7 +297,7 @@ async fn a_source_that_finished_on_a_task_manager_that_has_left_is_not_awaited()
     let took = start.elapsed();
     assert!(
         took < Duration::from_secs(1),
-        "somebody was awaited: {took:?}"
+        "a TaskManager was awaited: {took:?}"
     );
     cluster.world.finish_tasks(JOB);
     assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);

@@ -189,7 +189,7 @@ async fn a_drained_task_manager_that_starts_again_is_still_drained_until_that_is
     assert_eq!(tasks_on(&cluster, NEXT, "tm2"), 0);
     assert!(
         cluster.runs("tm2"),
-        "who starts it whenever it ends would do so for ever"
+        "a supervisor that restarts it would do so forever"
     );
     let told = drained(&cluster, "tm2").await.expect("it is drained");
     assert!(told.drained, "{told:?}");

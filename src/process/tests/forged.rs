@@ -20,7 +20,7 @@ const A_WHILE: Duration = Duration::from_secs(180);
 fn forged(cluster: &TestCluster, epoch: u64) -> pb::Sender {
     let view = cluster.leader_view();
     let nobody = TermHolder::starting(ProcessId::new("nobody"));
-    let incarnation = view.incarnation.expect("somebody leads");
+    let incarnation = view.incarnation.expect("there is a leader");
     sender_of(
         &incarnation,
         Epoch::new(epoch),

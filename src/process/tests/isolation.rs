@@ -87,13 +87,13 @@ async fn what_hears_only_the_store_goes_on_until_that_knows_another_generation()
         .until_stored("the next generation", |stored| {
             let is_decided = stored.states[&JOB].regions[0].generation == 2;
             let goes_on = tasks_on(&cluster, JOB, &used) > 0;
-            assert!(is_decided || goes_on, "nobody has decided yet");
+            assert!(is_decided || goes_on, "no leader has decided yet");
             is_decided
         })
         .await;
     let start = Instant::now();
     cluster
-        .until("what is superseded stops", || {
+        .until("superseded tasks stop", || {
             tasks_on(&cluster, JOB, &used) == 0
         })
         .await;
@@ -105,7 +105,7 @@ async fn what_hears_only_the_store_goes_on_until_that_knows_another_generation()
     let at_least = WAIT - Duration::from_millis(100);
     assert!(
         took >= at_least,
-        "nobody said that they had ended: {took:?}"
+        "their end was not reported: {took:?}"
     );
     cluster.world.heal(&used);
     finishes(&cluster).await;

@@ -41,7 +41,7 @@ fn large_graph() -> pb::JobGraph {
     let path: String = noise.filter(char::is_ascii_alphanumeric).collect();
     let stream = JobBuilder::new("stream")
         .parallelism(2)
-        // The file does not exist, and is never opened.
+        // No task looks for this file.
         .follow_files("lines", [format!("/{path}")])
         .key_by("by-line", ["line"])
         .count("counts")

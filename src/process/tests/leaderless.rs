@@ -63,7 +63,7 @@ async fn without_leader_and_store_tasks_are_let_go_after_the_failover_timeout() 
     cluster.memory.unavailable(true);
     let start = Instant::now();
     tokio::time::sleep(Duration::from_secs(290)).await;
-    assert_eq!(cluster.world.tasks.of(JOB).len(), 4, "it began anew");
+    assert_eq!(cluster.world.tasks.of(JOB).len(), 4, "it began again");
     cluster
         .until("they are let go", || cluster.world.tasks.of(JOB).is_empty())
         .await;
@@ -88,7 +88,7 @@ async fn what_is_cut_off_from_the_leader_stops_within_two_seconds_of_being_super
     assert!(tasks_on(&cluster, JOB, &used) > 0, "until then it goes on");
     let start = Instant::now();
     cluster
-        .until("what is superseded stops", || {
+        .until("superseded tasks stop", || {
             tasks_on(&cluster, JOB, &used) == 0
         })
         .await;

@@ -170,7 +170,7 @@ struct NoTasks;
 
 impl TaskLauncher for NoTasks {
     fn start(&self, start: TaskStart) -> Box<dyn RunningTask> {
-        panic!("nobody deploys anything: {start:?}")
+        panic!("nothing is deployed here: {start:?}")
     }
 
     fn release_task(&self, _: JobId, _: JobVertexId, _: u32, _: Generation) {}
@@ -199,7 +199,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
             holder: holder.clone(),
             store: None,
         },
-        on_higher_epoch: Arc::new(|epoch, _| panic!("nobody is in epoch {epoch}")),
+        on_higher_epoch: Arc::new(|epoch, _| panic!("no process is in epoch {epoch}")),
         workers: None,
         drains: DrainsServices::default(),
     };
@@ -275,7 +275,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
     // the timeout.
     let mut shortages = resources.shortages();
     loop {
-        speak(other).await.expect("nobody else speaks for it");
+        speak(other).await.expect("it has no other JobMaster");
         tokio::time::sleep(Duration::from_secs(1)).await;
         if start.elapsed() > silence && !shortages.borrow_and_update().contains_key(&other) {
             break;

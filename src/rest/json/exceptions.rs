@@ -40,7 +40,7 @@ pub struct ExceptionEntry {
     pub task_manager_id: Option<String>,
     /// Always empty.
     pub failure_labels: BTreeMap<String, String>,
-    /// Failures that followed from this one; absent in those entries themselves.
+    /// Failures at the same moment, or before the failed tasks ran again; absent in those entries themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrent_exceptions: Option<Vec<ExceptionEntry>>,
 }

@@ -9,8 +9,8 @@ use super::time;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HindranceBody {
-    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`, `committing`,
-    /// `peer-away`, `eviction`.
+    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`,
+    /// `committing`, `peer-away`, `eviction`.
     pub kind: String,
     /// Text for display.
     pub text: String,
