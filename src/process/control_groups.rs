@@ -35,7 +35,10 @@ pub(super) fn claim(option: &ControlGroupsOption) -> Claimed {
         ControlGroupsOption::Off => Claimed::None("process.control-groups is off".to_owned()),
         ControlGroupsOption::Auto => match ControlGroups::claim(None) {
             Ok(groups) => {
-                info!(?groups, "control groups enforce the limits of started processes");
+                info!(
+                    ?groups,
+                    "control groups enforce the limits of started processes"
+                );
                 Claimed::In(groups)
             }
             Err(reason) => {

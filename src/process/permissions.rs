@@ -37,7 +37,9 @@ pub(super) async fn follow(
                     news
                 });
             }
-            Err(error) => debug!(%error, "the rights of this process in the store can't be determined"),
+            Err(error) => {
+                debug!(%error, "the rights of this process in the store can't be determined")
+            }
         }
         tokio::time::sleep(INTERVAL).await;
     }

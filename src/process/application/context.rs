@@ -71,7 +71,9 @@ pub enum ApplicationError {
         cause: String,
     },
     /// The cluster has the job, but the store does not accept the record that says so.
-    #[error("job {job} was submitted, but the application's record of it can't be written: {reason}")]
+    #[error(
+        "job {job} was submitted, but the application's record of it can't be written: {reason}"
+    )]
     NotNoted {
         /// The job.
         job: JobId,

@@ -256,9 +256,7 @@ async fn forget_jobs(term: &ApplicationTerm) -> bool {
         match term.jobs.delete_clean_results().await {
             Ok(are_all_gone) => {
                 if !are_all_gone {
-                    warn!(
-                        "not all jobs of the application are cleaned up after: waiting for that"
-                    );
+                    warn!("not all jobs of the application are cleaned up after: waiting for that");
                     tokio::time::sleep(SLOWEST_LOOK).await;
                 }
                 return are_all_gone;

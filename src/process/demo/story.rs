@@ -202,7 +202,10 @@ impl Story<'_> {
             .iter()
             .position(|child| child.name() == leader.process);
         let Some(position) = position else {
-            return unexpected(&format!("the leader {} is not a process of the demo", leader.process));
+            return unexpected(&format!(
+                "the leader {} is not a process of the demo",
+                leader.process
+            ));
         };
         let victim = self.managers.remove(position);
         tell(&format!(

@@ -288,8 +288,8 @@ impl TestCluster {
     /// Waits until a JobManager was struck, and removes what is left of it. Returns its name.
     pub async fn after_strike(&mut self) -> String {
         let struck = tokio::time::timeout(PATIENCE, self.world.struck()).await;
-        let life =
-            struck.unwrap_or_else(|_| panic!("no JobManager was struck: {:#?}", self.world.stored()));
+        let life = struck
+            .unwrap_or_else(|_| panic!("no JobManager was struck: {:#?}", self.world.stored()));
         let name = process_of(&life).to_owned();
         self.kill_job_manager(&name).await;
         name

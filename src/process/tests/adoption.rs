@@ -55,7 +55,11 @@ async fn until_awaited(cluster: &TestCluster, tasks: usize) {
         if details.status() == JobStatus::Reconciling && awaited.count() == tasks {
             return;
         }
-        assert_ne!(details.status(), JobStatus::Running, "it does not wait for any task");
+        assert_ne!(
+            details.status(),
+            JobStatus::Running,
+            "it does not wait for any task"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -273,7 +273,10 @@ async fn what_former_leaders_left_in_the_blob_store_goes_with_the_application() 
     cluster.blobs = Some(blobs.clone());
     cluster.start_job_manager("jm1");
     cluster.until_running(job(0), 2).await;
-    let incarnation = cluster.leader_view().incarnation.expect("there is a leader");
+    let incarnation = cluster
+        .leader_view()
+        .incarnation
+        .expect("there is a leader");
     let own = blobs.of_cluster(&incarnation);
     let owner = Name::new(job(0).to_string()).expect("a name");
     let bytes = bytes::Bytes::from_static(b"left");

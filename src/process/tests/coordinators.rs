@@ -131,7 +131,11 @@ async fn a_request_is_answered_whose_leader_dies_at(
     let answer = answer.await.expect("its task runs").expect("is answered");
     assert_eq!(cluster.epoch(), 2);
     let now = stored(&cluster).2;
-    assert_eq!((&now.files, &now.ends), (&cut.files, &cut.ends), "cut again");
+    assert_eq!(
+        (&now.files, &now.ends),
+        (&cut.files, &cut.ends),
+        "cut again"
+    );
     assert_eq!(now.assigned[0].splits, [0]);
     // The answer was lost: asked again, also at the next leader.
     assert_eq!(ask(&cluster, &first, 1).await, answer);

@@ -103,10 +103,7 @@ async fn what_hears_only_the_store_goes_on_until_that_knows_another_generation()
     assert_eq!(cluster.until_running(JOB, 4).await, 2);
     let took = start.elapsed();
     let at_least = WAIT - Duration::from_millis(100);
-    assert!(
-        took >= at_least,
-        "their end was not reported: {took:?}"
-    );
+    assert!(took >= at_least, "their end was not reported: {took:?}");
     cluster.world.heal(&used);
     finishes(&cluster).await;
 }

@@ -178,7 +178,8 @@ fn store(out: &mut Exposition, status: &HaStatus) {
     for (name, help, value) in sizes {
         out.gauge(name, help, value.map(number));
     }
-    let help = "Whether the store keeps very many old revisions of its data, as it is not compacted";
+    let help =
+        "Whether the store keeps very many old revisions of its data, as it is not compacted";
     let is_so = flag(health.revisions_kept.is_some());
     out.single("tanist_store_uncompacted", Kind::Gauge, help, is_so);
     let help = "Alarms that the store has raised";
