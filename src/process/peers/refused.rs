@@ -2,11 +2,10 @@
 //! them. The ResourceManager and the JobMasters ask; the rule is:
 //!
 //! - This process reaches at least half of all TaskManagers, over separate connections: it is not cut off, and
-//! a TaskManager that
-//!  refuses counts as lost.
+//!   a TaskManager that refuses counts as lost.
 //! - It reaches fewer: standbys are asked, as before every hand-over. If no standby reaches more, or there is
-//! no other JobManager, the
-//!  TaskManagers are gone. If a standby reaches more, it is invited, and none counts as lost.
+//!   no other JobManager, the TaskManagers are gone. If a standby reaches more, it is invited, and none counts
+//!   as lost.
 //! - No standby could be asked, or the invited one did not lead: undecided, and none counts as lost.
 //!
 //! Waiting questions are answered together. Not here: which process asks which one, and how
