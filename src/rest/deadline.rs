@@ -1,8 +1,9 @@
-//! Until when a submission has an effect, as its headers tell it, and how the leader is told.
+//! The deadline of a submission, as given by its headers, and its form in the request to the leader.
 //!
-//! No clock of two hosts is compared where that can be helped (ADR 29). A client that asked for the time of the leader's term names
-//! the deadline by that clock and the epoch beside it; that goes to the leader as it is. For everybody else the time that this
-//! process held the submission is counted by its own clock, and each try tells the leader what is left by the leader's clock.
+//! Clocks of two hosts are not compared where that can be avoided (ADR 29). A client that asked for the time of
+//! the leader's term gives the deadline by that clock, and the epoch with it; both are forwarded unchanged. For
+//! other clients, this process counts the time that it held the submission by its own clock, and each attempt
+//! sends the remaining time by the leader's clock.
 
 use std::time::Duration;
 
@@ -21,16 +22,16 @@ const EPOCH: &str = "tanist-deadline-epoch";
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deadline {
-    /// By the clock of this term.
+    /// A time by the clock of this term.
     OfTerm { epoch: u64, until_ms: u64 },
-    /// Then, by the clock of this host.
+    /// A time by the clock of this host.
     Here { until: Moment },
-    /// It had passed when it came, by the wall clock of this host: the leader decides, as the job may be known.
+    /// It had passed on arrival, by the wall clock of this host: the leader decides, as the job may be known.
     Passed { until_ms: u64 },
 }
 
 impl Deadline {
-    /// What the headers say; without any, what is usual.
+    /// The deadline in the headers; without one, the default.
     pub(super) fn of(
         headers: &HeaderMap,
         options: &RestServerOptions,
@@ -57,7 +58,7 @@ impl Deadline {
         })
     }
 
-    /// How long what has to be done before the submission may take.
+    /// Time that is left for work before the submission.
     pub(super) fn left(self, options: &RestServerOptions) -> Duration {
         match self {
             Deadline::OfTerm { .. } => options.submission_timeout,
@@ -66,12 +67,12 @@ impl Deadline {
         }
     }
 
-    /// Whether only the client can name another one.
+    /// Whether only the client can give another deadline.
     pub(super) fn is_clients(self) -> bool {
         matches!(self, Deadline::OfTerm { .. })
     }
 
-    /// The request with this deadline, for one try with this leader.
+    /// The request with this deadline, for one attempt with this leader.
     pub(super) async fn told(
         self,
         request: pb::SubmitJobRequest,
@@ -101,13 +102,14 @@ impl Deadline {
     }
 }
 
-/// What the clock of the leader's term shows; none if the leader is of an earlier version, which has no such clock.
+/// The time by the clock of the leader's term; `None` if the leader is of an earlier version, which has no such
+/// clock.
 pub(super) async fn term_time(
     leader: &dyn DispatcherGateway,
 ) -> GatewayResult<Option<pb::TermTime>> {
     match leader.tell_term_time(pb::TermTimeRequest {}).await {
         Ok(time) => Ok(Some(time)),
-        // A call that is not known: nothing else makes this one fail so.
+        // An unknown call: it fails with this error for no other reason.
         Err(GatewayError::Internal(_)) => Ok(None),
         Err(error) => Err(error),
     }

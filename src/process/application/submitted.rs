@@ -1,9 +1,12 @@
-//! Which jobs an application has submitted, by their numbers: ids follow from these, so that a count says as much as a list.
+//! The jobs that an application has submitted, by number: ids follow from numbers, so a count says as much as a
+//! list.
 //!
-//! Invariants: what is noted stays noted. However many jobs there are, what is kept of them is bounded; it grows only where the
-//! program goes on after submissions that were refused, by a few bytes for each row of those.
+//! Invariants: what is noted stays noted. The stored size is bounded for any number of jobs; it grows only if
+//! the program goes on after submissions that were refused, by a few bytes for each run of consecutive
+//! refusals.
 //!
-//! Up to [`LISTED`] jobs are kept as ids, as all versions read them; more than that as a count (`docs/adr/0037`).
+//! Up to [`LISTED`] jobs are stored as ids, which all versions read; more are stored as a count
+//! (`docs/adr/0037`).
 
 use std::collections::BTreeSet;
 
@@ -13,9 +16,10 @@ use tanist_proto::id::JobId;
 
 use super::context::job_id_of;
 
-/// How many jobs of an application its record names.
+/// Maximum number of jobs that an application's record lists by id.
 pub(super) const LISTED: usize = 100;
-/// How many numbers beyond those of a list may have been refused, so that all of its jobs are found.
+/// How many numbers may have been refused before the last listed job. Bounds the search for the numbers of a
+/// list.
 const REFUSED: usize = 100_000;
 
 /// Part of an [`ApplicationRecord`](super::ApplicationRecord).
@@ -24,14 +28,14 @@ pub struct SubmittedJobs {
     /// Ids, in the order of submission.
     #[serde(rename = "submitted", default)]
     listed: Vec<String>,
-    /// Besides those, all with numbers below this one...
+    /// Besides the listed jobs, all with numbers below this one...
     #[serde(
         rename = "submitted_below",
         default,
         skip_serializing_if = "is_nothing"
     )]
     below: u32,
-    /// ...except from the first to the last of each of these, in ascending order: refused, or on their way.
+    /// ...except these ranges (first and last included, ascending): refused, or not acknowledged yet.
     #[serde(
         rename = "not_submitted",
         default,
@@ -50,7 +54,7 @@ impl SubmittedJobs {
         self.counts(position) || self.listed.contains(&job.to_string())
     }
 
-    /// Whether none was.
+    /// Whether no job was submitted.
     pub fn is_empty(&self) -> bool {
         self.listed.is_empty() && self.below == 0
     }
@@ -61,7 +65,7 @@ impl SubmittedJobs {
         position < self.below && !is_excepted
     }
 
-    /// The cluster has the job.
+    /// Notes that the cluster has the job.
     pub(super) fn note(&mut self, cluster_id: &Name, position: u32, job: JobId) {
         if self.has(position, job) {
             return;
@@ -74,7 +78,7 @@ impl SubmittedJobs {
         self.count(position);
     }
 
-    /// Counts the jobs of a long list. What is not this cluster's stays listed.
+    /// Replaces a long list by a count. Ids that are not this cluster's stay listed.
     pub(super) fn shorten(&mut self, cluster_id: &Name) {
         if self.below > 0 || self.listed.len() < LISTED {
             return;

@@ -1,4 +1,4 @@
-//! Submissions: what comes as the body, and that a repeated one has the same id and token.
+//! Submissions: the kinds of bodies, and repeated submissions with the same id and token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ steps:
     discard: {}
 ";
 
-/// What the clock of each scripted term shows, always.
+/// The time by the clock of each scripted term; constant.
 const TERM_MS: u64 = 1000;
 
 pub(super) fn term_time() -> pb::TermTime {
@@ -107,7 +107,7 @@ async fn a_submission_without_a_token_keeps_the_one_it_got_over_a_change_of_lead
         for tried in submissions.iter() {
             assert_eq!(tried.submission_token, first.submission_token);
             assert_eq!(tried.graph, first.graph);
-            // What is left, by the clock of the leader's term.
+            // The remaining time, by the clock of the leader's term.
             assert_eq!(tried.deadline_epoch, 7);
             assert!(tried.deadline_ms > TERM_MS && tried.deadline_ms <= TERM_MS + 60_000);
         }
@@ -119,7 +119,7 @@ async fn a_submission_without_a_token_keeps_the_one_it_got_over_a_change_of_lead
     assert_ne!(submissions[3].submission_token, first);
 }
 
-/// The deadline that the leader is told of a submission with this one by the wall clock.
+/// The deadline that the leader receives for a submission with this wall-clock deadline.
 async fn told(deadline: Option<u64>, is_of_an_earlier_version: bool) -> (u64, u64) {
     let leader = ScriptedDispatcher {
         is_of_an_earlier_version,
@@ -148,7 +148,7 @@ async fn a_deadline_of_somebody_who_did_not_ask_for_the_time_is_told_by_the_lead
         (TERM_MS + 90_000, 7),
         "no longer than is allowed"
     );
-    // Whether the job is known only the leader can say.
+    // Only the leader knows whether the job is known.
     assert_eq!(told(Some(5), false).await, (5, 0));
 }
 
@@ -256,7 +256,7 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
     assert!(leader.submissions.lock().expect("no panic").is_empty());
 }
 
-/// Who waits for half a minute to hear that a disk is full has given up before.
+/// A client that must wait half a minute for the error of a full disk has given up before.
 #[tokio::test]
 async fn what_the_store_refuses_is_answered_within_two_seconds() {
     let full = || GatewayError::StoreRefused("out of space".to_owned());
