@@ -1,4 +1,4 @@
-//! The client against a server that follows a script, one step a connection.
+//! The client against a server that follows a script, one step per connection.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,22 +16,22 @@ use tokio::task::AbortHandle;
 
 use super::*;
 
-/// What happens to one request.
+/// Reaction of the server to a request.
 enum Step {
-    /// It is answered with this status and body.
+    /// Answers with this status and body.
     Answer(u16, String),
-    /// After so long it is answered that others come first, for this reason.
+    /// Answers "busy" after this time, with this reason.
     Busy(Duration, &'static str),
-    /// It is read, and the connection ends without an answer.
+    /// Reads the request and closes the connection without an answer.
     Lose,
-    /// It is read, and never answered.
+    /// Reads the request and never answers.
     Hang,
 }
 
-/// What a server says of the time of its term unless it is of an earlier version: with a clock far away from ours.
+/// Answer of `/ha/time`, unless the server is of an earlier version. Its clock differs much from ours.
 const TIME: &str = r#"{"epoch":7,"now":5000000,"longest":15000}"#;
 
-/// Answers by its script, then with 500; remembers the requests. What the time is it tells beside that.
+/// Answers by its script, then with 500, and records the requests. Answers `/ha/time` in addition to the script.
 struct Scripted {
     address: String,
     requests: Arc<Mutex<Vec<String>>>,
@@ -95,7 +95,7 @@ impl Scripted {
     }
 }
 
-/// The whole request; bodies are lossy text.
+/// Reads the whole request; the body is lossy text.
 async fn read_request(connection: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     loop {
@@ -142,7 +142,7 @@ fn client_of(finder: impl LeaderFinder, timeout: Duration) -> JobClient {
     JobClient::new(RestClient::new(Arc::new(finder), options))
 }
 
-/// An address where nobody listens.
+/// Returns an address where no process listens.
 async fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     listener.local_addr().expect("it is bound").to_string()
@@ -196,7 +196,7 @@ async fn a_submission_is_repeated_with_the_same_id_and_token_until_it_is_answere
         let name = "idempotency-key";
         assert_eq!(header(request, name), header(&requests[0], name));
         assert_eq!(header(request, "tanist-deadline-epoch"), "7");
-        // As far ahead as is allowed, of the 20 s that are left.
+        // The maximum that is allowed; 20 s are left.
         assert_eq!(header(request, "tanist-deadline"), "5015000");
     }
 }
@@ -207,7 +207,7 @@ async fn a_cluster_of_an_earlier_version_is_told_a_deadline_by_the_wall_clock() 
     let of_the_asked = (404, r#"{"errors":["there is no path"]}"#);
     let of_the_leader = (500, r#"{"errors":["a defect: unknown call"]}"#);
     for errors in [of_the_asked, of_the_leader] {
-        // However often it is tried where the test gets little time.
+        // Enough steps for many retries on a slow host.
         let script = (0..50).map(|_| Step::Answer(202, accepted.clone()));
         let server = Scripted::with_time(script, errors).await;
         let graph = JobGraph {
@@ -272,9 +272,9 @@ async fn what_a_job_names_by_an_address_is_fetched_before_it_is_submitted_or_it_
     assert!(sent[0].contains("content of a model"), "{sent:?}");
     assert!(
         !sent[0].contains("signed"),
-        "the address is nobody's business"
+        "the address must not be sent"
     );
-    // The server has trouble from here on, and what it says is not fetched.
+    // From here on the server fails, and the error body is not fetched as the file.
     let error = client.submit(&graph()).await.expect_err("500");
     let text = error.to_string();
     assert!(
@@ -324,7 +324,7 @@ async fn an_upload_waits_for_its_turn_as_long_as_that_takes() {
         Step::Answer(201, uploaded.to_owned()),
         Step::Answer(202, accepted),
     ];
-    // Longer than everything else is tried for.
+    // Longer than all other timeouts.
     let cluster = Scripted::server(busy.take(1000).chain(taken)).await;
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "content").expect("written");
