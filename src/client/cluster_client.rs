@@ -406,7 +406,7 @@ mod tests {
         let mut told = waits.subscribe();
         let told = tokio::select! {
             _ = ClusterClient::connect_telling(&configuration, &[], None, &waits) => {
-                panic!("nobody listens there")
+                panic!("no server listens there")
             }
             told = told.wait_for(Option::is_some) => told.expect("it is told").clone(),
         };

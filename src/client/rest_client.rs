@@ -300,7 +300,7 @@ impl RestClient {
             Failure::Final(ClientError::BadAnswer {
                 address: address.to_owned(),
                 path: request.path.clone(),
-                reason: format!("this is no request: {error}"),
+                reason: format!("the request is invalid: {error}"),
             })
         };
         let mut http = hyper::Request::builder()

@@ -355,7 +355,7 @@ async fn when_the_time_is_up_the_last_failure_is_told() {
     let dead = nobody().await;
     let addresses = StaticAddresses(vec![dead.clone()]);
     let client = client_of(addresses, Duration::from_millis(50));
-    let error = client.list().await.expect_err("nobody is there");
+    let error = client.list().await.expect_err("no server is there");
     let text = error.to_string();
     assert!(matches!(error, ClientError::Unreachable { .. }));
     assert!(
@@ -372,7 +372,7 @@ async fn a_submission_that_no_jobmanager_can_have_got_is_known_as_such() {
     };
     let dead = nobody().await;
     let unheard = client_of(StaticAddresses(vec![dead]), Duration::from_millis(50));
-    let error = unheard.submit(&graph).await.expect_err("nobody is there");
+    let error = unheard.submit(&graph).await.expect_err("no server is there");
     assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
     assert!(!unheard.may_have_submitted());
     let server = Scripted::server((0..1_000).map(|_| Step::Lose)).await;
@@ -410,7 +410,7 @@ async fn what_a_client_waits_for_is_told_once_while_nobody_leads() {
         told.expect("the client lives").clone()
     };
     tokio::select! {
-        answer = client.status(job()) => panic!("nobody answers: {answer:?}"),
+        answer = client.status(job()) => panic!("no server can answer: {answer:?}"),
         told = told => assert_eq!(told.as_deref(), Some("no leader is known")),
     }
     drop(store);
@@ -502,7 +502,7 @@ fn reading(addresses: &[&str], timeout: Duration) -> JobClient {
 async fn a_read_without_a_cluster_ends_soon_and_says_at_once_that_nobody_listens() {
     let client = reading(&[&nobody().await], Duration::from_secs(600));
     let waits = client.waits();
-    let error = client.list().await.expect_err("nobody listens");
+    let error = client.list().await.expect_err("no server listens");
     let ClientError::Unreachable { waited, last } = error else {
         panic!("{error}")
     };
@@ -521,7 +521,7 @@ async fn a_read_goes_on_while_a_job_manager_takes_connections_and_so_does_what_c
     assert_eq!(client.status(job()).await, Ok(JobStatus::Running));
 
     let client = reading(&[&nobody().await], Duration::from_millis(200));
-    let error = client.cancel(job()).await.expect_err("nobody listens");
+    let error = client.cancel(job()).await.expect_err("no server listens");
     let whole = Duration::from_millis(200);
     assert!(
         matches!(error, ClientError::Unreachable { waited, .. } if waited == whole),

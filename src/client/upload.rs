@@ -110,7 +110,7 @@ impl JobClient {
         let file = kept.reopen().map_err(|error| no_room(&error))?;
         let path = kept.path().to_str();
         let path = path
-            .ok_or_else(|| no_room(&"its name is no UTF-8"))?
+            .ok_or_else(|| no_room(&"its name is not UTF-8"))?
             .to_owned();
         let mut file = File::from_std(file);
         let bound = Bound {

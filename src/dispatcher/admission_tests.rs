@@ -46,7 +46,7 @@ pub(super) struct Scripted {
 #[async_trait]
 impl JobMasterControl for Scripted {
     fn gateway(&self) -> Arc<dyn JobMasterGateway> {
-        unreachable!("nobody asks for it here")
+        unreachable!("not called in these tests")
     }
 
     async fn cancel(&self) -> GatewayResult<()> {

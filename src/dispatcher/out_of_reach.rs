@@ -33,8 +33,8 @@ pub(super) const READ_AT_ONCE: usize = 16;
 /// Timeout of one read, so that a blob store that hangs does not block others.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-const JOB_AWAITED: &str = "the blob store gives no answer for its records, or denies them: it is led again when they can be read";
-const RESULT_AWAITED: &str = "it has ended, and the blob store gives no answer for its result, or denies it: it is read again until that succeeds";
+const JOB_AWAITED: &str = "the blob store gives no answer for its records, or denies access: the job is led again once they can be read";
+const RESULT_AWAITED: &str = "it has ended, and the blob store gives no answer for its result, or denies access: reading is retried";
 
 impl DispatcherActor {
     /// One of this job's records can't be read for now.
@@ -44,7 +44,7 @@ impl DispatcherActor {
         state: Option<Box<pb::JobState>>,
         reason: &str,
     ) {
-        warn!(%job, reason, "a job can't be read at present, and is read again");
+        warn!(%job, reason, "a job can't be read for now; reading is retried");
         match state {
             Some(state) => {
                 let ends = state.wanted() == pb::WantedStatus::Canceled && state.sinks.is_some();
@@ -73,7 +73,7 @@ impl DispatcherActor {
 
     /// The result of this job can't be read for now.
     pub(super) fn await_result(&mut self, job: JobId, reason: &str) {
-        warn!(%job, reason, "the result of an ended job can't be read at present, and is read again");
+        warn!(%job, reason, "the result of an ended job can't be read for now; reading is retried");
         self.jobs.insert(job, unknown(RESULT_AWAITED));
         let store = self.context.store.clone();
         self.tasks.spawn(async move {

@@ -135,7 +135,7 @@ async fn a_job_of_which_nothing_can_be_read_at_present_is_neither_taken_for_anot
     place.fail();
     let b = place.lead(&cluster, "b").await;
     for asked in [b.submit(JOB).await.map(drop), b.cancel(JOB).await.map(drop)] {
-        let error = asked.expect_err("nobody knows yet");
+        let error = asked.expect_err("unknown yet");
         assert!(error.is_retryable(), "{error:?}");
     }
     place.answer();
@@ -162,7 +162,7 @@ async fn a_result_that_can_not_be_read_at_present_is_not_forgotten_and_is_read_l
         matches!(refused, Err(GatewayError::Conflict(_))),
         "{refused:?}"
     );
-    let error = b.submit(JOB).await.expect_err("nobody knows yet");
+    let error = b.submit(JOB).await.expect_err("unknown yet");
     assert!(error.is_retryable(), "{error:?}");
     place.answer();
     b.wait_for(JOB, pb::JobStatus::Finished).await;

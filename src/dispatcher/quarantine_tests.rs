@@ -103,7 +103,7 @@ async fn a_quarantined_job_goes_on_telling_what_happened_to_it() {
     use pb::JobEventKind as K;
     let details = dispatcher.describe_job(describe()).await.expect("known");
     assert_eq!(kinds(&details), [K::Restart, K::Quarantine]);
-    let since_ms = details.quarantined.expect("it is set aside").since_ms;
+    let since_ms = details.quarantined.expect("it is quarantined").since_ms;
     let expected = [
         entered(pb::JobStatus::Running, 5),
         entered(pb::JobStatus::Suspended, since_ms),
@@ -259,11 +259,11 @@ async fn a_job_of_whose_records_no_job_master_can_be_made_is_set_aside_at_once_a
     a.wait_for(OTHER, pb::JobStatus::Suspended).await;
     assert_eq!(lock(&a.world.job_masters).len(), 1, "no other one is tried");
     let details = a.describe(OTHER).await.expect("known");
-    let quarantine = details.quarantined.expect("it is set aside");
+    let quarantine = details.quarantined.expect("it is quarantined");
     assert_eq!(quarantine.kind(), pb::QuarantineKind::Unreadable);
     let expected = "its records can't be executed: it names nothing";
     assert_eq!(quarantine.reason, expected);
-    let told = details.events.last().expect("that is told");
+    let told = details.events.last().expect("an event");
     assert_eq!(told.kind(), pb::JobEventKind::Quarantine);
     assert_eq!((told.text.as_str(), told.epoch), (expected, 1));
     let stored = recovered(&a.store).await;

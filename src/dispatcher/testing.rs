@@ -71,7 +71,7 @@ pub(super) async fn found(store: &JobStore) -> RecoveredJobs {
     let coordination = store.coordination_store().clone();
     loop {
         let guard = coordination.guard().await.expect("the store answers");
-        let (_, _, incarnation) = guard.epoch.expect("somebody leads");
+        let (_, _, incarnation) = guard.epoch.expect("a term has begun");
         let options = CacheOptions {
             kinds: JobStore::KINDS.to_vec(),
             max_bytes: 1 << 20,

@@ -263,14 +263,14 @@ async fn open(terms: &Terms, url: &str) -> Result<Answer, Failure> {
     let client = Client::builder(TokioExecutor::new()).build(connector(terms)?);
     let mut uri: Uri = url
         .parse()
-        .map_err(|error| Failure::lasting(format!("it is no address: {error}")))?;
+        .map_err(|error| Failure::lasting(format!("it is not an address: {error}")))?;
     for _ in 0..=MOST_REDIRECTIONS {
         let request = hyper::Request::get(uri.clone())
             .header(USER_AGENT, concat!("tanist/", env!("CARGO_PKG_VERSION")))
             // The checksum is of the bytes as stored.
             .header(ACCEPT_ENCODING, "identity")
             .body(Empty::<Bytes>::new())
-            .map_err(|error| Failure::lasting(format!("it is no address: {error}")))?;
+            .map_err(|error| Failure::lasting(format!("it is not an address: {error}")))?;
         let answer = patiently(terms, client.request(request)).await?;
         let answer = answer.map_err(|error| no_answer(&error))?;
         let status = answer.status();
@@ -320,7 +320,7 @@ fn redirected(from: &Uri, location: &str) -> Result<Uri, Failure> {
         let directory = from.path().rsplit_once('/').map_or("", |it| it.0);
         format!("{scheme}://{authority}{directory}/{location}")
     };
-    let target: Uri = target.parse().map_err(|_| wrong(", which is no address"))?;
+    let target: Uri = target.parse().map_err(|_| wrong(", which is not an address"))?;
     match (scheme, target.scheme_str()) {
         ("http", Some("http" | "https")) | ("https", Some("https")) => Ok(target),
         ("https", Some("http")) => Err(wrong(", which is not secure")),

@@ -132,7 +132,7 @@ async fn a_server_that_is_not_there_may_be_there_later() {
     let address = nobody.local_addr().expect("bound");
     drop(nobody);
     let error = fetched(&named(format!("http://{address}/x"))).await;
-    let error = error.expect_err("nobody is there");
+    let error = error.expect_err("no server is there");
     assert!(error.is_passing(), "{error}");
 }
 

@@ -110,7 +110,7 @@ impl TonicConnector {
             return Ok(channel.clone());
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| GatewayError::Invalid(format!("{address:?} is no address: {error}")))?
+            .map_err(|error| GatewayError::Invalid(format!("{address:?} is not an address: {error}")))?
             // The connector has no connect timeout of its own: it would be reported as a refusal.
             .connect_timeout(self.options.connect_timeout);
         let connector = http_connector(Some(self.options.silence_timeout));
