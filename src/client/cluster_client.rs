@@ -212,9 +212,8 @@ impl ClusterClient {
                 return ClientError::NoCluster { place };
             }
             let reason = waits.borrow().clone();
-            let reason = reason.unwrap_or_else(|| {
-                "the store that names the leader has not answered".to_owned()
-            });
+            let reason = reason
+                .unwrap_or_else(|| "the store that names the leader has not answered".to_owned());
             ClientError::Unreachable {
                 waited: timeout,
                 last: format!("{reason}; `--address` asks a JobManager without the store"),

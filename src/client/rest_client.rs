@@ -212,7 +212,10 @@ impl RestClient {
                             Err(Failure::Final(error)) => return Err(error),
                             Err(Failure::Unreached { reason, is_refused }) => {
                                 let reason = format!("{address}: {reason}");
-                                tracing::debug!(reason, "no connection was accepted; trying the next address");
+                                tracing::debug!(
+                                    reason,
+                                    "no connection was accepted; trying the next address"
+                                );
                                 let is_told_at_once = is_refused && reach_timeout.is_some();
                                 if is_told_at_once || began_at.elapsed() >= NOTICE_AFTER {
                                     self.notice(|| reason.clone());
@@ -220,7 +223,11 @@ impl RestClient {
                                 last = Some(reason);
                             }
                             Err(Failure::Passing(reason)) => {
-                                tracing::debug!(address, reason, "no answer; trying the next address");
+                                tracing::debug!(
+                                    address,
+                                    reason,
+                                    "no answer; trying the next address"
+                                );
                                 // A try that our own timeout cut short says less than the error before it.
                                 let is_cut_short = left(heard_at, timeout).is_zero();
                                 if !is_cut_short || last.is_none() {
@@ -237,7 +244,8 @@ impl RestClient {
             }
             if left(heard_at, timeout) <= self.options.retry_period {
                 let waited = timeout;
-                let last = last.unwrap_or_else(|| "there was no time to ask a JobManager".to_owned());
+                let last =
+                    last.unwrap_or_else(|| "there was no time to ask a JobManager".to_owned());
                 return Err(ClientError::Unreachable { waited, last });
             }
             tokio::time::sleep(self.options.retry_period).await;

@@ -270,10 +270,7 @@ async fn what_a_job_names_by_an_address_is_fetched_before_it_is_submitted_or_it_
     assert_eq!(submitted.expect("accepted").job, job());
     let sent = cluster.requests();
     assert!(sent[0].contains("content of a model"), "{sent:?}");
-    assert!(
-        !sent[0].contains("signed"),
-        "the address must not be sent"
-    );
+    assert!(!sent[0].contains("signed"), "the address must not be sent");
     // From here on the server fails, and the error body is not fetched as the file.
     let error = client.submit(&graph()).await.expect_err("500");
     let text = error.to_string();
@@ -372,7 +369,10 @@ async fn a_submission_that_no_jobmanager_can_have_got_is_known_as_such() {
     };
     let dead = nobody().await;
     let unheard = client_of(StaticAddresses(vec![dead]), Duration::from_millis(50));
-    let error = unheard.submit(&graph).await.expect_err("no server is there");
+    let error = unheard
+        .submit(&graph)
+        .await
+        .expect_err("no server is there");
     assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
     assert!(!unheard.may_have_submitted());
     let server = Scripted::server((0..1_000).map(|_| Step::Lose)).await;

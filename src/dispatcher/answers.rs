@@ -374,8 +374,9 @@ async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRe
 /// slots count as missing.
 fn tell_of_free_slots(waiting: &mut pb::Hindrance, free: u32) {
     if (1..waiting.slots_missing).contains(&free) {
-        let there =
-            format!("; {free} of the missing slots are free, and will be given when enough are free");
+        let there = format!(
+            "; {free} of the missing slots are free, and will be given when enough are free"
+        );
         waiting.text.push_str(&there);
     }
 }

@@ -148,9 +148,9 @@ pub(super) fn ended_details(
         details.left_behind = left.to_owned();
         let mut text = match left {
             "" => "what it left is being removed".to_owned(),
-            reason => format!(
-                "what it left could not be removed; the next leader tries again: {reason}"
-            ),
+            reason => {
+                format!("what it left could not be removed; the next leader tries again: {reason}")
+            }
         };
         match waiting {
             0 => {}

@@ -65,7 +65,11 @@ async fn a_job_that_is_cancelled_before_its_turn_ends_without_being_led() {
     assert_eq!(ended.status(), pb::JobStatus::Canceled);
     use pb::JobEventKind as K;
     let kinds: Vec<K> = ended.events.iter().map(pb::JobEvent::kind).collect();
-    assert_eq!(kinds, [K::Restart, K::Cancel, K::Status], "never quarantined");
+    assert_eq!(
+        kinds,
+        [K::Restart, K::Cancel, K::Status],
+        "never quarantined"
+    );
     assert_eq!(fixture.cleaned(), ["/out"]);
     assert_eq!(fixture.launches(), 0);
 }

@@ -211,7 +211,10 @@ async fn fetch_on(
                 is_passing: failure.is_passing,
             });
         }
-        tracing::debug!(reason = failure.reason, "a file could not be fetched; fetching is retried");
+        tracing::debug!(
+            reason = failure.reason,
+            "a file could not be fetched; fetching is retried"
+        );
         tokio::time::sleep(backoff.next_delay()).await;
     }
 }
@@ -320,7 +323,9 @@ fn redirected(from: &Uri, location: &str) -> Result<Uri, Failure> {
         let directory = from.path().rsplit_once('/').map_or("", |it| it.0);
         format!("{scheme}://{authority}{directory}/{location}")
     };
-    let target: Uri = target.parse().map_err(|_| wrong(", which is not an address"))?;
+    let target: Uri = target
+        .parse()
+        .map_err(|_| wrong(", which is not an address"))?;
     match (scheme, target.scheme_str()) {
         ("http", Some("http" | "https")) | ("https", Some("https")) => Ok(target),
         ("https", Some("http")) => Err(wrong(", which is not secure")),

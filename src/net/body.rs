@@ -29,7 +29,7 @@ pub enum BodyError {
     /// All bodies together have reached the limit.
     #[error("the bodies of other requests take all the memory that bodies may: try again")]
     Full(#[source] Status),
-    /// No data within [`SILENCE_TIMEOUT`].
+    /// No data arrived within the silence timeout (60 s).
     #[error("nothing of the body came for {SILENCE_TIMEOUT:?}")]
     Silent,
     /// The connection or the sender broke.

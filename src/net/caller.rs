@@ -34,9 +34,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::OtherUser(uid) => write!(f, "user {uid} of this host called"),
-            Refusal::Unknown => {
-                f.write_str("an unknown user of this host called")
-            }
+            Refusal::Unknown => f.write_str("an unknown user of this host called"),
         }
     }
 }

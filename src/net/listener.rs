@@ -227,9 +227,8 @@ impl Listener {
 
 /// Answers an HTTP/1 request with 403.
 async fn tell(mut stream: TcpStream, refusal: Refusal) -> io::Result<()> {
-    let sentence = format!(
-        "{refusal}: this server answers only its own user and root (security.local-users)"
-    );
+    let sentence =
+        format!("{refusal}: this server answers only its own user and root (security.local-users)");
     let body = format!("{{\"errors\":[\"{sentence}\"]}}");
     let length = body.len();
     let mut request = vec![0; LONGEST_REFUSED];

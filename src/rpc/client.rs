@@ -51,7 +51,7 @@ impl Default for RpcOptions {
 const KEPT_CHANNELS: usize = 512;
 
 /// Connections by address: opened on first use and again after they broke. The number of unused ones is limited
-/// to that of used ones, or to [`KEPT_CHANNELS`], because TaskManagers come and go for months with new
+/// to that of used ones, or to a few hundred, because TaskManagers come and go for months with new
 /// addresses.
 #[derive(Debug)]
 pub struct TonicConnector {
@@ -110,7 +110,9 @@ impl TonicConnector {
             return Ok(channel.clone());
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| GatewayError::Invalid(format!("{address:?} is not an address: {error}")))?
+            .map_err(|error| {
+                GatewayError::Invalid(format!("{address:?} is not an address: {error}"))
+            })?
             // The connector has no connect timeout of its own: it would be reported as a refusal.
             .connect_timeout(self.options.connect_timeout);
         let connector = http_connector(Some(self.options.silence_timeout));

@@ -143,7 +143,10 @@ impl World {
                 let is_admitted = self.proof.judge(&claim) == Judgement::Admitted;
                 let is_youngest = claim.epoch == before.youngest();
                 prop_assert!(is_youngest || !is_admitted, "{claim:?} in {before:?}");
-                prop_assert!(!self.proof.believe(&claim), "a claim without holder was believed");
+                prop_assert!(
+                    !self.proof.believe(&claim),
+                    "a claim without holder was believed"
+                );
                 prop_assert_eq!(&self.proof, &before);
             }
             Step::Restore { ago } => {
