@@ -1,7 +1,8 @@
-//! A submission's deadline, by the clock of the leader's term: asked for before each try, at the JobManager that the try goes to.
+//! Deadline of a submission, by the clock of the leader's term. The client reads that clock before each try,
+//! from the JobManager that it then tries.
 //!
-//! No clock of this host is compared with another one's (ADR 29). A request that is late because the network held it, or a process
-//! that was frozen, has a deadline that has passed by then, or one of a term that is over: it has no effect.
+//! This host's clock is never compared with another one's (ADR 29). A request that is late because of the
+//! network or a frozen process has a deadline that has passed, or one of a term that is over: it has no effect.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::error::ClientError;
 use super::job_client::{JobClient, parse};
 use super::rest_client::{Answer, Failure, Request};
 
-/// What `/ha/time` answers.
+/// Answer of `/ha/time`.
 #[derive(Debug, Deserialize)]
 struct TimeBody {
     epoch: u64,
@@ -21,7 +22,7 @@ struct TimeBody {
 }
 
 impl JobClient {
-    /// Sends a submission until somebody answers it, or the time is over; what each try has a deadline for.
+    /// Sends a submission, each try with a deadline, until a JobManager answers it or the timeout is over.
     pub(super) async fn send_with_deadline(
         &self,
         request: &Request,
@@ -44,8 +45,9 @@ impl JobClient {
         let asking = Request::get("/v1/ha/time");
         let time = match self.rest().try_at(address, &asking, patience).await {
             Ok(answer) => Some(parse::<TimeBody>(&asking, &answer).map_err(Failure::Final)?),
-            // An earlier version, of the JobManager or, behind it, of the leader: it compares a deadline with its own clock. Whatever
-            // else keeps the time from being told does not keep the job from being submitted: what that is told is the answer.
+            // An earlier version of the JobManager, or of the leader behind it: it compares a deadline with its
+            // own clock. Any other refusal of the time must not prevent the submission; its answer is the
+            // result.
             Err(Failure::Final(ClientError::Refused { .. })) => None,
             Err(failure) => return Err(failure),
         };

@@ -1,4 +1,4 @@
-//! Jobs that are cancelled before their turn to be recovered has come.
+//! Jobs that are cancelled before their turn to be recovered.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::testing::{JOB, cancel, describe, result, submission};
 use super::{RecoveredJob, RecoveredJobs};
 use crate::gateway::{DispatcherGateway as _, GatewayError};
 
-/// What a term finds that recovers carefully.
+/// What a term with crash suspects finds.
 fn suspect(wanted: pb::WantedStatus, sinks: Option<&str>) -> RecoveredJobs {
     suspect_of(wanted, sinks, pb::JobState::default())
 }
 
-/// The same, of which this is recorded as well.
+/// The same, with more fields of the job's state.
 fn suspect_of(
     wanted: pb::WantedStatus,
     sinks: Option<&str>,
@@ -51,7 +51,7 @@ async fn a_job_that_is_cancelled_before_its_turn_ends_without_being_led() {
         dispatcher.cancel_job(cancel())
     );
     one.expect("cancelled");
-    // The second one comes while the result is being written: its client asks again.
+    // It arrives while the result is being written: its client retries.
     assert!(matches!(two, Err(GatewayError::NotYet(_))), "{two:?}");
     fixture
         .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
@@ -65,7 +65,11 @@ async fn a_job_that_is_cancelled_before_its_turn_ends_without_being_led() {
     assert_eq!(ended.status(), pb::JobStatus::Canceled);
     use pb::JobEventKind as K;
     let kinds: Vec<K> = ended.events.iter().map(pb::JobEvent::kind).collect();
-    assert_eq!(kinds, [K::Restart, K::Cancel, K::Status], "never set aside");
+    assert_eq!(
+        kinds,
+        [K::Restart, K::Cancel, K::Status],
+        "never quarantined"
+    );
     assert_eq!(fixture.cleaned(), ["/out"]);
     assert_eq!(fixture.launches(), 0);
 }
@@ -94,7 +98,7 @@ async fn a_job_of_which_nobody_knows_what_it_wrote_is_cancelled_when_its_turn_ha
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_comes_while_the_end_is_being_written_passes_the_job_over() {
     let fixture = Fixture::new().await;
-    // So that its records are there when its turn comes.
+    // So that the store has its records when its turn comes.
     let first = fixture.start(RecoveredJobs::default());
     let submitted = first.submit_job(submission("token")).await;
     submitted.expect("accepted");
@@ -121,7 +125,7 @@ async fn a_turn_that_comes_while_the_end_is_being_written_passes_the_job_over() 
     assert_eq!(fixture.launches(), 1, "by the first one alone");
 }
 
-/// Two subtasks that are placed in generation 2, and ended so in these.
+/// State of a job with two subtasks, placed in generation 2, with these terminal states by generation.
 pub(super) fn with_ends(ends: [(u64, pb::ExecutionState); 2]) -> pb::JobState {
     let vertex_id = format!("{:032x}", 1);
     let placement = |subtask| pb::Placement {
@@ -153,7 +157,7 @@ pub(super) fn with_ends(ends: [(u64, pb::ExecutionState); 2]) -> pb::JobState {
 async fn a_job_whose_tasks_have_all_finished_is_not_cancelled_before_its_turn() {
     use pb::ExecutionState::Finished;
     let fixture = Fixture::new().await;
-    // So that its records are there when its turn comes.
+    // So that the store has its records when its turn comes.
     let first = fixture.start(RecoveredJobs::default());
     let submitted = first.submit_job(submission("token")).await;
     submitted.expect("accepted");
