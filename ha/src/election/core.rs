@@ -262,7 +262,7 @@ impl ElectionCore {
     }
 
     /// The moment until which free leadership is left to a term whose heartbeats are still heard. `None` if
-    /// the store frees `leader` only when its process has died: then there is no one to wait for.
+    /// the store frees `leader` only when its process has died: then waiting is pointless.
     fn left_alone_until(&self, now: Moment) -> Option<Moment> {
         let leases_end = matches!(
             self.session,
