@@ -125,7 +125,7 @@ pub enum Error {
     #[error(
         "the store is a copy of this cluster's store, or was restored from a backup: it shows the identity {found}, and its youngest \
          epoch was taken in {recorded}; if this one is to be the cluster's store, end all JobManagers and TaskManagers and run \
-         `tanist ha accept` on it; else lead this process to the cluster's own store"
+         `tanist ha accept` on it; else point this process to the cluster's own store"
     )]
     Copied {
         /// The identity of the store in which the youngest epoch was taken.

@@ -37,7 +37,7 @@ pub struct Name(String);
 
 /// A text that is not a valid [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name: use 1 to 200 of A-Z a-z 0-9 . _ - and no leading dot")]
+#[error("{0:?} is not a valid name: use 1 to 200 of A-Z a-z 0-9 . _ - and no leading dot")]
 pub struct InvalidName(String);
 
 impl Name {

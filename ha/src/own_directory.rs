@@ -31,7 +31,7 @@ const MOST_LINKS: usize = 40;
 pub enum NotOwn {
     /// Another user owns it.
     #[error(
-        "{} belongs to the user with id {owner}, who could change what is kept there, and this process runs as {user}: \
+        "{} belongs to the user with id {owner}, who could change its content, and this process runs as {user}: \
          give it to this user (chown), or name another directory", path.display()
     )]
     Owner {
@@ -44,7 +44,7 @@ pub enum NotOwn {
     },
     /// Other users may write to it.
     #[error(
-        "other users may write to {}, whose mode is {mode:04o}: take that from them (chmod go-w), or name another directory",
+        "other users may write to {}, whose mode is {mode:04o}: remove that permission (chmod go-w), or name another directory",
         path.display()
     )]
     Writable {
@@ -55,7 +55,7 @@ pub enum NotOwn {
     },
     /// A symbolic link of another user leads to it.
     #[error(
-        "{} is a symbolic link of the user with id {owner}, who could let it lead elsewhere: remove it, or name another directory",
+        "{} is a symbolic link of the user with id {owner}, who could redirect it: remove it, or name another directory",
         path.display()
     )]
     Link {

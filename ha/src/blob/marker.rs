@@ -214,7 +214,7 @@ impl BlobStore {
     /// The error for a marker of another cluster.
     pub fn taken(&self, marker: &Marker) -> Error {
         self.refusal(format!(
-            "another cluster uses {}, too, whose store is a copy of this one's or has been one: process {} has marked it in epoch {}. \
+            "another cluster also uses {}, and its store is or was a copy of this one's: process {} has marked it in epoch {}. \
              Nothing is deleted there: give one of them another storageDir",
             self.location, marker.process, marker.epoch
         ))

@@ -72,7 +72,7 @@ impl TryFrom<&[u8]> for Checksum {
 
 /// A text that is not a valid [`Checksum`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no SHA-256: use 64 hexadecimal digits")]
+#[error("{0:?} is not a SHA-256: use 64 hexadecimal digits")]
 pub struct InvalidChecksum(String);
 
 impl fmt::Display for Checksum {
@@ -189,7 +189,7 @@ impl BlobStore {
         let path = url.strip_prefix("file://").unwrap_or(url);
         if !path.starts_with('/') {
             return Err(Error::Misconfigured(
-                format!("{url} is no place for blobs: {URL_HELP}").into(),
+                format!("{url} is not a valid place for blobs: {URL_HELP}").into(),
             ));
         }
         let mut store = BlobStore {

@@ -118,7 +118,7 @@ impl DetectorActor {
                     Some(beat) => self.on_beat(beat),
                     None => {
                         self.stream = None;
-                        debug!("the stream of the leader's beats broke");
+                        debug!("the leader's heartbeat stream broke");
                         self.feed(Event::Broken(Break::Ended));
                     }
                 },
@@ -271,7 +271,7 @@ impl DetectorActor {
             }
             Done::Connected(Connection(Err(why))) => {
                 self.connecting = None;
-                debug!(?why, "the leader's beats can't be heard");
+                debug!(?why, "the leader's heartbeat stream can't be opened");
                 self.feed(Event::Broken(why));
             }
             Done::Members(Ok(members)) => {

@@ -28,7 +28,7 @@ impl Stance {
 /// The activity of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
-    /// It stands by.
+    /// It is a standby.
     #[default]
     Standby,
     /// It was granted a term and recovers.
@@ -75,7 +75,7 @@ pub struct Beat {
     /// Time since its role and phase are unchanged: milliseconds since 1970 by its own wall clock; `None`:
     /// not reported. For display.
     pub since_ms: Option<u64>,
-    /// How long its parts have stood still.
+    /// Time since each of its parts was last scheduled.
     pub turns: Turns,
     /// The last term that it gave up because it made no progress.
     pub gave_up: Option<Epoch>,

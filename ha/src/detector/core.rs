@@ -1,7 +1,7 @@
 //! The decisions of a failure detector, without I/O, clock or randomness: events in, effects out.
 //!
 //! ```text
-//!             beat                stream ended                 refused on this host, or another one answers
+//!           heartbeat             stream ended                 refused on this host, or another one answers
 //!   Opening --------> Up  ---------------------------> Down -----------------------------------------.
 //!      |               | silent past the bound           | refused, reset or silent                    |
 //!      '---------------+-------------> Inquiry <---------'                                             v

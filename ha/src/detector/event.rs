@@ -78,7 +78,7 @@ pub enum Event {
     },
     /// The number of recent false alarms.
     FalseAlarms(u32),
-    /// The timer of the beat interval fired.
+    /// The timer of the heartbeat interval fired.
     Tick,
 }
 

@@ -35,7 +35,7 @@ pub struct DetectorServices {
     pub identity: Identity,
     /// Its election.
     pub election: LeaderElection,
-    /// The others.
+    /// The other processes.
     pub peers: Arc<dyn Peers>,
     /// Timeouts and intervals.
     pub options: DetectorOptions,

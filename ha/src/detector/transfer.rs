@@ -32,7 +32,7 @@ pub enum TransferError {
     #[error("no other JobManager stands by and answers")]
     NobodyStandsBy,
     /// No invited process led in time.
-    #[error("nobody who was invited took over: {0}")]
+    #[error("no invited JobManager took over: {0}")]
     Failed(String),
 }
 
@@ -72,7 +72,7 @@ impl Detector {
             match invited.await {
                 Ok(()) => return Ok(session.epoch().next()),
                 Err(reason) => {
-                    warn!(to = %member.process, reason, "the invitation led to nothing");
+                    warn!(to = %member.process, reason, "the invited standby did not take over");
                     refusal = TransferError::Failed(format!("{}: {reason}", member.process));
                 }
             }
@@ -102,7 +102,7 @@ impl Detector {
                 // The store reports it to this process a moment later.
                 Ok(Ok(())) => timeout_at(deadline, session.over())
                     .await
-                    .map_err(|_| "it says that it leads, the store does not yet".to_owned()),
+                    .map_err(|_| "it says that it leads, but the store does not show that yet".to_owned()),
                 Ok(Err(reason)) => Err(reason),
                 Err(_) => Err(format!("no answer within {bound:?}")),
             },

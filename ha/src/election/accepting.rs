@@ -38,7 +38,7 @@ pub async fn propose(driver: &dyn ElectionDriver) -> Result<Acceptance> {
     let seen = driver.read().await?;
     if seen.token().is_none() {
         return Err(Error::Misconfigured(
-            "nobody has ever led in this store: there is nothing to accept, the first JobManager begins it".into(),
+            "no JobManager has ever led in this store: there is nothing to accept".into(),
         ));
     }
     // If `epoch` can't be read, use the other keys that name an epoch. Epochs of different incarnations are
@@ -79,7 +79,7 @@ pub async fn accept(driver: &dyn ElectionDriver, wanted: &Acceptance, force: boo
             Ok(Attempt::Refused(_)) => {
                 return Err(Error::Unavailable {
                     store: "the store",
-                    reason: "it was changed since it was looked at; look again".to_owned(),
+                    reason: "it was changed since it was read; run the command again".to_owned(),
                 });
             }
             Err(error) => error,

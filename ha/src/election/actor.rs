@@ -192,7 +192,7 @@ impl ElectionActor {
         let said = self.complained.map(|at| now.since(at));
         if said.is_none_or(|since| since >= COMPLAINT_INTERVAL) {
             self.complained = Some(now);
-            warn!(%error, "leadership can't be taken: the store refuses it, nobody may lead until it does not");
+            warn!(%error, "leadership can't be taken: the store refuses it, and no process can lead until it accepts");
         }
     }
 

@@ -55,7 +55,7 @@ impl Wishes {
     pub(super) fn withdraw(&mut self, wish: Wish) -> Option<Epoch> {
         let place = self.waiting.iter().position(|one| one.wish == wish)?;
         let Waiting { epoch, reply, .. } = self.waiting.remove(place);
-        let text = "the wish to depose was withdrawn";
+        let text = "the depose request was cancelled";
         let _: Result<_, _> = reply.send(Err(Error::Misconfigured(text.into())));
         let wanted = self.waiting.iter().any(|one| one.epoch == epoch);
         (!wanted).then_some(epoch)

@@ -47,7 +47,7 @@ impl Listener {
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "no inotify watch for the embedded store: it is looked at more often instead"
+                    "no inotify watch for the embedded store: it is polled more often instead"
                 );
                 return Ok(None);
             }
@@ -66,7 +66,7 @@ impl Listener {
                     Ok(event) if event.events().contains(ReadFlags::IGNORED) => return,
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => {
-                        tracing::warn!(%error, "the embedded store can't be listened to any more");
+                        tracing::warn!(%error, "the inotify watch of the embedded store failed: changes are found by polling");
                         return;
                     }
                 }

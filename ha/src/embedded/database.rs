@@ -150,7 +150,7 @@ impl Database {
         if self.file.is_some() && identity(&self.path) == self.file {
             return Ok(());
         }
-        tracing::warn!(file = %self.path.display(), "the store's file was replaced: opened anew");
+        tracing::warn!(file = %self.path.display(), "the store's file was replaced: it is opened again");
         let database = Database::open(&self.path, self.busy_timeout)?;
         *self = Database {
             opened: self.opened + 1,
@@ -231,7 +231,7 @@ impl Database {
         if !self.reserve.give_up() {
             return Err(full);
         }
-        tracing::warn!(error = %full, "space that was kept in reserve is used");
+        tracing::warn!(error = %full, "the disk is full: reserved space is used");
         let result = self.write(&write);
         // Reserves what is left again.
         self.reserve.keep();
@@ -247,7 +247,7 @@ impl Database {
             let path = self.path.display();
             return Err(Error::OutOfSpace {
                 store: STORE,
-                reason: format!("{path}: nothing is left beside it but what deletions need"),
+                reason: format!("{path}: only the space that is reserved for deletions is left"),
             });
         }
         self.write(write)

@@ -85,7 +85,7 @@ impl EmbeddedOptions {
         Err(Error::Unreachable {
             store: STORE,
             endpoints: self.dir.display().to_string(),
-            reason: "there is none; the first JobManager makes it".to_owned(),
+            reason: "it does not exist; the first JobManager creates it".to_owned(),
         })
     }
 }

@@ -150,7 +150,7 @@ impl<'a> Tables<'a> {
         let info = info.and_then(|text| {
             let decoded = self.json::<LeaderInformation>("leader-info", &text);
             decoded
-                .inspect_err(|error| tracing::debug!(%error, "passed over"))
+                .inspect_err(|error| tracing::debug!(%error, "an unreadable value is ignored"))
                 .ok()
         });
         let Some((record, leader)) = self.epoch()? else {

@@ -331,7 +331,7 @@ impl ElectionDriver for EtcdElection {
             match decode(&format!("{}/{name}", path::MEMBERS), kv.value()) {
                 Ok(member) => members.push(member),
                 // One unreadable member must not hide the others.
-                Err(error) => tracing::warn!(%error, "a member is left out"),
+                Err(error) => tracing::warn!(%error, "an unreadable member is skipped"),
             }
         }
         Ok(members)

@@ -426,7 +426,7 @@ fn item(prefix: usize, kv: etcd_client::KeyValue) -> Option<(Name, Bytes)> {
     match Name::new(text) {
         Ok(name) => Some((name, Bytes::from(value))),
         Err(error) => {
-            tracing::warn!(%error, "a foreign key in etcd is passed over");
+            tracing::warn!(%error, "a foreign key in etcd is skipped");
             None
         }
     }

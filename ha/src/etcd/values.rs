@@ -154,7 +154,7 @@ pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
     let reads = reads(answer);
     let [epoch, leader, info] = &reads[..] else {
         return Err(super::status::no_answer(
-            "an answer without the values that were asked for",
+            "the answer lacks the requested values",
         ));
     };
     let at = epoch.first().map_or(0, KeyValue::mod_revision);
@@ -179,7 +179,7 @@ pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
 
 fn readable<T>(decoded: Result<Option<T>>) -> Option<T> {
     decoded.unwrap_or_else(|error| {
-        tracing::debug!(%error, "passed over");
+        tracing::debug!(%error, "an unreadable value is ignored");
         None
     })
 }
@@ -189,7 +189,7 @@ pub(super) fn guard(answer: &TxnResponse) -> Result<Guard> {
     let reads = reads(answer);
     let [epoch, leader, changes] = &reads[..] else {
         return Err(super::status::no_answer(
-            "an answer without the values that were asked for",
+            "the answer lacks the requested values",
         ));
     };
     let flat =

@@ -453,7 +453,7 @@ enum Found<T> {
 fn pointer_again<T: Record>(name: &Name) -> Error {
     Error::Corrupt {
         key: Key::new(T::KIND, name.clone()).to_string(),
-        reason: "what it points to is a pointer again".to_owned(),
+        reason: "its pointer leads to another pointer".to_owned(),
     }
 }
 

@@ -71,7 +71,7 @@ impl StoreHealth {
             && size.saturating_mul(100) >= quota.saturating_mul(NEARLY_FULL_PERCENT)
         {
             let assumed = if self.quota_is_assumed {
-                " (assumed: it does not tell its quota)"
+                " (assumed: it does not report its quota)"
             } else {
                 ""
             };

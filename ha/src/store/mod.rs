@@ -267,7 +267,7 @@ pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
         let _ = request;
         Err(Error::OutOfSpace {
             store: "the store",
-            reason: "it deletes nothing either".to_owned(),
+            reason: "it refuses deletions, too".to_owned(),
         })
     }
 

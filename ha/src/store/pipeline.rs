@@ -44,7 +44,7 @@ pub enum CommitError {
     #[error("not applied: the term is over")]
     NotApplied,
     /// The term is over, and this may have been applied: only the next term can tell.
-    #[error("the term is over, and whether this was applied is known to the next term only")]
+    #[error("the term is over; only the next term can tell whether this was applied")]
     Unknown,
 }
 
@@ -356,7 +356,7 @@ impl PipelineActor {
                         error!(
                             number = change.number,
                             epoch = %change.epoch,
-                            "somebody else wrote in this term: its data can't be relied on"
+                            "another process wrote in this term: the term's data can't be trusted"
                         );
                         return unsettled(may_be_applied);
                     }

@@ -150,7 +150,7 @@ async fn supervise(
                 Err(error) => {
                     let reason = error.to_string();
                     if reason != said {
-                        tracing::warn!(%reason, "no new session yet, this is tried until there is one");
+                        tracing::warn!(%reason, "no new session yet: retrying until there is one");
                         said = reason;
                     }
                     tokio::time::sleep(backoff.next_delay()).await;

@@ -473,7 +473,7 @@ impl ElectionDriver for ZooKeeperElection {
             let Some(node) = node else { continue };
             match decode(&format!("{}/{name}", path::MEMBERS), &node) {
                 Ok(member) => members.push(member),
-                Err(error) => tracing::warn!(%error, "left out"),
+                Err(error) => tracing::warn!(%error, "an unreadable member is skipped"),
             }
         }
         members.sort_by(|a: &Member, b| a.process.cmp(&b.process));
@@ -533,7 +533,7 @@ impl Found {
 fn readable<T: DeserializeOwned>(key: &str, node: Option<&Node>) -> Option<T> {
     let decoded = decode(key, node?);
     decoded
-        .inspect_err(|error| tracing::debug!(%error, "passed over"))
+        .inspect_err(|error| tracing::debug!(%error, "an unreadable value is ignored"))
         .ok()
 }
 

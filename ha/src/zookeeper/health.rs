@@ -50,7 +50,7 @@ pub(super) async fn health(quorum: &[String], latency: Duration) -> StoreHealth 
         let text = "the roles of ZooKeeper's servers: allow `srvr` in 4lw.commands.whitelist";
         health.unknown.push(text.to_owned());
     }
-    let text = "the space on the disks of ZooKeeper's servers: it does not tell, watch it there";
+    let text = "the space on the disks of ZooKeeper's servers: ZooKeeper does not report it, monitor it on the hosts";
     health.unknown.push(text.to_owned());
     if health.size_bytes.is_none() {
         let text = "the size of ZooKeeper's data: allow `mntr` in 4lw.commands.whitelist";

@@ -128,7 +128,7 @@ pub(super) fn decode_epoch(node: &Node) -> Result<(EpochRecord, EpochToken)> {
 pub(super) fn version(token: EpochToken) -> Result<i32> {
     i32::try_from(token.0).map_err(|_| Error::Corrupt {
         key: path::EPOCH.into(),
-        reason: format!("{} is no data version", token.0),
+        reason: format!("{} is not a data version", token.0),
     })
 }
 

@@ -460,6 +460,6 @@ async fn synced_names(session: &Session, kind: Kind) -> Result<Vec<Name>> {
 
 fn known_name(text: String) -> Option<Name> {
     Name::new(text)
-        .inspect_err(|error| tracing::warn!(%error, "a node that is not ours was left out"))
+        .inspect_err(|error| tracing::warn!(%error, "a foreign node in ZooKeeper is skipped"))
         .ok()
 }

@@ -166,7 +166,7 @@ fn say(key: &Key, was_known: bool, is_there: bool) {
         (true, false) => "it is gone",
         (false, _) => "it was not there",
     };
-    warn!(%key, what, "a record in the store is not what was written last: somebody changed it, what the store holds counts");
+    warn!(%key, what, "a record in the store was changed by hand: the store's value is used");
 }
 
 /// The names of the store's records of some kinds.

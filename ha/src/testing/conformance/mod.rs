@@ -34,7 +34,7 @@ use crate::error::Result;
 use crate::keys::Key;
 use crate::store::CoordinationStore;
 
-/// What a case returns. What it expects, it asserts.
+/// The result of a case. Cases check their expectations with assertions.
 pub type CaseResult<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Longer than any lease, server start and backoff here.

@@ -1,5 +1,5 @@
-//! Checks the signature of a request to S3 (AWS Signature Version 4, in the header), over method, path, query, the signed
-//! headers and the body. Source: AWS, "Authenticating Requests: Using the Authorization Header".
+//! Checks the signature of a request to S3 (AWS Signature Version 4, in the header), over method, path, query,
+//! the signed headers and the body. Source: AWS, "Authenticating Requests: Using the Authorization Header".
 
 use hyper::Request;
 use hyper::header::{AUTHORIZATION, HeaderMap};
