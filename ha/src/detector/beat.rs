@@ -72,8 +72,8 @@ pub struct Beat {
     pub host: Option<HostIdentity>,
     /// Its progress.
     pub progress: Progress,
-    /// Time since its role and phase are unchanged: milliseconds since 1970 by its own wall clock; `None`:
-    /// not reported. For display.
+    /// Time of the last change of its role or phase: milliseconds since 1970 by its own wall clock; `None`: not
+    /// reported. For display.
     pub since_ms: Option<u64>,
     /// Time since each of its parts was last scheduled.
     pub turns: Turns,

@@ -125,7 +125,7 @@ impl DetectorCore {
             .is_some_and(|watched| watched.link == Link::Opening)
     }
 
-    /// Time of the watched term's last heartbeat; if there was none, the time since it is watched.
+    /// Time of the watched term's last heartbeat; if there was none, the time at which watching began.
     pub fn last_heard(&self) -> Option<Moment> {
         self.watched.as_ref().map(Watched::last_heard)
     }
