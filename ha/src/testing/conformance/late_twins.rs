@@ -66,10 +66,10 @@ pub async fn a_commit_that_arrives_in_a_younger_term_changes_nothing(
     let (pipeline, faults) = a.faulty_pipeline(subject, &old).await?;
     let b = Process::start(subject, "b").await?;
     let holding = faults.hold_next(Operation::Commit);
-    // From here on no answer arrives, so the commit stays unsettled.
+    // Later copies are applied, but no answer arrives, so the commit stays unsettled.
     faults.lose_replies(Operation::Commit, 1000);
     let holding_next = {
-        // Held as well, so that no copy arrives before the term ends.
+        // Only the first copy is held.
         let pipeline = pipeline.clone();
         let committing =
             tokio::spawn(async move { pipeline.commit(vec![put("item", "old")]).await });
