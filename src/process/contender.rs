@@ -37,7 +37,7 @@ use crate::resource_manager::workers::ResourceManagerDriver;
 use crate::telemetry::{ExitCode, version};
 
 /// The newest format of records that this version reads. A record type that gets a newer one raises it.
-const READS_FORMAT: u16 = 3;
+const READS_FORMAT: u16 = 1;
 /// How long the first term waits for what the leader that the store names says of this process.
 const BELONGING_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_REST: Duration = Duration::from_millis(200);

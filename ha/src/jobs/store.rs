@@ -36,16 +36,10 @@ const DEFAULT_MAX_SPLIT: usize = 8 * 1024 * 1024;
 pub trait Record: Sized + Send + 'static {
     /// Where it is kept.
     const KIND: Kind;
-    /// The newest format that this version writes and reads. Higher ones are [`Error::TooNew`].
+    /// The format that this version writes, the newest that it reads. Higher ones are [`Error::TooNew`].
     const FORMAT: u16;
     /// Whether one that is too large for a transaction is split where there is no blob for it. Only for what is immutable.
     const SPLITS: bool = false;
-
-    /// The format that this one needs, at most [`Record::FORMAT`]: who reads an older one may read, and write, whatever needs no
-    /// newer one.
-    fn format(&self) -> u16 {
-        Self::FORMAT
-    }
 
     /// Its bytes.
     fn encode(&self) -> Vec<u8>;
@@ -156,7 +150,7 @@ impl RecordStore {
         record: &T,
         share: usize,
     ) -> Result<Prepared> {
-        let (format, payload) = (record.format(), record.encode());
+        let (format, payload) = (T::FORMAT, record.encode());
         let key = Key::new(T::KIND, name.clone());
         let most = self.store.limits().bytes.saturating_sub(4096).min(share);
         let threshold = match &self.blobs {
