@@ -58,12 +58,12 @@ pub use problem::{InvalidJob, Position, Problem};
 pub use schema::{Column, ColumnType, Schema};
 pub use stream_graph::{Exchange, Partition, StreamGraph, StreamNode, Transformation, Windows};
 pub use topology::{
-    RegionRule, blocking_edges_within_regions, chosen_rule, edges_into, edges_out_of, fed_subtasks,
-    feeding_subtasks, regions, slots_needed, subtask_regions,
+    MAX_REGIONS, blocking_edges_within_regions, count_regions, edges_into, edges_out_of,
+    fed_subtasks, feeding_subtasks, slots_needed, subtask_regions,
 };
 
 #[cfg(test)]
-pub(crate) use topology::count_regions;
+pub(crate) use topology::regions;
 
 #[cfg(test)]
 mod tests;

@@ -60,8 +60,6 @@ pub enum Event {
         slots: Vec<pb::SlotOffer>,
         /// Finished executions of the job whose output it keeps.
         outputs: Vec<pb::ExecutionId>,
-        /// Whether it takes regions from deployments.
-        takes_regions: bool,
     },
     /// A TaskManager offers slots.
     SlotsOffered {

@@ -148,7 +148,6 @@ impl Job {
             executions,
             slots,
             outputs: vec![],
-            takes_regions: true,
         });
     }
 

@@ -10,11 +10,9 @@ use tanist_proto::v1::coordinator_state::State;
 use super::invariants::built;
 use super::task_manager::TaskKey;
 use super::world::World;
-use crate::job::RegionRule;
 use crate::job_master::coordinator::{Coordinated, Unprepared};
 use crate::job_master::event::{CoordinatorAnswer, CoordinatorRequest, Event};
 use crate::job_master::execution::is_terminal;
-use crate::job_master::region_rule::rule_of;
 
 const OPERATOR: &str = "lines";
 /// So many splits there are at each look.
@@ -150,7 +148,7 @@ impl World {
         };
         let (key, generation, number) = request.clone();
         assert_eq!(
-            stored_answer(&self.stored, &request),
+            stored_answer(&self.stored, &request, self.is_whole),
             Some(answer.clone()),
             "{request:?} has an answer that is not stored"
         );
@@ -193,11 +191,14 @@ fn stored_look(stored: &pb::JobState, vertex: &str) -> u64 {
 }
 
 /// The answer that a record has to a request.
-fn stored_answer(stored: &pb::JobState, (key, generation, number): &Request) -> Option<Answer> {
+fn stored_answer(
+    stored: &pb::JobState,
+    (key, generation, number): &Request,
+    is_whole: bool,
+) -> Option<Answer> {
     let mut all = stored.coordinators.iter();
     let state = all.find(|it| it.vertex_id == key.0)?;
-    let is_apart = rule_of(stored) == RegionRule::Vertices;
-    assert!(!is_apart || state.generation == *generation);
+    assert!(!is_whole || state.generation == *generation);
     let Some(State::FileSplits(splits)) = &state.state else {
         panic!("{state:?} is of no file source");
     };
@@ -228,12 +229,12 @@ pub(super) fn assert_prepared(
     graph: &pb::JobGraph,
     stored: &pb::JobState,
     task: &pb::TaskDeployment,
+    is_whole: bool,
 ) {
     let is_coordinated = graph.vertices[0].id == task.vertex_id;
     let mut all = stored.coordinators.iter();
-    let is_apart = rule_of(stored) == RegionRule::Vertices;
     let is_stored = all.any(|it| {
-        it.vertex_id == task.vertex_id && (!is_apart || it.generation == task.generation)
+        it.vertex_id == task.vertex_id && (!is_whole || it.generation == task.generation)
     });
     assert!(!is_coordinated || is_stored, "not prepared: {task:?}");
 }
