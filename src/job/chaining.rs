@@ -6,15 +6,11 @@
 //!
 //! Vertex ids are a hash of the graph alone, so that the same job has the same ids in every process and every version.
 
-use std::borrow::Cow;
-
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::job_graph::coordinated_spec;
-use super::operator::OperatorSpec;
 use super::stream_graph::Exchange;
 use super::validate::{ResolvedJob, ResolvedOperator};
 
@@ -170,17 +166,6 @@ fn vertex(job: &ResolvedJob, position: usize, chain: &[usize]) -> v1::JobVertex 
     }
 }
 
-/// What of a specification an id depends on. Who shares out what a source reads makes it no other one.
-fn identity(spec: &str) -> Cow<'_, str> {
-    match coordinated_spec(spec) {
-        Some(OperatorSpec::FileSource { paths, .. }) => {
-            let coordinated = false;
-            Cow::Owned(OperatorSpec::FileSource { paths, coordinated }.to_json())
-        }
-        Some(_) | None => Cow::Borrowed(spec),
-    }
-}
-
 /// Every part is preceded by its length, so that no two graphs write the same bytes.
 fn vertex_id(position: usize, operators: &[v1::Operator]) -> JobVertexId {
     let mut hash = Xxh3::new();
@@ -192,7 +177,7 @@ fn vertex_id(position: usize, operators: &[v1::Operator]) -> JobVertexId {
     part(&(position as u64).to_le_bytes());
     for operator in operators {
         part(operator.name.as_bytes());
-        part(identity(&operator.spec).as_bytes());
+        part(operator.spec.as_bytes());
     }
     JobVertexId::from_bits(hash.digest128())
 }

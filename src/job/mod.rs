@@ -48,8 +48,7 @@ pub(crate) use endless::input_ends;
 pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::NamedExpression;
 pub use job_graph::{
-    InvalidJobGraph, coordinated_spec, has_expressions, is_coordinated, unsupported,
-    validate_job_graph,
+    InvalidJobGraph, coordinated_spec, has_expressions, unsupported, validate_job_graph,
 };
 pub use operator::{Comparison, Emit, OperatorSpec};
 pub use paths::check_paths;

@@ -210,10 +210,10 @@ fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
     let mut graph = one_region();
     graph.vertices[0].operators = vec![pb::Operator {
         name: "lines".to_owned(),
-        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),
     }];
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     for name in ["tm0", "tm1"] {
         job.register(name, "1", vec![]);
     }

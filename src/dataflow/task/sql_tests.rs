@@ -31,7 +31,7 @@ async fn the_example_keeps_the_slow_requests_and_adds_them_up() {
             .into(),
         ..CompileOptions::default()
     };
-    let graph = compile_uncoordinated(&JobFile::new("slow-requests.yaml", JOB), &options);
+    let graph = compiled(&JobFile::new("slow-requests.yaml", JOB), &options);
     let managers = TaskManager::start_many::<2>().await;
     let tasks = deploy(&graph, &managers, |vertex, subtask| {
         vertex + subtask as usize
@@ -63,7 +63,7 @@ steps:
 #[tokio::test]
 async fn a_job_whose_expression_can_be_computed_of_no_record_fails_for_good_with_step_and_column() {
     let options = CompileOptions::default();
-    let graph = compile_uncoordinated(&JobFile::new("never.yaml", NEVER), &options);
+    let graph = compiled(&JobFile::new("never.yaml", NEVER), &options);
     let managers = [TaskManager::start("tm").await];
     let tasks = deploy(&graph, &managers, |_, _| 0);
     let TaskStatus::Failed {
@@ -109,7 +109,7 @@ async fn a_column_that_is_kept_has_no_value_where_it_had_none_unless_the_graph_s
             .into(),
         ..CompileOptions::default()
     };
-    let graph = compile_uncoordinated(&JobFile::new("kept.yaml", KEPT), &options);
+    let graph = compiled(&JobFile::new("kept.yaml", KEPT), &options);
     let managers = [TaskManager::start("tm").await];
     let committables = finish(&deploy(&graph, &managers, |_, _| 0)).await;
     sink::commit(&committables).expect("committed");

@@ -42,7 +42,7 @@ pub(super) struct Asking {
 pub(super) fn coordinate_first(graph: &mut pb::JobGraph) {
     graph.vertices[0].operators = vec![pb::Operator {
         name: OPERATOR.to_owned(),
-        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),
     }];
 }
