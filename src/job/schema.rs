@@ -126,17 +126,6 @@ impl Schema {
         self.columns.iter().map(|column| column.name.as_str())
     }
 
-    /// Whether these are the columns of `wider`, of which some that may be without a value there must have one here.
-    pub fn narrows(&self, wider: &Schema) -> bool {
-        let fits = |(own, other): (&Column, &Column)| {
-            own.name == other.name
-                && own.column_type == other.column_type
-                && (other.nullable || !own.nullable)
-        };
-        self.columns.len() == wider.columns.len()
-            && self.columns.iter().zip(&wider.columns).all(fits)
-    }
-
     /// As it stands in a JobGraph.
     pub fn to_proto(&self) -> Vec<v1::Column> {
         let column = |column: &Column| v1::Column {

@@ -220,16 +220,6 @@ impl OperatorSpec {
         }
     }
 
-    /// Whether a graph may say that it emits `declared`, where it emits `output`. In graphs from before columns were kept as they are a
-    /// kept one that may be without a value must have one.
-    pub(crate) fn may_declare(&self, declared: &Schema, output: &Schema) -> bool {
-        let computes = matches!(
-            self,
-            OperatorSpec::Map { .. } | OperatorSpec::Project { .. }
-        );
-        declared == output || computes && declared.narrows(output)
-    }
-
     /// What it emits for this input (empty for a source), or everything that is wrong with the input. Nothing is wrong and
     /// it is an error all the same where the fields' problems say it: a feature is missing.
     pub(crate) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
