@@ -35,12 +35,11 @@ impl TermClock {
         }
     }
 
-    /// What it shows, with the wall clock.
+    /// What it shows.
     pub(super) fn times(&self) -> Times {
         Times {
             epoch: self.epoch,
             term_ms: self.now_ms(),
-            wall_ms: wall_clock_ms(),
             longest_ms: self.longest_ms,
         }
     }

@@ -1,19 +1,19 @@
 //! Until when a submission has an effect, as its headers tell it, and how the leader is told.
 //!
-//! No clock of two hosts is compared where that can be helped (ADR 29). A client that asked for the time of the leader's term names
-//! the deadline by that clock and the epoch beside it; that goes to the leader as it is. For everybody else the time that this
-//! process held the submission is counted by its own clock, and each try tells the leader what is left by the leader's clock.
+//! No clocks of two hosts are compared (ADR 29). A client that asked for the time of the leader's term names the deadline by that
+//! clock and the epoch beside it; that goes to the leader as it is. For a client that names none the time that this process held the
+//! submission is counted by its own clock, and each try tells the leader what is left by the leader's clock.
 
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use tanist_ha::clock::{Clock, Moment, millis, wall_clock_ms};
+use tanist_ha::clock::{Clock, Moment, millis};
 use tanist_proto::v1 as pb;
 
 use super::error::RestError;
 use super::extract::header_text;
 use super::server::RestServerOptions;
-use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
+use crate::gateway::{DispatcherGateway, GatewayResult};
 
 const DEADLINE: &str = "tanist-deadline";
 const EPOCH: &str = "tanist-deadline-epoch";
@@ -25,8 +25,6 @@ pub(super) enum Deadline {
     OfTerm { epoch: u64, until_ms: u64 },
     /// Then, by the clock of this host.
     Here { until: Moment },
-    /// It had passed when it came, by the wall clock of this host: the leader decides, as the job may be known.
-    Passed { until_ms: u64 },
 }
 
 impl Deadline {
@@ -35,26 +33,20 @@ impl Deadline {
         headers: &HeaderMap,
         options: &RestServerOptions,
     ) -> Result<Deadline, RestError> {
-        let until_ms = number(headers, DEADLINE, "time in milliseconds since 1970")?;
+        let until_ms = number(headers, DEADLINE, "time in milliseconds")?;
         let epoch = number(headers, EPOCH, "epoch")?;
-        let here = |left| Deadline::Here {
-            until: Clock::Boottime.now().after(left),
-        };
-        Ok(match (until_ms, epoch) {
+        match (until_ms, epoch) {
             (Some(until_ms), Some(epoch)) if epoch > 0 && until_ms > 0 => {
-                Deadline::OfTerm { epoch, until_ms }
+                Ok(Deadline::OfTerm { epoch, until_ms })
             }
-            (_, Some(_)) => {
-                return Err(RestError::bad_request(
-                    "`Tanist-Deadline-Epoch` tells by which term's clock `Tanist-Deadline` is: both are above 0",
-                ));
-            }
-            (Some(until_ms), None) => match until_ms.checked_sub(wall_clock_ms()) {
-                Some(left) => here(Duration::from_millis(left)),
-                None => Deadline::Passed { until_ms },
-            },
-            (None, None) => here(options.submission_timeout),
-        })
+            (None, None) => Ok(Deadline::Here {
+                until: Clock::Boottime.now().after(options.submission_timeout),
+            }),
+            (Some(_), _) | (_, Some(_)) => Err(RestError::bad_request(
+                "`Tanist-Deadline` is by the clock of the term that `Tanist-Deadline-Epoch` names, as `GET /ha/time` tells both: \
+                 one needs the other, and both are above 0",
+            )),
+        }
     }
 
     /// How long what has to be done before the submission may take.
@@ -62,7 +54,6 @@ impl Deadline {
         match self {
             Deadline::OfTerm { .. } => options.submission_timeout,
             Deadline::Here { until } => until.since(Clock::Boottime.now()),
-            Deadline::Passed { .. } => Duration::ZERO,
         }
     }
 
@@ -79,18 +70,11 @@ impl Deadline {
     ) -> GatewayResult<pb::SubmitJobRequest> {
         let (deadline_ms, deadline_epoch) = match self {
             Deadline::OfTerm { epoch, until_ms } => (until_ms, epoch),
-            Deadline::Passed { until_ms } => (until_ms.max(1), 0),
             Deadline::Here { until } => {
-                let time = term_time(leader).await?;
-                let left = until.since(Clock::Boottime.now());
-                let left_ms = millis(left);
-                match time {
-                    Some(time) => {
-                        let left_ms = left_ms.min(time.longest_ms);
-                        (time.now_ms.saturating_add(left_ms), time.epoch)
-                    }
-                    None => (wall_clock_ms().saturating_add(left_ms), 0),
-                }
+                let time = leader.tell_term_time(pb::TermTimeRequest {}).await?;
+                let left_ms = millis(until.since(Clock::Boottime.now()));
+                let until_ms = time.now_ms.saturating_add(left_ms.min(time.longest_ms));
+                (until_ms, time.epoch)
             }
         };
         Ok(pb::SubmitJobRequest {
@@ -98,18 +82,6 @@ impl Deadline {
             deadline_epoch,
             ..request
         })
-    }
-}
-
-/// What the clock of the leader's term shows; none if the leader is of an earlier version, which has no such clock.
-pub(super) async fn term_time(
-    leader: &dyn DispatcherGateway,
-) -> GatewayResult<Option<pb::TermTime>> {
-    match leader.tell_term_time(pb::TermTimeRequest {}).await {
-        Ok(time) => Ok(Some(time)),
-        // A call that is not known: nothing else makes this one fail so.
-        Err(GatewayError::Internal(_)) => Ok(None),
-        Err(error) => Err(error),
     }
 }
 
