@@ -45,7 +45,7 @@ impl DispatcherActor {
         warn!(%job, reason, "a job can't be read at present, and is read again");
         match state {
             Some(state) => {
-                let ends = state.wanted() == pb::WantedStatus::Canceled && state.sinks.is_some();
+                let ends = state.wanted() == pb::WantedStatus::Canceled;
                 self.suspect(job, *state);
                 if let Some(Entry::Rebuilding { why, .. }) = self.jobs.get_mut(&job)
                     && !ends
