@@ -14,7 +14,6 @@
 //! graphs/<job>      persistent   the job's graph; immutable
 //! parts/<set>.<n>   persistent   a piece of a record that is too large for one transaction; immutable
 //! states/<job>      persistent   what must not be lost about a running job
-//! checkpoints/<job>.<id>         completed checkpoints
 //! results/<job>     persistent   the terminal result: dirty until cleanup finished, then clean
 //! descriptions/<job> persistent  all there is to say about a job that has ended; immutable
 //! doomed/<object>   persistent   blobs that are about to be deleted
@@ -83,8 +82,6 @@ pub enum Kind {
     Parts,
     /// States of running jobs.
     States,
-    /// Completed checkpoints.
-    Checkpoints,
     /// Terminal results.
     Results,
     /// Descriptions of jobs that have ended.
@@ -105,11 +102,10 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
-        Kind::Checkpoints,
         Kind::Results,
         Kind::Descriptions,
         Kind::Doomed,
@@ -126,7 +122,6 @@ impl Kind {
             Kind::Graphs => "graphs",
             Kind::Parts => "parts",
             Kind::States => "states",
-            Kind::Checkpoints => "checkpoints",
             Kind::Results => "results",
             Kind::Descriptions => "descriptions",
             Kind::Doomed => "doomed",
