@@ -65,13 +65,7 @@ pub struct TermInfo {
     /// Since when it is led: milliseconds since 1970, or -1.
     pub since: i64,
     /// Since when it stands so: milliseconds since 1970, or -1.
-    #[serde(default = "unknown_time")]
     pub state_since: i64,
-}
-
-/// A version that does not say.
-fn unknown_time() -> i64 {
-    -1
 }
 
 /// A JobManager.

@@ -2,7 +2,7 @@
 //! relative path means something to whoever wrote the job alone: it is made absolute where the job is compiled, and refused where
 //! it is submitted.
 //!
-//! Invariant: no job is accepted with a relative path. One that an earlier version accepted runs on as it is.
+//! Invariant: no job is accepted with a relative path.
 
 use std::borrow::Cow;
 use std::path::Path;

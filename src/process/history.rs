@@ -56,7 +56,7 @@ pub struct HistoryRecord {
     /// Tasks that this term had to start anew when it took over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks_restarted: Option<usize>,
-    /// How far it is; nothing in records of versions that did not write that.
+    /// How far it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<TermPhase>,
     /// While it recovers: what is known of terms before it that died in recovery.

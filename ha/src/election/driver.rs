@@ -224,7 +224,7 @@ pub struct Member {
     pub reads_format: u16,
     /// Free text for people: version and the like.
     pub version: String,
-    /// The host and network that it runs in; none from a version that does not say.
+    /// The host and network that it runs in, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostIdentity>,
     /// How far its cache was when it last stood by; written seldom.
