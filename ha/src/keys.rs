@@ -12,9 +12,8 @@
 //! changes           persistent   number and epoch of the last committed transaction
 //! changes/<n>       persistent   the names that transaction number n (modulo 1024) touched
 //! graphs/<job>      persistent   the job's graph; immutable
-//! parts/<set>.<n>   persistent   a chunk of a record that is too large for one transaction; immutable
-//! states/<job>      persistent   state of a running job that must not be lost
-//! checkpoints/<job>.<id>         completed checkpoints
+//! parts/<set>.<n>   persistent   a piece of a record that is too large for one transaction; immutable
+//! states/<job>      persistent   what must not be lost about a running job
 //! results/<job>     persistent   the terminal result: dirty until cleanup finished, then clean
 //! descriptions/<job> persistent  the full description of a job that has ended; immutable
 //! doomed/<object>   persistent   tombstones: blobs that are about to be deleted
@@ -83,8 +82,6 @@ pub enum Kind {
     Parts,
     /// States of running jobs.
     States,
-    /// Completed checkpoints.
-    Checkpoints,
     /// Terminal results.
     Results,
     /// Descriptions of jobs that have ended.
@@ -105,11 +102,10 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
-        Kind::Checkpoints,
         Kind::Results,
         Kind::Descriptions,
         Kind::Doomed,
@@ -126,7 +122,6 @@ impl Kind {
             Kind::Graphs => "graphs",
             Kind::Parts => "parts",
             Kind::States => "states",
-            Kind::Checkpoints => "checkpoints",
             Kind::Results => "results",
             Kind::Descriptions => "descriptions",
             Kind::Doomed => "doomed",

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tanist_ha::clock::{Clock, Moment, millis, wall_clock_ms};
+use tanist_ha::clock::{Clock, Moment, millis};
 
 use super::error::ClientError;
 use super::job_client::{JobClient, parse};
@@ -43,24 +43,14 @@ impl JobClient {
         patience: Duration,
     ) -> Result<Answer, Failure> {
         let asking = Request::get("/v1/ha/time");
-        let time = match self.rest().try_at(address, &asking, patience).await {
-            Ok(answer) => Some(parse::<TimeBody>(&asking, &answer).map_err(Failure::Final)?),
-            // An earlier version of the JobManager, or of the leader behind it: it compares a deadline with its
-            // own clock. Any other refusal of the time must not prevent the submission; its answer is the
-            // result.
-            Err(Failure::Final(ClientError::Refused { .. })) => None,
-            Err(failure) => return Err(failure),
-        };
-        let left = give_up.since(Clock::Boottime.now());
-        let left_ms = millis(left);
+        let answer = self.rest().try_at(address, &asking, patience).await?;
+        let time: TimeBody = parse(&asking, &answer).map_err(Failure::Final)?;
+        let left_ms = millis(give_up.since(Clock::Boottime.now()));
+        let until_ms = time.now.saturating_add(left_ms.min(time.longest));
         let mut request = request.clone();
-        let until_ms = match &time {
-            Some(time) => time.now.saturating_add(left_ms.min(time.longest)),
-            None => wall_clock_ms().saturating_add(left_ms),
-        };
         let headers = &mut request.headers;
         headers.push(("tanist-deadline", until_ms.to_string()));
-        headers.extend(time.map(|time| ("tanist-deadline-epoch", time.epoch.to_string())));
+        headers.push(("tanist-deadline-epoch", time.epoch.to_string()));
         self.note_submission();
         self.rest().try_at(address, &request, patience).await
     }

@@ -64,14 +64,8 @@ pub struct TermInfo {
     pub process: Option<String>,
     /// Time since which it is led, in milliseconds since 1970, or -1.
     pub since: i64,
-    /// Time since which it is in this state, in milliseconds since 1970, or -1.
-    #[serde(default = "unknown_time")]
+    /// Since when it stands so: milliseconds since 1970, or -1.
     pub state_since: i64,
-}
-
-/// Value for a version that does not report the time.
-fn unknown_time() -> i64 {
-    -1
 }
 
 /// A JobManager.

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
@@ -28,7 +27,7 @@ enum Step {
     Hang,
 }
 
-/// Answer of `/ha/time`, unless the server is of an earlier version. Its clock differs much from ours.
+/// What a server says of the time of its term: with a clock far away from ours.
 const TIME: &str = r#"{"epoch":7,"now":5000000,"longest":15000}"#;
 
 /// Answers by its script, then with 500, and records the requests. Answers `/ha/time` in addition to the script.
@@ -46,13 +45,6 @@ impl Drop for Scripted {
 
 impl Scripted {
     async fn server(script: impl IntoIterator<Item = Step>) -> Scripted {
-        Scripted::with_time(script, (200, TIME)).await
-    }
-
-    async fn with_time(
-        script: impl IntoIterator<Item = Step>,
-        (status, time): (u16, &'static str),
-    ) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound").to_string();
         let mut script: VecDeque<Step> = script.into_iter().collect();
@@ -63,7 +55,7 @@ impl Scripted {
             while let Ok((mut connection, _)) = listener.accept().await {
                 let request = read_request(&mut connection).await;
                 if request.starts_with("GET /v1/ha/time ") {
-                    answer(&mut connection, status, time).await;
+                    answer(&mut connection, 200, TIME).await;
                     continue;
                 }
                 seen.lock().expect("no panic").push(request);
@@ -198,29 +190,6 @@ async fn a_submission_is_repeated_with_the_same_id_and_token_until_it_is_answere
         assert_eq!(header(request, "tanist-deadline-epoch"), "7");
         // The maximum that is allowed; 20 s are left.
         assert_eq!(header(request, "tanist-deadline"), "5015000");
-    }
-}
-
-#[tokio::test]
-async fn a_cluster_of_an_earlier_version_is_told_a_deadline_by_the_wall_clock() {
-    let accepted = format!(r#"{{"jobid":"{}","jobUrl":"x"}}"#, job());
-    let of_the_asked = (404, r#"{"errors":["there is no path"]}"#);
-    let of_the_leader = (500, r#"{"errors":["a defect: unknown call"]}"#);
-    for errors in [of_the_asked, of_the_leader] {
-        // Enough steps for many retries on a slow host.
-        let script = (0..50).map(|_| Step::Answer(202, accepted.clone()));
-        let server = Scripted::with_time(script, errors).await;
-        let graph = JobGraph {
-            job_id: job().to_string(),
-            ..JobGraph::default()
-        };
-        let before = wall_clock_ms();
-        let submitted = client(&[&server.address]).submit(&graph).await;
-        assert!(submitted.is_ok(), "{errors:?}: {submitted:?}");
-        let request = &server.requests()[0];
-        assert!(!request.contains("tanist-deadline-epoch"));
-        let deadline: u64 = header(request, "tanist-deadline").parse().expect("a time");
-        assert!(deadline > before && deadline <= wall_clock_ms() + 20_000);
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Submission {
     pub key: SubmissionKey,
     /// The submission is accepted until this deadline.
     pub deadline: Deadline,
-    /// Reason to refuse it, unless another version, or this one under another limit, accepted it before.
+    /// Why it is refused unless it was accepted before: by another build, or under another limit.
     pub flaw: Option<String>,
 }
 
@@ -57,21 +57,17 @@ pub enum Deadline {
         /// Time on that clock, in milliseconds.
         until_ms: u64,
     },
-    /// Measured by the sender's wall clock, which may differ from the leader's.
-    WallClock {
-        /// Milliseconds since 1970.
-        until_ms: u64,
-    },
 }
 
 impl Deadline {
     /// Reads the deadline of a request.
     pub fn of(request: &pb::SubmitJobRequest) -> Deadline {
-        let until_ms = request.deadline_ms;
-        match (until_ms, request.deadline_epoch) {
-            (0, _) => Deadline::Never,
-            (_, 0) => Deadline::WallClock { until_ms },
-            (_, epoch) => Deadline::OfTerm { epoch, until_ms },
+        match request.deadline_ms {
+            0 => Deadline::Never,
+            until_ms => Deadline::OfTerm {
+                epoch: request.deadline_epoch,
+                until_ms,
+            },
         }
     }
 
@@ -104,30 +100,19 @@ impl Deadline {
                     now.longest_ms
                 )))
             }
-            Deadline::WallClock { until_ms } if now.wall_ms > until_ms => {
-                Err(GatewayError::Invalid(format!(
-                    "this submission of job {job} arrived after its deadline: that was {until_ms} ms since 1970 by its \
-                     sender's clock, and {} by the leader's, {} ms later; if it was really that slow, submit it again if \
-                     the job is still wanted; else the clocks of the two hosts differ",
-                    now.wall_ms,
-                    now.wall_ms - until_ms
-                )))
-            }
-            Deadline::OfTerm { .. } | Deadline::WallClock { .. } => Ok(()),
+            Deadline::OfTerm { .. } => Ok(()),
         }
     }
 }
 
-/// Times shown by a leader's clocks, in milliseconds.
+/// What the clock of a leader's term shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// Epoch of the leader's term.
     pub epoch: u64,
-    /// Clock of the term.
+    /// The time.
     pub term_ms: u64,
-    /// The wall clock.
-    pub wall_ms: u64,
-    /// Maximum distance of a deadline from now.
+    /// So far ahead a deadline may be.
     pub longest_ms: u64,
 }
 
@@ -249,12 +234,11 @@ mod tests {
         }
     }
 
-    /// The leader of epoch 3, whose wall clock is a day ahead.
+    /// The leader of epoch 3.
     fn at(term_ms: u64) -> Times {
         Times {
             epoch: 3,
             term_ms,
-            wall_ms: term_ms + 86_400_000,
             longest_ms: 1000,
         }
     }
@@ -323,7 +307,8 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_accepted_is_answered_and_would_be_refused_as_a_job_of_its_own() {
+    fn what_was_accepted_under_another_limit_is_answered_and_would_be_refused_as_a_job_of_its_own()
+    {
         let flawed = Submission {
             flaw: Some("the path `a` is relative".to_owned()),
             ..submission("t", 1)
@@ -392,21 +377,6 @@ mod tests {
             assert!(refusal.is_retryable());
         }
         assert_eq!(by(Deadline::Never), Ok(Admission::Accept));
-    }
-
-    #[test]
-    fn a_refusal_by_wall_clocks_names_both_and_that_they_may_be_apart() {
-        let late = Submission {
-            deadline: Deadline::WallClock { until_ms: 400 },
-            ..submission("t", 1)
-        };
-        let refusal = admit(&late, Known::Nothing, &at(500)).expect_err("late");
-        let text = refusal.to_string();
-        for part in ["400 ms", "86400500", "86400100 ms later", "are apart"] {
-            assert!(text.contains(part), "{text}");
-        }
-        let known = admit(&late, Known::Accepted(&late.key), &at(500));
-        assert_eq!(known, Ok(Admission::Repeated));
     }
 
     #[test]

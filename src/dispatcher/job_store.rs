@@ -28,7 +28,6 @@ use super::storage::Storage;
 use super::sweep::Holdings;
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
-use crate::job::is_coordinated;
 use crate::job::shrinking::{shrink_graph, shrink_state};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -338,36 +337,16 @@ pub(super) fn name_of(job: JobId) -> Name {
     Name::new(job.to_string()).expect("32 hexadecimal digits are a name")
 }
 
-/// Format 2 if a task is coordinated. A version that does not know coordinators would let each subtask split
-/// its input itself.
-fn graph_format(graph: &pb::JobGraph) -> u16 {
-    1 + u16::from(is_coordinated(graph))
-}
-
-/// Minimum format that can carry the state. A version without coordinators would lose their decisions when it
-/// rewrites the record; a version that knows only vertices as regions would misread the regions.
-fn state_format(state: &pb::JobState) -> u16 {
-    match state.region_rule() {
-        pb::RegionRule::Subtasks => 3,
-        pb::RegionRule::Vertices if state.coordinators.is_empty() => 1,
-        pb::RegionRule::Vertices => 2,
-    }
-}
-
 macro_rules! protobuf_record {
-    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal, format: $newest:literal $(, $needs:path, $shrink:path)?) => {
+    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal $(, $shrink:path)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq)]
         pub struct $name(pub $message);
 
         impl Record for $name {
             const KIND: Kind = $kind;
-            const FORMAT: u16 = $newest;
+            const FORMAT: u16 = 1;
             const SPLITS: bool = $splits;
-
-            $(fn format(&self) -> u16 {
-                $needs(&self.0)
-            })?
 
             fn encode(&self) -> Vec<u8> {
                 self.0.encode_to_vec()
@@ -384,20 +363,20 @@ macro_rules! protobuf_record {
 }
 
 protobuf_record! {
-    /// Record `graphs/<job>`.
-    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true, format: 2, graph_format, shrink_graph
+    /// `graphs/<job>`.
+    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true, shrink_graph
 }
 protobuf_record! {
-    /// Record `states/<job>`.
-    StateRecord(pb::JobState), Kind::States, splits: false, format: 3, state_format, shrink_state
+    /// `states/<job>`.
+    StateRecord(pb::JobState), Kind::States, splits: false, shrink_state
 }
 protobuf_record! {
-    /// Record `results/<job>`.
-    ResultRecord(pb::JobResult), Kind::Results, splits: false, format: 1
+    /// `results/<job>`.
+    ResultRecord(pb::JobResult), Kind::Results, splits: false
 }
 protobuf_record! {
-    /// Record `descriptions/<job>`.
-    DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true, format: 1
+    /// `descriptions/<job>`.
+    DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true
 }
 
 #[cfg(test)]
@@ -422,15 +401,5 @@ mod tests {
         assert!(!may_pass(&too_large));
         let refusal = GatewayError::from(JobStoreError::Refused(too_large));
         assert!(!refusal.is_retryable(), "{refusal:?}");
-    }
-
-    #[test]
-    fn a_state_is_of_the_oldest_format_that_whoever_reads_it_has_to_know() {
-        let mut state = pb::JobState::default();
-        assert_eq!(StateRecord(state.clone()).format(), 1);
-        state.coordinators.push(pb::CoordinatorState::default());
-        assert_eq!(StateRecord(state.clone()).format(), 2);
-        state.set_region_rule(pb::RegionRule::Subtasks);
-        assert_eq!(StateRecord(state).format(), StateRecord::FORMAT);
     }
 }

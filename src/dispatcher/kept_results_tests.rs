@@ -9,7 +9,7 @@ use tanist_proto::v1 as pb;
 use tokio::task::JoinHandle;
 
 use super::DispatcherOptions;
-use super::scripted::{End, JOB, Leader, lock, result_of};
+use super::scripted::{End, JOB, Leader, lock, result_of, submission};
 use super::testing::recovered;
 use crate::gateway::{DispatcherGateway as _, GatewayError, GatewayResult};
 
@@ -38,7 +38,7 @@ async fn with_a_result(is_dirty: bool) -> MemoryCluster {
 
 fn submit(leader: &Leader, job: JobId) -> JoinHandle<GatewayResult<pb::SubmitJobResponse>> {
     let dispatcher = leader.dispatcher.clone();
-    tokio::spawn(async move { Leader::submit_to(&dispatcher, job, 0).await })
+    tokio::spawn(async move { Leader::submit_to(&dispatcher, submission(job)).await })
 }
 
 /// Lets all tasks run until they wait for a timer.

@@ -47,7 +47,7 @@ impl DispatcherActor {
         warn!(%job, reason, "a job can't be read for now; reading is retried");
         match state {
             Some(state) => {
-                let ends = state.wanted() == pb::WantedStatus::Canceled && state.sinks.is_some();
+                let ends = state.wanted() == pb::WantedStatus::Canceled;
                 self.suspect(job, *state);
                 if let Some(Entry::Rebuilding { why, .. }) = self.jobs.get_mut(&job)
                     && !ends

@@ -71,7 +71,7 @@ fn aside(path: &Path) -> PathBuf {
 
 /// Writes a job whose graph is in a blob; its state too if `large`.
 async fn put(leader: &Leader, job: JobId, large: bool, change: impl FnOnce(&mut pb::JobState)) {
-    let mut submission = submission(job, 0);
+    let mut submission = submission(job);
     submission.graph.name = large_name();
     let mut state = first_state(&submission, 1);
     if !large {
@@ -249,7 +249,7 @@ async fn a_retry_that_is_denied_the_records_of_a_job_forgets_nothing_of_it() {
     a.submit(JOB).await.expect("acknowledged");
     let state = pb::JobState {
         quarantine: broke(),
-        ..first_state(&submission(JOB, 0), 1)
+        ..first_state(&submission(JOB), 1)
     };
     a.store.put_state(&state).await.expect("written");
     kill(&a).await;

@@ -282,7 +282,7 @@ async fn leader_of(state: pb::JobState) -> Leader {
 async fn a_cancelled_job_whose_job_masters_break_is_canceled_all_the_same() {
     let a = leader_of(pb::JobState {
         wanted: pb::WantedStatus::Canceled.into(),
-        ..first_state(&submission_of(OTHER, 0), 1)
+        ..first_state(&submission_of(OTHER), 1)
     })
     .await;
     for _ in 1..=3 {
@@ -300,7 +300,7 @@ async fn a_cancelled_job_whose_job_masters_break_is_canceled_all_the_same() {
 async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
     let a = leader_of(pb::JobState {
         job_incarnation: 5,
-        ..first_state(&submission_of(OTHER, 0), 1)
+        ..first_state(&submission_of(OTHER), 1)
     })
     .await;
     for broken in 1..=3 {
@@ -329,8 +329,8 @@ async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
 #[tokio::test(start_paused = true)]
 async fn a_job_under_whose_name_stands_what_is_another_ones_is_not_led() {
     let a = Leader::of(&MemoryCluster::default(), "a").await;
-    let own = submission_of(OTHER, 0);
-    let another = submission_of(JOB, 0);
+    let own = submission_of(OTHER);
+    let another = submission_of(JOB);
     fn stored<T>(record: T) -> Option<Result<Stored<T>, tanist_ha::Error>> {
         Some(Ok(Stored {
             record,
@@ -367,7 +367,7 @@ async fn leader_of_a_finished_job_that_is_set_aside() -> Leader {
         }),
         regions: with_ends([finished; 2]).regions,
         terminal: with_ends([finished; 2]).terminal,
-        ..first_state(&submission_of(OTHER, 0), 1)
+        ..first_state(&submission_of(OTHER), 1)
     };
     let a = leader_of(state).await;
     kill(&a).await;

@@ -43,8 +43,8 @@ pub(super) struct Retention {
 }
 
 impl Retention {
-    /// Continues from the readable results. A result without a count is taken as written now: it is of an
-    /// earlier version, or of a term that could not read all results.
+    /// Goes on from what the results tell that can be read. Those without a count count as written now: they are of a term that could not
+    /// read all.
     pub(super) fn resume(recovered: &mut RecoveredJobs) -> Retention {
         let counts = recovered.results.iter();
         let counts = counts.map(|(_, result)| result.counted_ms.max(result.kept_since_ms));

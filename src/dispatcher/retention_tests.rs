@@ -94,7 +94,7 @@ async fn leaders_that_change_often_count_together_and_results_go_at_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_of_an_earlier_version_is_kept_for_the_whole_time_from_its_first_leader_on() {
+async fn a_result_of_which_no_count_is_known_is_kept_for_the_whole_time_from_the_next_leader_on() {
     let cluster = MemoryCluster::default();
     let a = leader(&cluster, "a").await;
     let of_before = pb::JobResult {

@@ -302,23 +302,26 @@ impl Leader {
     }
 
     pub(super) async fn submit(&self, job: JobId) -> GatewayResult<pb::SubmitJobResponse> {
-        self.submit_by(job, 0).await
+        Leader::submit_to(&self.dispatcher, submission(job)).await
     }
 
-    pub(super) async fn submit_by(
-        &self,
-        job: JobId,
-        deadline_ms: u64,
-    ) -> GatewayResult<pb::SubmitJobResponse> {
-        Leader::submit_to(&self.dispatcher, job, deadline_ms).await
+    /// Submits it after its deadline, by the clock of this term.
+    pub(super) async fn submit_late(&self, job: JobId) -> GatewayResult<pb::SubmitJobResponse> {
+        let late = Submission {
+            deadline: Deadline::OfTerm {
+                epoch: self.session.epoch().get(),
+                until_ms: 1,
+            },
+            ..submission(job)
+        };
+        Leader::submit_to(&self.dispatcher, late).await
     }
 
     pub(super) async fn submit_to(
         dispatcher: &DispatcherHandle,
-        job: JobId,
-        deadline_ms: u64,
+        submission: Submission,
     ) -> GatewayResult<pb::SubmitJobResponse> {
-        let submission = Box::new(submission(job, deadline_ms));
+        let submission = Box::new(submission);
         let command = |reply| Command::Submit { submission, reply };
         dispatcher.ask(command).await
     }
@@ -362,15 +365,11 @@ impl Leader {
     }
 }
 
-pub(super) fn submission(job: JobId, deadline_ms: u64) -> Submission {
+pub(super) fn submission(job: JobId) -> Submission {
     let graph = pb::JobGraph {
         job_id: job.to_string(),
         name: "test".to_owned(),
         ..pb::JobGraph::default()
-    };
-    let deadline = match deadline_ms {
-        0 => Deadline::Never,
-        until_ms => Deadline::WallClock { until_ms },
     };
     Submission {
         job,
@@ -379,7 +378,7 @@ pub(super) fn submission(job: JobId, deadline_ms: u64) -> Submission {
             token: "token".to_owned(),
             digest: vec![1],
         },
-        deadline,
+        deadline: Deadline::Never,
         flaw: None,
     }
 }

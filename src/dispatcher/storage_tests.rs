@@ -91,7 +91,7 @@ async fn known_to(store: &JobStore) -> Vec<(Key, bytes::Bytes)> {
 
 /// Submits a job whose graph becomes a blob.
 async fn submit_large(leader: &Leader, job: JobId) -> Result<(), JobStoreError> {
-    let mut graph = submission(job, 0).graph;
+    let mut graph = submission(job).graph;
     graph.name = large_name();
     let state = tanist_proto::v1::JobState {
         job_id: job.to_string(),

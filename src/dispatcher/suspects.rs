@@ -59,8 +59,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Ends a job before its turn. If its leftovers are unknown, or its output may be visible, it must wait for
-    /// its turn.
+    /// Ends a job before its turn. Where it is not known whether what it leaves is visible, its turn has to come.
     pub(super) fn cancel_suspect(&mut self, job: JobId, reply: Reply<pb::Ack>) {
         let Some(Entry::Rebuilding {
             suspect: Some(suspect),
@@ -72,8 +71,7 @@ impl DispatcherActor {
             let _ = reply.send(Err(GatewayError::NotYet(text)));
             return;
         };
-        let leaves_unknown = suspect.known.has_finished || suspect.known.sink_directories.is_none();
-        if suspect.known.is_busy || leaves_unknown {
+        if suspect.known.is_busy || suspect.known.has_finished {
             let _ = reply.send(Err(GatewayError::NotYet(format!("job {job}: {why}"))));
             return;
         }

@@ -38,7 +38,7 @@ async fn uploaded(leader: &Leader, job: JobId) -> Name {
 
 /// Submits the job with an uploaded file.
 async fn submit_with(leader: &Leader, pointer: &UploadPointer) -> GatewayResult<()> {
-    let mut submission = submission(JOB, 0);
+    let mut submission = submission(JOB);
     submission.graph.artifacts.push(pb::Artifact {
         name: "model".to_owned(),
         sha256: pointer.sha256.as_bytes().to_vec().into(),

@@ -36,12 +36,11 @@ impl TermClock {
         }
     }
 
-    /// Returns its time, with the wall clock.
+    /// What it shows.
     pub(super) fn times(&self) -> Times {
         Times {
             epoch: self.epoch,
             term_ms: self.now_ms(),
-            wall_ms: wall_clock_ms(),
             longest_ms: self.longest_ms,
         }
     }

@@ -36,7 +36,7 @@ async fn a_leader_that_does_not_know_that_it_is_deposed_denies_no_job() {
         a.describe(JOB).await.map(|_| ()),
         a.cancel(JOB).await.map(|_| ()),
         a.dispatcher.job_master(JOB).await.map(|_| ()),
-        a.submit_by(JOB, 1).await.map(|_| ()),
+        a.submit_late(JOB).await.map(|_| ()),
     ] {
         let denied = denied.expect_err("it knows nothing of the job");
         assert!(matches!(denied, GatewayError::NotYet(_)), "{denied:?}");
@@ -58,7 +58,7 @@ async fn a_leader_that_the_store_confirms_says_that_there_is_no_such_job() {
         a.describe(JOB),
         a.cancel(JOB),
         a.dispatcher.job_master(JOB),
-        a.submit_by(JOB, 1),
+        a.submit_late(JOB),
     );
     assert!(
         matches!(described, Err(GatewayError::NotFound(_))),
@@ -137,8 +137,8 @@ async fn what_another_leader_accepted_is_answered_though_this_one_would_refuse_i
     for (request, why) in flawed() {
         let cluster = MemoryCluster::default();
         let a = Leader::of(&cluster, "a").await;
-        // Only its key identifies a submission.
-        let mut accepted = submission(testing::JOB, 0);
+        // By its key alone a submission is known again.
+        let mut accepted = submission(testing::JOB);
         accepted.key.digest = artifact::digest(request.graph.as_ref().expect("it has one"));
         let submission = Box::new(accepted);
         let command = |reply| Command::Submit { submission, reply };
@@ -202,7 +202,7 @@ async fn blobs_go_with_what_pointed_to_them() {
     let cluster = MemoryCluster::default();
     let options = DispatcherOptions::default();
     let a = Leader::with(&cluster, "a", Some(blobs.clone()), options).await;
-    let mut submission = submission(JOB, 0);
+    let mut submission = submission(JOB);
     submission.graph.name = large_name();
     let submission = Box::new(submission);
     let command = |reply| Command::Submit { submission, reply };

@@ -139,7 +139,7 @@ pub fn check_cluster(
 ) -> GatewayResult<()> {
     let ours = asked.map_or("", |sender| sender.cluster_incarnation.as_str());
     let theirs = response.cluster_incarnation.as_str();
-    if theirs.is_empty() || theirs == ours {
+    if theirs == ours {
         return Ok(());
     }
     tracing::warn!(
@@ -384,7 +384,7 @@ mod tests {
             ..pb::Sender::default()
         };
         let rejection = Answer::<pb::RegistrationSuccess>::Rejection("no".to_owned());
-        for (theirs, counts) in [("c1", true), ("", true), ("c2", false)] {
+        for (theirs, counts) in [("c1", true), ("", false), ("c2", false)] {
             let response = rejection.clone().into_message(theirs);
             let checked = check_cluster(&response, Some(&asked), "jm:1");
             assert_eq!(checked.is_ok(), counts, "{theirs:?}: {checked:?}");

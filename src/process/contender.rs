@@ -37,10 +37,9 @@ use crate::gateway::blobs::ServedBlobs;
 use crate::resource_manager::workers::ResourceManagerDriver;
 use crate::telemetry::{ExitCode, version};
 
-/// Newest record format that this version reads. To be raised when a record type gets a newer format.
-const READS_FORMAT: u16 = 3;
-/// Timeout of the first term for the answer of the leader that the store names, about whether this process
-/// belongs to its store.
+/// The newest format of records that this version reads. A record type that gets a newer one raises it.
+const READS_FORMAT: u16 = 1;
+/// How long the first term waits for what the leader that the store names says of this process.
 const BELONGING_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_REST: Duration = Duration::from_millis(200);
 const LONGEST_REST: Duration = Duration::from_secs(10);

@@ -58,7 +58,7 @@ pub struct HistoryRecord {
     /// Number of tasks that this term had to start again when it took over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks_restarted: Option<usize>,
-    /// Its phase; `None` in records of versions that did not write it.
+    /// How far it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<TermPhase>,
     /// During recovery: what is known of earlier terms that died in recovery.

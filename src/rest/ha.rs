@@ -10,9 +10,9 @@ use serde::Deserialize;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_proto::v1 as pb;
 
 use super::ask::Context;
-use super::deadline::term_time;
 use super::error::RestError;
 use super::extract::Parameters;
 use super::json::TimeBody;
@@ -57,14 +57,13 @@ pub(super) async fn own_standing(State(context): State<Context>) -> Json<OwnStan
     Json(OwnStanding::of(&*context.view))
 }
 
-/// The time by the clock of the leader's term: a deadline by it is not compared with another clock. If the
-/// leader is of an earlier version, the answer is that of a JobManager of that version, by which clients
-/// recognize it.
+/// What the clock of the leader's term shows: a deadline by it is not compared with another clock.
 pub(super) async fn time(State(context): State<Context>) -> Result<Json<TimeBody>, RestError> {
-    let asked = context.ask(async |dispatcher| term_time(&*dispatcher).await);
-    let time = asked.await?.ok_or_else(|| {
-        RestError::not_found("the leader is of an earlier version, whose terms have no clock")
-    })?;
+    let asked = context.ask(async |dispatcher| {
+        let request = pb::TermTimeRequest {};
+        dispatcher.tell_term_time(request).await
+    });
+    let time = asked.await?;
     Ok(Json(TimeBody {
         epoch: time.epoch,
         now: time.now_ms,

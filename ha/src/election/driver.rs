@@ -228,7 +228,7 @@ pub struct Member {
     pub reads_format: u16,
     /// Free text for display, such as the version.
     pub version: String,
-    /// The host and network namespace that it runs in; `None` for a version that does not report it.
+    /// The host and network that it runs in, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostIdentity>,
     /// State of its cache when it last stood by; written rarely.

@@ -37,19 +37,13 @@ const DEFAULT_MAX_SPLIT: usize = 8 * 1024 * 1024;
 pub trait Record: Sized + Send + 'static {
     /// The kind of its keys.
     const KIND: Kind;
-    /// The newest format that this version writes and reads. A newer one is [`Error::TooNew`].
+    /// The format that this version writes, the newest that it reads. Higher ones are [`Error::TooNew`].
     const FORMAT: u16;
     /// Whether a record that is too large for a transaction is split if there is no blob store for it. Only
     /// for immutable records.
     const SPLITS: bool = false;
 
-    /// The format that this record needs, at most [`Record::FORMAT`]: an older version can read and write
-    /// records that need no newer format.
-    fn format(&self) -> u16 {
-        Self::FORMAT
-    }
-
-    /// Encodes the record.
+    /// Its bytes.
     fn encode(&self) -> Vec<u8>;
 
     /// Decodes bytes of `format`, which is at most [`Record::FORMAT`]. The error says what is wrong with
@@ -160,7 +154,7 @@ impl RecordStore {
         record: &T,
         share: usize,
     ) -> Result<Prepared> {
-        let (format, payload) = (record.format(), record.encode());
+        let (format, payload) = (T::FORMAT, record.encode());
         let key = Key::new(T::KIND, name.clone());
         let most = self.store.limits().bytes.saturating_sub(4096).min(share);
         let threshold = match &self.blobs {

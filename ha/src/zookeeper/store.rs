@@ -222,9 +222,9 @@ impl ZooKeeperStore {
 #[async_trait]
 impl CoordinationStore for ZooKeeperStore {
     fn limits(&self) -> Limits {
-        // A write's size counts its name once, but the request contains it twice, in the path and in the
-        // ring, and the path includes the namespace.
-        let uncounted = self.connection.path("checkpoints/").len() + 200;
+        // A write's size counts its name once, but it travels twice, in the path and in the ring, and the path has the
+        // namespace in front.
+        let uncounted = self.connection.path("descriptions/").len() + 200;
         let guards = GUARDS
             * (OPERATION_OVERHEAD
                 + self

@@ -229,8 +229,8 @@ impl ApplicationContext {
         job: JobId,
         mut graph: pb::JobGraph,
     ) -> Result<ApplicationJob, ApplicationError> {
-        // Checked before anything is sent: a job that was removed must not run a second time.
-        if self.inner.submissions.has(position, job)
+        // Before anything is sent: a job that somebody removed must not run a second time.
+        if self.inner.submissions.has(position)
             && let Err(GatewayError::NotFound(_)) = self.describe(job).await
         {
             return Err(self.is_unknown(job));
@@ -320,7 +320,7 @@ impl ApplicationContext {
 
     /// Records that the cluster has the job. If that fails, a later run may submit the job a second time.
     async fn note_submitted(&self, position: u32, job: JobId) -> Result<(), ApplicationError> {
-        match self.inner.submissions.note(position, job).await {
+        match self.inner.submissions.note(position).await {
             Ok(()) => Ok(()),
             Err(NotNoted::RunIsOver) => Err(ApplicationError::Refused {
                 job,
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(first, job_id_of(&cluster("c"), 0));
         assert_ne!(first, job_id_of(&cluster("c"), 1));
         assert_ne!(first, job_id_of(&cluster("d"), 0));
-        // Jobs that an earlier version submitted are found by a later one.
+        // The program of the next leader finds by them what this one has submitted.
         assert_eq!(first.to_string(), "0006710d4ab205d7ddd8bb4a797d06e2");
     }
 }

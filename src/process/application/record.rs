@@ -12,12 +12,14 @@ use tanist_ha::store::{CoordinationStore, Write};
 use tanist_proto::id::JobId;
 
 use super::setup::ApplicationSetup;
-use super::submitted::{LISTED, SubmittedJobs};
+use super::submitted::SubmittedJobs;
 use crate::config::HaOptions;
 use crate::process::ha;
 use crate::telemetry::ExitCode;
 
-/// Maximum length of a text, in characters: the record has to fit into a transaction of any store.
+/// How many jobs of an application its record names.
+const LISTED: usize = 100;
+/// How many characters of a text are kept: the record has to fit into a transaction of any store.
 pub(super) const LONGEST_TEXT: usize = 4096;
 
 /// What to do for a process that does not belong to a cluster.
@@ -339,13 +341,13 @@ mod tests {
         assert!(matches!(of(&record, "1"), Ok(Standing::Over(_))));
         let reason = of(&record, "2").expect_err("refused");
         assert!(reason.contains("another \"job a\""), "{reason}");
-        // A record of an earlier version has no identity.
+        // One that can't say which it was.
         record.identity.clear();
         assert!(matches!(of(&record, "2"), Ok(Standing::Over(_))));
     }
 
     #[test]
-    fn a_record_of_the_first_version_is_read_and_what_is_unknown_is_passed_over() {
+    fn a_record_with_the_necessary_alone_is_read_and_what_is_unknown_is_passed_over() {
         let kept = r#"{"name":"a","status":"FAILED","of_a_later_version":1}"#;
         let record: ApplicationRecord = serde_json::from_str(kept).expect("readable");
         assert_eq!(record.status, ApplicationStatus::Failed);

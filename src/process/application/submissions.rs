@@ -12,7 +12,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tanist_ha::Error;
 use tanist_ha::keys::Name;
 use tanist_ha::store::pipeline::CommitPipeline;
-use tanist_proto::id::JobId;
 
 use super::commits::{NotCommitted, commit};
 use super::record::ApplicationRecord;
@@ -48,9 +47,8 @@ impl Submissions {
     pub(super) fn new(
         pipeline: CommitPipeline,
         cluster_id: Name,
-        mut record: ApplicationRecord,
+        record: ApplicationRecord,
     ) -> Submissions {
-        record.submitted.shorten(&cluster_id);
         Submissions {
             pipeline,
             cluster_id,
@@ -59,21 +57,21 @@ impl Submissions {
         }
     }
 
-    pub(super) fn has(&self, position: u32, job: JobId) -> bool {
-        self.lock().submitted.has(position, job)
+    pub(super) fn has(&self, position: u32) -> bool {
+        self.lock().submitted.has(position)
     }
 
-    /// Notes that the cluster has the job. Durable when it returns; never returns if the term is over.
-    pub(super) async fn note(&self, position: u32, job: JobId) -> Result<(), NotNoted> {
+    /// The cluster has the job. Durable when it returns; it never does if the term is over.
+    pub(super) async fn note(&self, position: u32) -> Result<(), NotNoted> {
         let run = self.run.lock().await;
-        if self.has(position, job) {
+        if self.has(position) {
             return Ok(());
         }
         if *run == Run::IsOver {
             return Err(NotNoted::RunIsOver);
         }
         let mut record = self.record();
-        record.submitted.note(&self.cluster_id, position, job);
+        record.submitted.note(position);
         match commit(&self.pipeline, vec![record.write(&self.cluster_id)]).await {
             Ok(()) => {
                 *self.lock() = record;

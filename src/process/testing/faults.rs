@@ -174,13 +174,7 @@ impl TestCluster {
     pub async fn left_in_store(&self) -> Vec<String> {
         let store = self.memory.store();
         let mut left = Vec::new();
-        for kind in [
-            Kind::Graphs,
-            Kind::States,
-            Kind::Parts,
-            Kind::Checkpoints,
-            Kind::Doomed,
-        ] {
+        for kind in [Kind::Graphs, Kind::States, Kind::Parts, Kind::Doomed] {
             let page = store.list(kind, None, 1000).await.expect("it answers");
             left.extend(
                 page.items

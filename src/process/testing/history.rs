@@ -96,7 +96,6 @@ impl Record {
             }
             Kind::Descriptions => Record::Description(job),
             Kind::Parts
-            | Kind::Checkpoints
             | Kind::Doomed
             | Kind::History
             | Kind::Applications
@@ -134,7 +133,6 @@ impl Stored {
                 Record::Deleted(Kind::Results, job) => drop(self.results.remove(job)),
                 Record::Deleted(
                     Kind::Parts
-                    | Kind::Checkpoints
                     | Kind::Doomed
                     | Kind::History
                     | Kind::Applications

@@ -43,9 +43,7 @@ pub(super) struct ScriptedDispatcher {
     pub(super) is_frozen: bool,
     /// The store does not confirm its term.
     pub(super) is_suspended: bool,
-    /// It has no clock of its term.
-    pub(super) is_of_an_earlier_version: bool,
-    /// The number of reads that asked to be consistent.
+    /// How many reads were to be consistent.
     pub(super) consistent_reads: AtomicUsize,
 }
 
@@ -95,10 +93,7 @@ impl DispatcherGateway for ScriptedDispatcher {
     }
 
     async fn tell_term_time(&self, _: pb::TermTimeRequest) -> GatewayResult<pb::TermTime> {
-        let unknown = || GatewayError::Internal("not implemented".to_owned());
-        (!self.is_of_an_earlier_version)
-            .then(term_time)
-            .ok_or_else(unknown)
+        Ok(term_time())
     }
 
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {

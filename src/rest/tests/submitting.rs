@@ -6,7 +6,6 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use prost::Message as _;
 use serde_json::json;
-use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -119,58 +118,6 @@ async fn a_submission_without_a_token_keeps_the_one_it_got_over_a_change_of_lead
     assert_ne!(submissions[3].submission_token, first);
 }
 
-/// The deadline that the leader receives for a submission with this wall-clock deadline.
-async fn told(deadline: Option<u64>, is_of_an_earlier_version: bool) -> (u64, u64) {
-    let leader = ScriptedDispatcher {
-        is_of_an_earlier_version,
-        ..ScriptedDispatcher::default()
-    };
-    let (served, leader) = Served::leading(leader).await;
-    let deadline = deadline.map(|it| it.to_string());
-    let mut headers = vec![PROTOBUF];
-    headers.extend(deadline.iter().map(|it| ("tanist-deadline", it.as_str())));
-    let body = graph().encode_to_vec();
-    let answer = served.ask(Method::POST, "/v1/jobs", &headers, body).await;
-    assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
-    let submissions = leader.submissions.lock().expect("no panic");
-    (submissions[0].deadline_ms, submissions[0].deadline_epoch)
-}
-
-#[tokio::test]
-async fn a_deadline_of_somebody_who_did_not_ask_for_the_time_is_told_by_the_leaders_clock() {
-    let now = wall_clock_ms();
-    let (until, epoch) = told(Some(now + 30_000), false).await;
-    assert_eq!(epoch, 7);
-    assert!(until > TERM_MS && until <= TERM_MS + 30_000, "{until}");
-    let (until, epoch) = told(Some(now + 7_200_000), false).await;
-    assert_eq!(
-        (until, epoch),
-        (TERM_MS + 90_000, 7),
-        "no longer than is allowed"
-    );
-    // Only the leader knows whether the job is known.
-    assert_eq!(told(Some(5), false).await, (5, 0));
-}
-
-#[tokio::test]
-async fn a_leader_of_an_earlier_version_is_told_the_time_by_the_wall_clock() {
-    let before = wall_clock_ms();
-    let (until, epoch) = told(None, true).await;
-    assert_eq!(epoch, 0);
-    assert!(until > before && until <= wall_clock_ms() + 60_000);
-}
-
-#[tokio::test]
-async fn who_asks_for_the_time_of_a_leader_of_an_earlier_version_is_told_that_there_is_none() {
-    let leader = ScriptedDispatcher {
-        is_of_an_earlier_version: true,
-        ..ScriptedDispatcher::default()
-    };
-    let (served, _) = Served::leading(leader).await;
-    let time = served.get("/v1/ha/time").await;
-    assert_eq!(time.status, StatusCode::NOT_FOUND, "{time:?}");
-}
-
 #[tokio::test]
 async fn a_client_whose_deadline_is_of_another_term_is_told_at_once_to_ask_for_the_time() {
     let outdated = GatewayError::Outdated {
@@ -232,7 +179,7 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
     let leader = Arc::new(ScriptedDispatcher::default());
     let served = Served::over(Some(leader.clone()), options).await;
     type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, Vec<u8>, u16);
-    let cases: [Case<'_>; 8] = [
+    let cases: [Case<'_>; 9] = [
         (&[PROTOBUF], "", vec![0xff; 20], 400),
         (&[PROTOBUF], "", vec![0; 1001], 413),
         (&[("content-type", "text/html")], "", Vec::new(), 415),
@@ -240,6 +187,12 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
         (&[PROTOBUF, ("idempotency-key", "")], "", Vec::new(), 400),
         (
             &[YAML, ("tanist-deadline-epoch", "6")],
+            "",
+            JOB_FILE.into(),
+            400,
+        ),
+        (
+            &[YAML, ("tanist-deadline", "123")],
             "",
             JOB_FILE.into(),
             400,

@@ -103,7 +103,7 @@ async fn a_listing_goes_page_by_page_and_a_request_that_is_too_large_harms_nothi
 
     // A request within the limits passes, with names of maximum length.
     let limits = store.limits();
-    let long = |number: usize| key(Kind::Checkpoints, &format!("{number:0>200}"));
+    let long = |number: usize| key(Kind::Descriptions, &format!("{number:0>200}"));
     let blank = Write::Put {
         key: long(0),
         value: Bytes::new(),
