@@ -16,8 +16,8 @@ use crate::wait::wait_for;
 const BOUND: Duration = Duration::from_secs(30);
 /// Number of items per read.
 const PAGE: usize = 500;
-/// The newest format of all records that refer to blobs.
-const FORMAT: u16 = 3;
+/// The format of all records.
+const FORMAT: u16 = 1;
 
 impl Cluster {
     /// Waits until no job holds a slot.

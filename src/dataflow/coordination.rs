@@ -1,5 +1,5 @@
-//! The way from an operator in a task to its half at the JobMaster. Who carries questions there is the TaskExecutor's business;
-//! while nobody leads, a question waits.
+//! The connection from an operator in a task to its coordinator at the JobMaster. The TaskExecutor
+//! transports the questions; while there is no leader, a question waits.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::sync::{mpsc, oneshot};
 
-/// Which operator asks.
+/// The operator that asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asker {
     /// Its job.
@@ -25,18 +25,18 @@ pub struct Asker {
     pub operator: String,
 }
 
-/// A question on its way. Dropping it is no answer.
+/// A question to the coordinator, on its way. Dropping it does not answer it.
 #[derive(Debug)]
 pub struct Question {
     /// Who asks.
     pub asker: Asker,
-    /// Counts what this operator asks in this attempt, from 1.
+    /// Number of this question among those of this operator in this attempt, from 1.
     pub number: u64,
-    /// Takes the answer, or why there never will be one.
+    /// Takes the answer, or the reason why there will never be one.
     pub reply: oneshot::Sender<Result<Answer, String>>,
 }
 
-/// How an operator asks.
+/// Handle with which an operator asks its coordinator.
 #[derive(Debug, Clone)]
 pub struct CoordinatorLine {
     pub(super) asker: Asker,
@@ -44,7 +44,8 @@ pub struct CoordinatorLine {
 }
 
 impl CoordinatorLine {
-    /// Asks. What is asked under a number is always answered in the same way; the next number comes after the answer.
+    /// Sends the question with this number. The coordinator always gives the same answer to the same
+    /// number. The caller asks the next number only after the answer.
     pub fn ask(&self, number: u64) -> Asking {
         let (questions, asker) = (self.questions.clone(), self.asker.clone());
         let mut asking = Asking {
@@ -55,11 +56,11 @@ impl CoordinatorLine {
                     reply,
                 };
                 let answer = ask(&questions, question).await;
-                answer.unwrap_or_else(|_| Err("this process asks nobody any more".to_owned()))
+                answer.unwrap_or_else(|_| Err("this process sends no more questions to coordinators".to_owned()))
             }),
             answer: None,
         };
-        // So that it is on its way while nobody waits for it yet.
+        // Poll once: this sends the question before the caller waits for the answer.
         if let Poll::Ready(answer) = asking.poll(&mut Context::from_waker(Waker::noop())) {
             asking.answer = Some(answer);
         }
@@ -67,14 +68,14 @@ impl CoordinatorLine {
     }
 }
 
-/// A question that was asked. Whoever wants the answer polls it.
+/// The pending answer to a question. The caller polls it.
 pub struct Asking {
     future: Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>>,
     answer: Option<Result<Answer, String>>,
 }
 
 impl Asking {
-    /// The answer, if it is there. Not to be called again after that.
+    /// Returns the answer, if it has arrived. Must not be called again after that.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Answer, String>> {
         match self.answer.take() {
             Some(answer) => Poll::Ready(answer),

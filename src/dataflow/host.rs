@@ -1,4 +1,5 @@
-//! What the process gives to its tasks beside a runtime and the exchange, and what of a task may outlive its own code.
+//! What the process provides to its tasks besides a runtime and the exchange, and a guard for the parts
+//! of a task that may outlive its future.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,21 +14,21 @@ use tokio::sync::mpsc;
 use super::exec::{ArtifactCache, KeptArtifacts, ProgramLeases};
 use crate::telemetry::control_group::ControlGroups;
 
-/// The name of the host that this process runs on, as it calls itself.
+/// The host name of this machine.
 pub(crate) fn host_name() -> String {
     let names = rustix::system::uname();
     names.nodename().to_string_lossy().into_owned()
 }
 
-/// Where what was uploaded for a job is fetched.
+/// Source of the artifacts that were uploaded for a job.
 #[async_trait]
 pub trait UploadSource: Send + Sync + fmt::Debug + 'static {
-    /// An object of the cluster's blob store, unchecked. It goes on over changes of the leader; the error says why it was given
-    /// up.
+    /// Fetches an object of the cluster's blob store. The content is not verified. The fetch continues
+    /// when the leader changes; the error says why it was given up.
     async fn object(&self, name: &str) -> Result<Bytes, String>;
 }
 
-/// A process to which nothing is uploaded.
+/// The upload source of a process that fetches nothing.
 #[derive(Debug)]
 struct NoUploads;
 
@@ -38,37 +39,39 @@ impl UploadSource for NoUploads {
     }
 }
 
-/// What every task of a process gets.
+/// What every task of a process receives.
 #[derive(Debug, Clone)]
 pub struct TaskHost {
     /// The binary that supervises programs.
     pub(super) exec_binary: PathBuf,
-    /// Where programs get their directories.
+    /// Parent of the programs' directories.
     pub(super) working_dir: PathBuf,
     /// The files that jobs ship.
     pub(super) artifacts: ArtifactCache,
-    /// Those of them that were fetched, by job.
+    /// Artifacts that were fetched and are kept per job.
     pub(super) kept_artifacts: KeptArtifacts,
-    /// Extended resources that the process has, each with a further variable in which its programs find theirs.
+    /// Extended resources of the process by name, each with an additional variable in which programs
+    /// find their share.
     pub(super) external_resources: BTreeMap<String, Option<String>>,
-    /// Where those come from that are too large for a graph.
+    /// Source of the artifacts that are too large for the job graph.
     pub(super) uploads: Arc<dyn UploadSource>,
-    /// Where control groups for programs are made, or why nowhere.
+    /// Where control groups for programs are created, or the reason why they can't be.
     pub(super) control_groups: Result<ControlGroups, String>,
-    /// Within which time a cancelled task has to have ended; none: nobody minds.
+    /// Timeout for a cancelled task to end. `None`: no timeout.
     pub(super) cancellation_timeout: Option<Duration>,
     /// Until when programs of isolated jobs may run.
     pub(super) leases: ProgramLeases,
-    /// Whoever runs the job has started this process for it, and gave it its standard input.
+    /// The process was started by a command that runs one job and passes its standard input on.
     pub(super) is_of_a_command: bool,
 }
 
 impl TaskHost {
-    /// Tasks keep their files in `working_dir`, which nobody else uses, not even another one of these in the same process: each
-    /// removes what its own tasks need no more.
+    /// Creates a host whose tasks keep their files in `working_dir`. No other process and no other
+    /// `TaskHost` in this process may use that directory: each removes what its own tasks no longer
+    /// need.
     pub fn new(working_dir: PathBuf) -> TaskHost {
         TaskHost {
-            // This very binary, also after its file was replaced.
+            // This binary, also after its file was replaced.
             exec_binary: PathBuf::from("/proc/self/exe"),
             artifacts: ArtifactCache::new(working_dir.join("artifacts")),
             kept_artifacts: KeptArtifacts::default(),
@@ -82,13 +85,14 @@ impl TaskHost {
         }
     }
 
-    /// For tasks that run no programs: they have no directory.
+    /// A host for tasks that run no programs: they have no directory.
     #[cfg(test)]
     pub(crate) fn without_programs() -> TaskHost {
         TaskHost::new(PathBuf::from("/dev/null/none"))
     }
 
-    /// The same with extended resources, each with a further variable in which programs find theirs.
+    /// Sets the extended resources, each with an additional variable in which programs find their
+    /// share.
     #[must_use]
     pub fn with_external_resources(self, all: BTreeMap<String, Option<String>>) -> TaskHost {
         TaskHost {
@@ -97,7 +101,7 @@ impl TaskHost {
         }
     }
 
-    /// The same, whose programs are held to their limits in groups that are made there; else why they are not.
+    /// Sets where control groups that limit programs are created, or the reason why they can't be.
     #[must_use]
     pub fn with_control_groups(self, control_groups: Result<ControlGroups, String>) -> TaskHost {
         TaskHost {
@@ -106,7 +110,8 @@ impl TaskHost {
         }
     }
 
-    /// The same, which is ended by a task that has not ended so long after it was cancelled. None: by none.
+    /// Sets the timeout after which a cancelled task that has not ended makes the process exit. `None`:
+    /// never.
     #[must_use]
     pub fn ended_by_tasks_after(self, cancellation_timeout: Option<Duration>) -> TaskHost {
         TaskHost {
@@ -115,7 +120,7 @@ impl TaskHost {
         }
     }
 
-    /// The same in the process of a command that runs one job.
+    /// Marks the process as that of a command that runs one job.
     #[must_use]
     pub fn of_a_command(self) -> TaskHost {
         TaskHost {
@@ -124,13 +129,13 @@ impl TaskHost {
         }
     }
 
-    /// The same, which fetches what was uploaded from there.
+    /// Sets the source of uploaded artifacts.
     #[must_use]
     pub fn fetching_from(self, uploads: Arc<dyn UploadSource>) -> TaskHost {
         TaskHost { uploads, ..self }
     }
 
-    /// The same with another binary to supervise programs: where this one's `main` is somebody else's.
+    /// Sets another binary to supervise programs, for a process whose `main` is not Tanist's.
     #[must_use]
     pub fn supervised_by(self, exec_binary: PathBuf) -> TaskHost {
         TaskHost {
@@ -140,13 +145,14 @@ impl TaskHost {
     }
 }
 
-/// Held by whatever belongs to a task and may outlive its future: the task counts as ended when all clones are dropped.
+/// Guard held by everything that belongs to a task and may outlive its future. The task counts as ended
+/// when all clones are dropped.
 #[derive(Debug, Clone)]
 pub struct Lingering {
     _held: mpsc::Sender<()>,
 }
 
-/// Waits for all that lingers of a task.
+/// Waits until all [`Lingering`] guards of a task are dropped.
 #[derive(Debug)]
 pub(super) struct AllGone(mpsc::Receiver<()>);
 

@@ -1,7 +1,9 @@
-//! Keys: the bytes that key columns make, the key group that these belong to, and the subtask that owns the group.
+//! Keys: the bytes that key columns encode to, the key group of a key, and the subtask that owns the
+//! group.
 //!
-//! Two records have the same key if and only if their encodings are equal. Key groups are fixed by the maximum parallelism;
-//! changing the parallelism moves whole groups. The hash is part of what tasks of different hosts agree on: it never changes.
+//! Two records have the same key if and only if their encodings are equal. The maximum parallelism
+//! fixes the number of key groups; changing the parallelism moves whole groups. Tasks on different
+//! hosts must agree on the hash: it never changes.
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::record::{self, ColumnView};
 
-/// A key column that the records don't have.
+/// Error: the records don't have this key column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no key column {column:?} among ({columns})")]
 pub struct NoKeyColumn {
@@ -22,7 +24,7 @@ pub struct NoKeyColumn {
     columns: String,
 }
 
-/// Which columns make the key.
+/// The columns that make up the key.
 #[derive(Debug, Clone)]
 pub struct KeyColumns {
     columns: Vec<(usize, Field)>,
@@ -50,7 +52,7 @@ impl KeyColumns {
         self.columns.iter().map(|(_, field)| field)
     }
 
-    /// The key columns of a batch.
+    /// Returns the key columns of a batch.
     pub fn project(&self, batch: &RecordBatch) -> Vec<ArrayRef> {
         self.columns
             .iter()
@@ -58,7 +60,7 @@ impl KeyColumns {
             .collect()
     }
 
-    /// The keys of a batch.
+    /// Returns the keys of a batch.
     pub fn keys_of<'a>(&self, batch: &'a RecordBatch) -> Keys<'a> {
         let columns = self.columns.iter();
         let views = columns.filter_map(|(index, _)| ColumnView::of(batch.column(*index)));
@@ -68,7 +70,7 @@ impl KeyColumns {
         }
     }
 
-    /// Turns encoded keys back into columns.
+    /// Decodes keys back into columns.
     pub fn decode<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Vec<ArrayRef> {
         let mut builders: Vec<_> = self
             .columns
@@ -93,7 +95,8 @@ pub struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// The encoded key of a row: numbers in eight bytes, texts with their length before them except in the last place.
+    /// Returns the encoded key of a row: numbers in 8 bytes; texts preceded by their length, except in
+    /// the last column.
     pub fn key(&mut self, row: usize) -> &[u8] {
         if let [ColumnView::Text(only)] = self.columns.as_slice() {
             return only.value(row).as_bytes();
@@ -129,7 +132,7 @@ impl Keys<'_> {
     }
 }
 
-/// One bit pattern for all that people call the same number.
+/// Maps equal numbers to one bit pattern: all NaNs to one NaN, `-0.0` to `0.0`.
 fn canonical(value: f64) -> f64 {
     if value.is_nan() {
         f64::NAN
@@ -159,7 +162,7 @@ impl KeyBuilder {
         }
     }
 
-    /// Appends the first value of `bytes`, which [`Keys::key`] made, and gives the rest.
+    /// Appends the first value of `bytes`, which [`Keys::key`] encoded, and returns the rest.
     fn append<'k>(&mut self, bytes: &'k [u8], last: bool) -> &'k [u8] {
         match self {
             KeyBuilder::Text(builder) => {
@@ -219,7 +222,7 @@ pub fn key_group(key: &[u8], max_parallelism: u32) -> u32 {
     u32::try_from(group).expect("less than a u32")
 }
 
-/// The subtask that owns a key group: groups are dealt out in contiguous runs, as in Flink.
+/// The subtask that owns a key group. Each subtask owns a contiguous range of groups, as in Flink.
 pub fn subtask_of_group(group: u32, parallelism: u32, max_parallelism: u32) -> u32 {
     let subtask = u64::from(group) * u64::from(parallelism) / u64::from(max_parallelism.max(1));
     u32::try_from(subtask).expect("less than the parallelism")

@@ -1,15 +1,15 @@
 //! What runs inside a TaskManager: records, operators, the exchange between tasks, and the task itself.
 //!
 //! ```text
-//! task ──▶ operator ──▶ record, key        what is done to records
+//! task ──▶ operator ──▶ record, key        how records are processed
 //!   │
 //!   ├────▶ partitioner ──▶ key             which target gets them
-//!   ├────▶ exchange                        how they get there, no faster than they are taken
+//!   ├────▶ exchange                        how they are transferred, with backpressure
 //!   └────▶ exec                            programs that operators run
 //! ```
 //!
-//! A [`TaskRuntime`] starts [`task`]s; those of one TaskManager share an [`Exchange`]. Who deploys, restarts and reports
-//! tasks is not here, nor is who makes the output of [`sink`]s visible.
+//! A [`TaskRuntime`] starts [`task`]s; those of one TaskManager share an [`Exchange`]. Not here:
+//! deploying, restarting and reporting tasks, and making the output of [`sink`]s visible.
 
 mod coordination;
 pub mod exchange;

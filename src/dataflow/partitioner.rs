@@ -1,8 +1,9 @@
-//! Which records of an edge go to which target subtask, collected into batches that are worth sending.
+//! Chooses the target subtask of each record on an edge and collects records into batches that are
+//! large enough to send.
 //!
-//! Rows are chosen a batch at a time and copied once per target. A target's rows wait until there are [`BATCH_ROWS`] or
-//! [`BATCH_BYTES`] of them, or until the task says that it has nothing else to do. The order of one target's records is that
-//! of the input.
+//! Rows are chosen a batch at a time and copied once per target. A target's rows are buffered until
+//! there are [`BATCH_ROWS`] or [`BATCH_BYTES`] of them, or until the task has nothing else to do. The
+//! records of one target keep their input order.
 
 use std::collections::VecDeque;
 
@@ -15,10 +16,11 @@ use tanist_proto::v1::Partitioning;
 use super::key::{KeyColumns, NoKeyColumn, key_group, subtask_of_group};
 use super::record::{BATCH_BYTES, BATCH_ROWS, size_of};
 
-/// A batch is cut in two while it is larger than this, unless it is a single record.
+/// Largest batch in bytes. A larger one is cut in two repeatedly, unless it is a single record.
 const LARGEST_BATCH: usize = 4 * BATCH_BYTES;
 
-/// About what a batch and each of its columns take beside their values: much, where a batch is a record.
+/// Approximate memory in bytes that a batch, and each of its columns, takes besides its values. This is
+/// significant when a batch is a single record.
 const BESIDE_BATCH: usize = 128;
 const BESIDE_COLUMN: usize = 256;
 
@@ -31,43 +33,43 @@ enum Selector {
         keys: KeyColumns,
         max_parallelism: u32,
     },
-    /// The target of the next record.
+    /// `next` is the target of the next record.
     Rebalance {
         next: usize,
     },
     Broadcast,
-    /// All to the first of several.
+    /// All records go to the first of several targets.
     Global,
 }
 
-/// Rows that wait for more.
+/// Rows of one target that are buffered until there are more.
 #[derive(Debug, Default)]
 struct Waiting {
     batches: Vec<RecordBatch>,
     rows: usize,
     bytes: usize,
-    /// In memory, with what batches take beside their records.
+    /// Bytes in memory, including the overhead of batches.
     held: usize,
 }
 
-/// The partitioner of one edge's producing subtask.
+/// The partitioner of one producing subtask of an edge.
 #[derive(Debug)]
 pub(super) struct Partitioner {
     selector: Selector,
-    /// By target; a broadcast has one for all.
+    /// By target; a broadcast has one entry for all targets.
     waiting: Vec<Waiting>,
     targets: usize,
-    /// What waits, over all targets, in bytes of memory.
+    /// Bytes of memory that are buffered, over all targets.
     held: usize,
-    /// What is to be sent, to whom.
+    /// Batches to be sent, with their targets.
     ready: VecDeque<(usize, RecordBatch)>,
 }
 
-/// A target and what it gets.
+/// A target and a batch for it.
 pub(super) type Outgoing = (usize, RecordBatch);
 
 impl Partitioner {
-    /// For an edge into `targets` subtasks; forward edges have one.
+    /// Creates the partitioner for an edge into `targets` subtasks; forward edges have one target.
     pub(super) fn new(
         partitioning: Partitioning,
         key_columns: &[String],
@@ -102,7 +104,7 @@ impl Partitioner {
         })
     }
 
-    /// Where a rebalancing subtask begins, so that not all begin with the same target.
+    /// Sets the first target of a rebalancing subtask, so that subtasks start with different targets.
     pub(super) fn starting_at(mut self, target: usize) -> Partitioner {
         if let Selector::Rebalance { next } = &mut self.selector {
             *next = target % self.targets;
@@ -110,7 +112,7 @@ impl Partitioner {
         self
     }
 
-    /// Shares a batch out.
+    /// Distributes a batch to the targets.
     pub(super) fn add(&mut self, batch: RecordBatch) -> Result<(), ArrowError> {
         match &mut self.selector {
             Selector::Single | Selector::Broadcast | Selector::Global => self.put(0, batch),
@@ -141,7 +143,7 @@ impl Partitioner {
             Selector::Rebalance { next } => {
                 let (first, rows) = (*next, batch.num_rows());
                 *next = (first + rows) % self.targets;
-                // Runs of rows instead of single ones: as even, and nothing has to be picked.
+                // Runs of rows instead of single rows: equally even, and a slice needs no copy.
                 let mut start = 0;
                 for turn in 0..self.targets.min(rows) {
                     let end = rows * (turn + 1) / self.targets.min(rows);
@@ -170,14 +172,14 @@ impl Partitioner {
         waiting.held += held;
         self.held += held;
         waiting.batches.push(batch);
-        // Half a batch is worth sending: the next one would rarely fill it exactly.
+        // Half a batch is enough to send: the next input batch would rarely fill it exactly.
         if waiting.rows >= BATCH_ROWS / 2 || waiting.bytes >= BATCH_BYTES {
             self.release(target)?;
         }
         Ok(())
     }
 
-    /// Makes what waits for a target ready.
+    /// Moves the buffered rows of a target to `ready`.
     fn release(&mut self, target: usize) -> Result<(), ArrowError> {
         let Waiting {
             mut batches, held, ..
@@ -200,7 +202,7 @@ impl Partitioner {
         Ok(())
     }
 
-    /// Makes ready what waits for the targets that hold most, until no more than so many bytes of memory are held.
+    /// Moves the fullest targets' rows to `ready` until at most `most` bytes of memory are buffered.
     pub(super) fn limit(&mut self, most: usize) -> Result<(), ArrowError> {
         while self.held > most {
             let fullest = (0..self.waiting.len()).max_by_key(|target| self.waiting[*target].held);
@@ -210,12 +212,12 @@ impl Partitioner {
         Ok(())
     }
 
-    /// Makes everything ready that waits.
+    /// Moves all buffered rows to `ready`.
     pub(super) fn flush(&mut self) -> Result<(), ArrowError> {
         (0..self.waiting.len()).try_for_each(|target| self.release(target))
     }
 
-    /// What is to be sent next.
+    /// Returns the next batch to send.
     pub(super) fn next_ready(&mut self) -> Option<Outgoing> {
         self.ready.pop_front()
     }

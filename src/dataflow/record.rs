@@ -1,7 +1,8 @@
-//! Records: Arrow batches of the five column types, their size, and the text form that people and files get.
+//! Records: Arrow batches of the five column types, their size, and the text form for people and files.
 //!
-//! A column has nulls only where its schema says so: a batch from the wire with others is refused by Arrow's own check of
-//! the schema. A timestamp is milliseconds in UTC, without a zone in its type. Batches between operators have at most [`BATCH_ROWS`] rows; how many bytes they aim at is [`BATCH_BYTES`].
+//! A column has nulls only where its schema allows them; Arrow's schema check refuses other batches
+//! from the wire. A timestamp is in milliseconds in UTC, without a time zone in its type. Batches
+//! between operators have at most [`BATCH_ROWS`] rows and aim at [`BATCH_BYTES`] bytes.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -17,19 +18,19 @@ use tanist_proto::v1::{Column, ColumnType};
 
 use crate::job::timestamp;
 
-/// The most rows that an operator puts into a batch.
+/// Maximum number of rows that an operator puts into a batch.
 pub const BATCH_ROWS: usize = 4096;
 
-/// The bytes of text that a batch aims at; a single longer record still travels, alone.
+/// Target size of a batch in bytes of text. A single longer record is sent alone.
 pub const BATCH_BYTES: usize = 256 * 1024;
 
-/// The characters of a record that an error message shows.
+/// Maximum number of characters of a record in an error message.
 const SHOWN_CHARACTERS: usize = 120;
 
 /// The Arrow type of timestamps.
 pub const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
 
-/// A column of a graph whose type this version doesn't know.
+/// Error: a column of the job graph has a type that this version doesn't know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("column {column:?} has type number {number}, which this version doesn't know")]
 pub struct UnknownColumnType {
@@ -37,7 +38,7 @@ pub struct UnknownColumnType {
     number: i32,
 }
 
-/// The Arrow schema of a graph's columns.
+/// Converts a job graph's columns to an Arrow schema.
 pub fn schema_of(columns: &[Column]) -> Result<SchemaRef, UnknownColumnType> {
     let fields = columns.iter().map(|column| {
         let unknown = || UnknownColumnType {
@@ -59,7 +60,8 @@ pub fn schema_of(columns: &[Column]) -> Result<SchemaRef, UnknownColumnType> {
     )))
 }
 
-/// The columns of records as a graph's checks have them. An Arrow type that no column has is an error.
+/// Converts an Arrow schema to the schema type of the job checks. An Arrow type that no column can have
+/// is an error.
 pub fn job_schema(schema: &Schema) -> Result<crate::job::Schema, ArrowError> {
     let columns = schema.fields().iter().map(|field| {
         let column_type = match field.data_type() {
@@ -93,7 +95,7 @@ pub fn same_columns(left: &Schema, right: &Schema) -> bool {
     columns(left) == columns(right)
 }
 
-/// The columns of a schema as people write them: `word: string, count: int64`.
+/// Formats the columns of a schema for people: `word: string, count: int64`.
 pub fn describe(schema: &Schema) -> String {
     let columns = schema.fields().iter();
     columns
@@ -105,7 +107,7 @@ pub fn describe(schema: &Schema) -> String {
         .join(", ")
 }
 
-/// A column type's name in job files.
+/// Returns a column type's name in job files.
 pub fn type_name(data_type: &DataType) -> String {
     match data_type {
         DataType::Utf8 => "string".to_owned(),
@@ -117,7 +119,7 @@ pub fn type_name(data_type: &DataType) -> String {
     }
 }
 
-/// A column of a batch, by its type.
+/// Typed view of a column.
 #[derive(Debug, Clone, Copy)]
 pub enum ColumnView<'a> {
     /// `string`
@@ -133,7 +135,7 @@ pub enum ColumnView<'a> {
 }
 
 impl<'a> ColumnView<'a> {
-    /// The typed view of an array; none for a type that no column has.
+    /// Returns the typed view of an array; `None` for a type that no column can have.
     pub fn of(array: &'a ArrayRef) -> Option<ColumnView<'a>> {
         match array.data_type() {
             DataType::Utf8 => array.as_string_opt().map(ColumnView::Text),
@@ -149,7 +151,7 @@ impl<'a> ColumnView<'a> {
         }
     }
 
-    /// Whether a row has no value here.
+    /// Whether the value of a row is null.
     pub fn is_null(&self, row: usize) -> bool {
         match self {
             ColumnView::Text(array) => array.is_null(row),
@@ -202,12 +204,13 @@ fn write_record(columns: &[ColumnView<'_>], row: usize, text: &mut Vec<u8>) {
     }
 }
 
-/// The first record of a batch with a line break in one of its texts: as a line it would be several.
+/// Finds the first record of a batch with a line break in one of its texts: written as a line it would
+/// become several.
 pub fn find_line_break(batch: &RecordBatch) -> Option<usize> {
     let columns = batch.columns().iter().filter_map(ColumnView::of);
     let found = columns.filter_map(|column| match column {
         ColumnView::Text(array) => {
-            // The texts stand one behind the other: mostly one look at all of them is enough.
+            // The texts are contiguous in memory: usually one search over all of them is enough.
             let offsets = array.value_offsets();
             let place = |offset: i32| usize::try_from(offset).unwrap_or(0);
             let all = place(offsets[0])..place(offsets[array.len()]);
@@ -223,7 +226,7 @@ pub fn find_line_break(batch: &RecordBatch) -> Option<usize> {
     found.min()
 }
 
-/// One record for an error message: on one line, and shortened.
+/// Formats one record for an error message: on one line, shortened.
 pub fn show_record(batch: &RecordBatch, row: usize) -> String {
     let columns: Vec<_> = batch.columns().iter().filter_map(ColumnView::of).collect();
     let mut text = Vec::new();
@@ -231,7 +234,7 @@ pub fn show_record(batch: &RecordBatch, row: usize) -> String {
     shorten(&String::from_utf8_lossy(&text).replace('\n', "\\n"))
 }
 
-/// A text for an error message, shortened.
+/// Shortens a text for an error message.
 pub fn shorten(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARACTERS) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -239,7 +242,7 @@ pub fn shorten(text: &str) -> String {
     }
 }
 
-/// The bytes of a batch's own rows, not of the buffers that it shares with others.
+/// Bytes of a batch's own rows, excluding the rest of buffers that it shares with others.
 pub fn size_of(batch: &RecordBatch) -> usize {
     let sizes = batch
         .columns()

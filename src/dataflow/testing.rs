@@ -1,39 +1,43 @@
-//! What the tests of exchange and tasks share: TaskManagers in one process, graphs by hand, and their deployment.
+//! Helpers that the tests of exchange and tasks share: TaskManagers in one process, graphs built by
+//! hand, and their deployment.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{JobId, JobVertexId};
+use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::{
-    Column, ColumnType, Committable, Exchange as GraphExchange, InputChannel, InputGate, JobEdge,
-    JobGraph, JobVertex, Operator as GraphOperator, Partitioning, TaskDeployment,
-    TaskManagerLocation,
+    Ack, Column, ColumnType, Committable, Exchange as GraphExchange, FileRange, FileSplit,
+    InputChannel, InputGate, JobEdge, JobGraph, JobVertex, Operator as GraphOperator, Partitioning,
+    TaskDeployment, TaskManagerLocation,
 };
 use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 
-use super::operator::output_schema;
+use super::coordination::Question;
+use super::operator::{OperatorError, output_schema};
 use super::record::schema_of;
 use super::{
-    EpochGate, Exchange, ExchangeOptions, Refused, RunningTask, TaskHost, TaskRuntime, TaskSpec,
-    TaskStatus,
+    EpochGate, Exchange, ExchangeOptions, Look, Refused, RunningTask, TaskHost, TaskRuntime,
+    TaskSpec, TaskStatus, matching_files,
 };
-
 use crate::job::{CompileOptions, Emit, JobFile, OperatorSpec, compile, coordinated_spec};
 
-/// The cluster of all tests.
+/// The cluster incarnation of all tests.
 pub(super) fn cluster() -> ClusterIncarnation {
     ClusterIncarnation::new("test")
 }
 
-/// The gate of a TaskManager. The real one is in a layer above.
+/// The epoch gate of a TaskManager. The real one is in a layer above.
 #[derive(Debug, Default)]
 pub(super) struct YoungestHeard(Mutex<Option<(ClusterIncarnation, Epoch)>>);
 
 impl YoungestHeard {
-    /// Its store shows this.
+    /// Records that the TaskManager's store shows this epoch.
     pub(super) fn observe(
         &self,
         incarnation: &ClusterIncarnation,
@@ -62,7 +66,7 @@ impl EpochGate for YoungestHeard {
             Some((_, highest)) if epoch > highest => {
                 Err(Refused::Unproven(format!("epoch {epoch} is not proven")))
             }
-            // Tests that are about nothing else have no store.
+            // Tests that are about something else have no store.
             Some(_) | None => self.observe(incarnation, epoch),
         }
     }
@@ -75,7 +79,7 @@ impl EpochGate for YoungestHeard {
     }
 }
 
-/// How often each value of a column came.
+/// Counts how often each value of a column occurs.
 pub(super) fn count_by(key: &str, emit: Emit) -> OperatorSpec {
     OperatorSpec::Count {
         keys: vec![key.to_owned()],
@@ -89,7 +93,7 @@ pub(super) fn file_sink(path: &Path) -> OperatorSpec {
     }
 }
 
-/// What tasks have to commit, when all of them have finished.
+/// Waits until all tasks have finished and returns what they have to commit.
 pub(super) async fn finish(tasks: &BTreeMap<(usize, u32), RunningTask>) -> Vec<Committable> {
     let mut all = Vec::new();
     for (place, task) in tasks {
@@ -101,11 +105,12 @@ pub(super) async fn finish(tasks: &BTreeMap<(usize, u32), RunningTask>) -> Vec<C
     all
 }
 
-/// A TaskManager: what of it runs tasks.
+/// The part of a TaskManager that runs tasks.
 pub(super) struct TaskManager {
     pub(super) runtime: TaskRuntime,
     pub(super) gate: Arc<YoungestHeard>,
     pub(super) location: TaskManagerLocation,
+    coordinator: Arc<Coordinator>,
 }
 
 impl TaskManager {
@@ -120,10 +125,14 @@ impl TaskManager {
             rpc_address: String::new(),
             data_address: exchange.address().to_string(),
         };
+        let runtime = TaskRuntime::new(Handle::current(), exchange, TaskHost::without_programs());
+        let coordinator = Arc::new(Coordinator::default());
+        tokio::spawn(coordinator.clone().answer_all(runtime.questions()));
         TaskManager {
-            runtime: TaskRuntime::new(Handle::current(), exchange, TaskHost::without_programs()),
+            runtime,
             gate,
             location,
+            coordinator,
         }
     }
 
@@ -136,6 +145,73 @@ impl TaskManager {
             .try_into()
             .unwrap_or_else(|_| panic!("{N} were started"))
     }
+}
+
+/// In place of a JobMaster: tells file sources what they read.
+#[derive(Default)]
+struct Coordinator {
+    graphs: Mutex<BTreeMap<String, Arc<JobGraph>>>,
+}
+
+impl Coordinator {
+    fn note(&self, graph: &Arc<JobGraph>) {
+        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        graphs.insert(graph.job_id.clone(), graph.clone());
+    }
+
+    async fn answer_all(self: Arc<Coordinator>, mut questions: mpsc::Receiver<Question>) {
+        while let Some(question) = questions.recv().await {
+            let answer = self.answer(&question);
+            // Who asked may have been cancelled.
+            let _ = question.reply.send(answer);
+        }
+    }
+
+    fn answer(&self, question: &Question) -> Result<Answer, String> {
+        if question.number > 1 {
+            return Ok(Answer::Exhausted(Ack {}));
+        }
+        let asker = &question.asker;
+        let graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let graph = &graphs[&asker.job.to_string()];
+        let vertex = asker.vertex.to_string();
+        let mut vertices = graph.vertices.iter();
+        let vertex = vertices.find(|it| it.id == vertex).expect("it is deployed");
+        let Some(OperatorSpec::FileSource { paths }) = coordinated_spec(&vertex.operators[0].spec)
+        else {
+            panic!("only file sources ask");
+        };
+        let split = only_split(&paths, asker.subtask, vertex.parallelism);
+        split
+            .map(Answer::FileSplit)
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// What a subtask reads if each has one split, an equal part of all files, laid end to end.
+pub(super) fn only_split(
+    paths: &[String],
+    subtask: u32,
+    parallelism: u32,
+) -> Result<FileSplit, OperatorError> {
+    let files = matching_files(paths, Look::First)?;
+    let total: u64 = files.iter().map(|(_, size)| size).sum();
+    let cut = |part: u32| total * u64::from(part) / u64::from(parallelism);
+    let (from, to) = (cut(subtask), cut(subtask + 1));
+    let (mut ranges, mut file_start) = (Vec::new(), 0);
+    for (path, size) in files {
+        let (start, end) = (from.max(file_start), to.min(file_start + size));
+        if start < end {
+            ranges.push(FileRange {
+                path: path.into_os_string().into_vec(),
+                start: start - file_start,
+                end: end - file_start,
+                size,
+            });
+        }
+        file_start += size;
+    }
+    Ok(FileSplit { ranges })
 }
 
 /// A graph that is built by hand.
@@ -154,7 +230,7 @@ impl GraphBuilder {
         GraphBuilder { graph }
     }
 
-    /// A vertex and the edge that feeds it. Vertices are named by their place.
+    /// Adds a vertex and the edge that feeds it. Vertices are named by their index.
     pub(super) fn vertex(
         mut self,
         parallelism: u32,
@@ -209,7 +285,7 @@ impl GraphBuilder {
         self
     }
 
-    /// Makes the last edge a blocking one.
+    /// Makes the last edge blocking.
     pub(super) fn blocking(mut self) -> GraphBuilder {
         let edge = self.graph.edges.last_mut().expect("there is an edge");
         edge.set_exchange(GraphExchange::Blocking);
@@ -221,7 +297,7 @@ impl GraphBuilder {
     }
 }
 
-/// Which of the TaskManagers runs a subtask of a vertex.
+/// Which TaskManager runs a subtask of a vertex.
 pub(super) type Placement = fn(vertex: usize, subtask: u32) -> usize;
 
 /// The specification of one task.
@@ -232,6 +308,9 @@ pub(super) fn spec(
     (vertex, subtask): (usize, u32),
     generation: u64,
 ) -> TaskSpec {
+    for manager in managers {
+        manager.coordinator.note(graph);
+    }
     let target = &graph.vertices[vertex];
     let edges = (0..)
         .zip(&graph.edges)
@@ -268,7 +347,7 @@ pub(super) fn spec(
             generation,
             allocation_id: String::new(),
             inputs: inputs.collect(),
-            region: None,
+            region: 0,
         },
         cluster_incarnation: cluster(),
         epoch: Epoch::new(1),
@@ -277,19 +356,9 @@ pub(super) fn spec(
     }
 }
 
-/// Compiles a job whose sources look at their files by themselves: there is no JobMaster here that would do that for them.
-pub(super) fn compile_uncoordinated(file: &JobFile, options: &CompileOptions) -> Arc<JobGraph> {
-    let mut graph = compile(file, options).expect("a valid job");
-    let vertices = graph.vertices.iter_mut();
-    for operator in vertices.flat_map(|vertex| &mut vertex.operators) {
-        if let Some(mut spec) = coordinated_spec(&operator.spec) {
-            if let OperatorSpec::FileSource { coordinated, .. } = &mut spec {
-                *coordinated = false;
-            }
-            operator.spec = serde_json::to_string(&spec).expect("it was read from JSON");
-        }
-    }
-    Arc::new(graph)
+/// The graph of a job file.
+pub(super) fn compiled(file: &JobFile, options: &CompileOptions) -> Arc<JobGraph> {
+    Arc::new(compile(file, options).expect("a valid job"))
 }
 
 /// Starts all tasks of a graph, sinks first, so that consumers wait for their producers.

@@ -1,31 +1,32 @@
-//! Event time on its way: watermarks between operators and tasks, and what several channels of them come to.
+//! Event time: watermarks between operators and tasks, and how several channels' watermarks combine.
 //!
-//! Pure. A watermark `w` says that no record of this channel that follows happened at `w` or before; it never goes back. A
-//! channel that is idle says nothing until its next watermark, and nobody waits for it. The rules are ADR 0008's.
+//! Pure. A watermark `w` says that no later record of this channel has an event time of `w` or before;
+//! it never decreases. An idle channel sends no watermark for a while and does not hold back the
+//! others. ADR 0008 has the rules.
 
 use arrow_array::RecordBatch;
 
-/// What is said about event time.
+/// A statement about event time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeSignal {
-    /// Event time has come so far, in milliseconds since 1970.
+    /// Event time has reached this value, in milliseconds since 1970.
     Watermark(i64),
-    /// Nothing comes at the moment: don't wait for this one.
+    /// Nothing arrives at the moment: don't wait for this channel.
     Idle,
 }
 
-/// What goes from operator to operator and from task to task.
+/// What operators and tasks send to each other.
 #[derive(Debug, Clone)]
 pub enum Element {
     /// Records.
     Batch(RecordBatch),
-    /// How far event time has come.
+    /// A statement about event time.
     Time(TimeSignal),
 }
 
 impl TimeSignal {
-    /// Adds this to what is still to be said: a watermark takes the place of all before it, idle stands behind one. Never
-    /// more than these two.
+    /// Adds this to the signals that are still to be sent: a watermark replaces all before it, idle is
+    /// kept behind one. There are never more than these two.
     pub(super) fn add_to(self, signals: &mut Vec<TimeSignal>) {
         match self {
             TimeSignal::Watermark(_) => signals.clear(),
@@ -36,7 +37,7 @@ impl TimeSignal {
     }
 }
 
-/// How far one channel has come.
+/// Event time of one channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChannelTime {
     watermark: i64,
@@ -44,7 +45,7 @@ pub(super) struct ChannelTime {
 }
 
 impl Default for ChannelTime {
-    /// A channel that has said nothing holds everything back.
+    /// A channel that has sent nothing holds back all others.
     fn default() -> ChannelTime {
         ChannelTime {
             watermark: i64::MIN,
@@ -54,7 +55,7 @@ impl Default for ChannelTime {
 }
 
 impl ChannelTime {
-    /// Takes what the channel says.
+    /// Applies a signal from the channel.
     pub(super) fn apply(&mut self, signal: TimeSignal) {
         match signal {
             TimeSignal::Watermark(watermark) => {
@@ -66,28 +67,30 @@ impl ChannelTime {
     }
 }
 
-/// How far all channels of a task have come together: as far as the slowest that is not idle.
+/// Combined event time of all channels of a task: that of the slowest channel that is not idle.
 #[derive(Debug, Default)]
 pub(super) struct Alignment {
     told: ChannelTime,
-    /// What is to be told next.
+    /// The signal to send next.
     owed: Option<TimeSignal>,
 }
 
 impl Alignment {
-    /// Whether a channel that went from one state to another can have changed the whole.
+    /// Whether the change of one channel's state can change the combined one.
     pub(super) fn may_change(&self, from: ChannelTime, to: ChannelTime) -> bool {
         from.idle || to.idle || from.watermark <= self.told.watermark
     }
 
-    /// What is to be told after what [`Alignment::align`] said, before anything else is taken.
+    /// The signal to send after the one that [`Alignment::align`] returned, before any other input is
+    /// taken.
     pub(super) fn owed(&mut self) -> Option<TimeSignal> {
         let signal = self.owed.take()?;
         self.told.apply(signal);
         Some(signal)
     }
 
-    /// What is to be told, if that is more than was told before. Channels that have ended are not among these.
+    /// Returns the signal to send, if event time is later than what was sent before. `channels` must
+    /// not include channels that have ended.
     pub(super) fn align(
         &mut self,
         channels: impl Iterator<Item = ChannelTime>,
@@ -105,7 +108,8 @@ impl Alignment {
             Some(least) if least > self.told.watermark || self.told.idle => {
                 TimeSignal::Watermark(least.max(self.told.watermark))
             }
-            // Had the others been idle first, the latest would have counted alone: the order makes no difference.
+            // If the other channels had become idle first, only the latest one would have counted: the
+            // order must not matter.
             None if latest.is_some() && !self.told.idle => {
                 self.owed = Some(TimeSignal::Idle);
                 match latest {
@@ -149,7 +153,7 @@ mod tests {
             align(&[&[Watermark(7)], &[Watermark(3), Idle]]),
             Some(Watermark(7))
         );
-        // It comes back behind the others: time does not go back.
+        // The channel is active again but behind the others: event time does not go back.
         assert_eq!(align(&[&[Watermark(7)], &[Watermark(4)]]), None);
         assert_eq!(
             align(&[&[Watermark(9)], &[Watermark(8)]]),

@@ -1,9 +1,11 @@
-//! Files that a job ships for its programs: read where the job is compiled, carried in its graph with their SHA-256, checked by
-//! whoever receives it. Large ones are uploaded before the graph, which names them; what is named by an address is fetched before,
-//! by whoever submits. What a TaskManager does with them is the data flow's.
+//! Files that a job ships for its programs. They are read when the job is compiled, are part of its graph with
+//! their SHA-256, and are checked by every receiver. The submitting process uploads large files before the
+//! graph, which names them, and fetches files that are given by an address. What a TaskManager does with them
+//! is in `dataflow`.
 //!
-//! Invariant of a graph that passed: names are unique and safe file names, each content that it carries has its checksum, what
-//! was uploaded was uploaded for this job, every reference names one of them, and all that it carries is bounded.
+//! Invariant of a graph that passed the check: names are unique and safe file names; each content in it matches
+//! its checksum; each upload was made for this job; every reference names one of the files; and the total size
+//! is bounded.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,31 +21,31 @@ use tanist_proto::v1;
 
 use super::problem::{Position, Problem};
 
-/// The most that a graph carries, all files together, in bytes.
+/// Maximum size of all files in a graph together, in bytes.
 pub const MAX_SHIPPED: u64 = 48 * 1024 * 1024;
-/// The most files.
+/// Maximum number of files.
 const MAX_FILES: usize = 100;
-/// The longest name.
+/// Maximum length of a name.
 const MAX_NAME: usize = 100;
-/// How a command names an artifact: this, its name, and `}`.
+/// Start of a reference to an artifact in a command: this, the name, and `}`.
 const REFERENCE: &str = "${artifact:";
 
-/// A file that a job ships, as it was written.
+/// A file that a job ships, as written in the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArtifactSpec {
     /// Its name; also its file name where programs run.
     pub name: String,
-    /// Where it is read: a path, or an address, `http://`, `https://` or `s3://`.
+    /// Where it is read: a path, or an address `http://`, `https://` or `s3://`.
     pub path: String,
     /// The SHA-256 that it must have, as 64 hexadecimal digits.
     pub sha256: Option<String>,
-    /// Whether it can be executed where programs run.
+    /// Whether it is executable where programs run.
     pub executable: bool,
     pub(super) position: Option<Position>,
 }
 
 impl ArtifactSpec {
-    /// A file that is no program.
+    /// Creates a file that is not executable.
     pub fn new(name: impl Into<String>, path: impl Into<String>) -> ArtifactSpec {
         ArtifactSpec {
             name: name.into(),
@@ -54,7 +56,7 @@ impl ArtifactSpec {
         }
     }
 
-    /// The same, which must have this SHA-256: 64 hexadecimal digits.
+    /// Sets the SHA-256 that the file must have: 64 hexadecimal digits.
     #[must_use]
     pub fn with_sha256(self, digits: impl Into<String>) -> ArtifactSpec {
         ArtifactSpec {
@@ -63,7 +65,7 @@ impl ArtifactSpec {
         }
     }
 
-    /// The same as a program.
+    /// Makes the file executable.
     #[must_use]
     pub fn executable(self) -> ArtifactSpec {
         ArtifactSpec {
@@ -73,10 +75,11 @@ impl ArtifactSpec {
     }
 }
 
-/// Files above this size are worth an upload, in bytes.
+/// Files larger than this are uploaded, in bytes.
 pub const WORTH_AN_UPLOAD: u64 = 256 * 1024;
 
-/// Reads the files. Of those larger than `upload_above` only the checksum: who submits uploads them. Blocks.
+/// Reads the files. Of files larger than `upload_above` it reads only the checksum: the submitting process
+/// uploads them. Blocks.
 pub(super) fn read(
     specs: &[ArtifactSpec],
     directory: Option<&Path>,
@@ -138,7 +141,7 @@ fn read_one(
     };
     let Some(directory) = directory else {
         return Err(format!(
-            "`{path}` is a file of whoever submits the job, which is not here: submit it with `tanist run`"
+            "`{path}` is a file on the submitting host, which is not available here: submit the job with `tanist run`"
         ));
     };
     let place = path;
@@ -163,7 +166,7 @@ fn read_one(
             ..v1::Artifact::default()
         });
     }
-    // Before it is read: it may be anything.
+    // Checked before the file is read, since its size is not limited.
     *size = size.saturating_add(found.len());
     if *size > MAX_SHIPPED {
         return Err(too_large(*size));
@@ -192,12 +195,12 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An address as it may be shown: what is behind `?` may be a signature.
+/// An address without its query, which may contain a signature: safe to show.
 pub fn shown(address: &str) -> &str {
     address.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// Why nothing can be fetched from an address: the end of the sentence "`address` ...".
+/// Returns why nothing can be fetched from an address, as the end of the sentence "`address` ...".
 fn address_problem(address: &str) -> Option<String> {
     let (scheme, rest) = address.split_once("://")?;
     let needs = |feature: &str, is_there: bool| {
@@ -232,7 +235,7 @@ fn address_problem(address: &str) -> Option<String> {
     lacking
 }
 
-/// The SHA-256 of a file of any size. Blocks.
+/// Computes the SHA-256 of a file of any size. Blocks.
 fn hash(path: &Path) -> std::io::Result<Vec<u8>> {
     let (mut file, mut hasher) = (File::open(path)?, Sha256::new());
     let mut piece = vec![0; 256 * 1024];
@@ -244,15 +247,14 @@ fn hash(path: &Path) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// Puts the content of a file that was to be uploaded into the graph: there is no place for uploads. Blocks.
+/// Puts the content of a file that was to be uploaded into the graph, if uploads are not possible. Blocks.
 pub fn embed(artifact: &mut v1::Artifact) -> std::io::Result<()> {
     artifact.content = std::fs::read(&artifact.local_path)?.into();
     artifact.local_path.clear();
     Ok(())
 }
 
-/// What makes a graph the same as another one: the SHA-256 of its encoded form. Neither where a file was uploaded to nor which
-/// run it is is part of it.
+/// Identity of a graph: the SHA-256 of its encoding. Upload locations and the run id are not part of it.
 pub fn digest(graph: &v1::JobGraph) -> Vec<u8> {
     let is_elsewhere =
         |artifact: &v1::Artifact| artifact.uploaded.is_some() || !artifact.local_path.is_empty();
@@ -269,14 +271,14 @@ pub fn digest(graph: &v1::JobGraph) -> Vec<u8> {
     Sha256::digest(graph.encode_to_vec()).to_vec()
 }
 
-/// What was uploaded for a graph: each once, under however many names.
+/// The uploaded contents of a graph, each once even if it has several names.
 pub fn uploads(graph: &v1::JobGraph) -> Vec<&v1::UploadedContent> {
     let uploaded = graph.artifacts.iter().flat_map(|it| &it.uploaded);
     let by_object: BTreeMap<&str, _> = uploaded.map(|it| (it.object.as_str(), it)).collect();
     by_object.into_values().collect()
 }
 
-/// How many bytes were uploaded for a graph.
+/// Bytes that were uploaded for a graph.
 pub fn uploaded_size(graph: &v1::JobGraph) -> u64 {
     let sizes = uploads(graph).into_iter().map(|it| it.size);
     sizes.fold(0, u64::saturating_add)
@@ -284,12 +286,12 @@ pub fn uploaded_size(graph: &v1::JobGraph) -> u64 {
 
 fn too_large(size: u64) -> String {
     format!(
-        "the job's files have {size} bytes or more together, and {MAX_SHIPPED} are what a graph carries: \
+        "the job's files have at least {size} bytes together, more than the {MAX_SHIPPED} that fit into a graph: \
          submit it to a cluster that takes uploads, or put larger ones where every TaskManager reaches them"
     )
 }
 
-/// What is wrong with the artifacts of a graph, wherever it comes from.
+/// Returns the problems of a graph's artifacts, independently of where the graph comes from.
 pub(super) fn problems(graph: &v1::JobGraph) -> Vec<String> {
     let artifacts = &graph.artifacts;
     if artifacts.len() > MAX_FILES {
@@ -312,19 +314,19 @@ pub(super) fn problems(graph: &v1::JobGraph) -> Vec<String> {
         } else if let Some(uploaded) = &artifact.uploaded {
             problems.extend(upload_problem(graph, artifact, uploaded));
         } else if !artifact.url.is_empty() {
-            // Where it is submitted it has been fetched.
+            // At submission it must have been fetched.
             if !artifact.content.is_empty() {
                 problems.push(format!("artifact `{name}` has both an address and content"));
             }
         } else if !artifact.local_path.is_empty() {
-            // Where it is submitted it has been uploaded.
+            // At submission it must have been uploaded.
         } else if Sha256::digest(&artifact.content)[..] != artifact.sha256[..] {
             problems.push(format!(
                 "artifact `{name}`: its content does not have its SHA-256"
             ));
         }
     }
-    // Names need no escapes in JSON, so the specification's text says the same as what it stands for.
+    // Names need no escapes in JSON, so searching the specification's text is enough.
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     for operator in operators {
         for reference in references(&operator.spec) {
@@ -339,14 +341,14 @@ pub(super) fn problems(graph: &v1::JobGraph) -> Vec<String> {
     problems
 }
 
-/// What is wrong with an artifact that was uploaded.
+/// Returns the problem of an uploaded artifact.
 fn upload_problem(
     graph: &v1::JobGraph,
     artifact: &v1::Artifact,
     uploaded: &v1::UploadedContent,
 ) -> Option<String> {
     let name = &artifact.name;
-    // The number of a piece makes it the name of an object.
+    // With the number of a piece it is the name of an object.
     let read = Name::new(format!("{}.0", uploaded.object)).ok();
     let read = read.as_ref().and_then(BlobName::read);
     let is_of_job = read
@@ -360,7 +362,7 @@ fn upload_problem(
     None
 }
 
-/// Files that whoever submits has yet to upload or to fetch.
+/// Returns a file that the submitting process must still upload or fetch.
 pub fn not_uploaded(graph: &v1::JobGraph) -> Option<&str> {
     let mut local = graph
         .artifacts
@@ -369,7 +371,7 @@ pub fn not_uploaded(graph: &v1::JobGraph) -> Option<&str> {
     local.next().map(|artifact| artifact.name.as_str())
 }
 
-/// A file name that leads nowhere else.
+/// Whether the text is a file name without a path.
 fn is_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len())
         && !text.starts_with('.')
@@ -383,7 +385,7 @@ fn references(text: &str) -> impl Iterator<Item = &str> {
     after.filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
 }
 
-/// Puts in what stands for each reference. The error is the name of one that stands for nothing.
+/// Replaces each reference by its path. The error is the name of an unknown reference.
 pub fn resolve(text: &str, path_of: impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut resolved = String::with_capacity(text.len());
     let mut rest = text;

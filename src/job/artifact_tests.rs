@@ -1,4 +1,4 @@
-//! What is shipped is what was meant, from files and from addresses; references find it.
+//! Shipped files have the expected content, from files and from addresses; references resolve to them.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Jobs written in Rust. What can be said is what a job file can say, in the same words; nothing is checked before
-//! [`StreamGraph::compile`], which reports everything at once.
+//! Jobs written in Rust. The builder has the same features as a job file, with the same names. Nothing is
+//! checked before [`StreamGraph::compile`], which reports all problems at once.
 //!
 //! ```
 //! use tanist::job::{CompileOptions, JobBuilder};
@@ -27,63 +27,64 @@ use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit};
 use super::stream_graph::{Exchange, Partition, StreamGraph, StreamNode, Transformation};
 
-/// The start of a job: what concerns it as a whole, then its first step.
+/// The start of a job: settings of the whole job, then its first step.
 #[derive(Debug, Clone)]
 pub struct JobBuilder {
     graph: StreamGraph,
 }
 
 impl JobBuilder {
-    /// A job of this name.
+    /// Starts a job with this name.
     pub fn new(name: impl Into<String>) -> JobBuilder {
         JobBuilder {
             graph: StreamGraph::new(name),
         }
     }
 
-    /// The parallelism of steps that name none.
+    /// Sets the parallelism of steps that set none.
     #[must_use]
     pub fn parallelism(mut self, parallelism: u32) -> JobBuilder {
         self.graph.parallelism = Some(parallelism);
         self
     }
 
-    /// The parallelism up to which the job can be scaled.
+    /// Sets the parallelism up to which the job can be scaled.
     #[must_use]
     pub fn max_parallelism(mut self, max_parallelism: u32) -> JobBuilder {
         self.graph.max_parallelism = Some(max_parallelism);
         self
     }
 
-    /// Whether steps are chained into one task where they can be.
+    /// Sets whether steps are chained into one task where possible.
     #[must_use]
     pub fn chaining(mut self, enabled: bool) -> JobBuilder {
         self.graph.chaining = Some(enabled);
         self
     }
 
-    /// How records pass between chains whose steps do not say it.
+    /// Sets the exchange between chains whose steps set none.
     #[must_use]
     pub fn exchange(mut self, exchange: Exchange) -> JobBuilder {
         self.graph.exchange = Some(exchange);
         self
     }
 
-    /// When the job is restarted after a failure; see [`super::restart`].
+    /// Sets when the job is restarted after a failure; see [`super::restart`].
     #[must_use]
     pub fn restart_strategy(mut self, strategy: v1::RestartStrategy) -> JobBuilder {
         self.graph.restart_strategy = Some(strategy);
         self
     }
 
-    /// What is certain when an attempt of a subtask follows another.
+    /// Sets what is guaranteed about the previous attempt of a subtask when the next one starts.
     #[must_use]
     pub fn isolation(mut self, isolation: v1::Isolation) -> JobBuilder {
         self.graph.isolation = isolation;
         self
     }
 
-    /// What each slot of a slot sharing group has. Whoever states resources states them for all steps or groups of a job.
+    /// Sets the resources of each slot of a slot sharing group. Resources must be stated for all steps or
+    /// groups of a job, or for none.
     #[must_use]
     pub fn slot_sharing_group(
         mut self,
@@ -96,7 +97,7 @@ impl JobBuilder {
         self
     }
 
-    /// A file that the job ships; see [`super::CompileOptions::artifact_dir`].
+    /// Adds a file that the job ships; see [`super::CompileOptions::artifact_dir`].
     #[must_use]
     pub fn artifact(mut self, artifact: ArtifactSpec) -> JobBuilder {
         self.graph.artifacts.push(artifact);
@@ -144,11 +145,11 @@ impl JobBuilder {
     }
 }
 
-/// The steps of a job. Each reads the step before it unless [`Steps::reading`] says otherwise; what `with_...` and
-/// the like say concerns the last step.
+/// The steps of a job. Each reads the step before it unless [`Steps::reading`] is used. Methods such as
+/// `with_...` apply to the last step.
 #[derive(Debug, Clone)]
 pub struct Steps {
-    /// Has at least one node for whoever is outside this file.
+    /// Has at least one node outside of this file.
     graph: StreamGraph,
 }
 
@@ -173,7 +174,7 @@ impl Steps {
         self.step(name, Transformation::FileSource { paths })
     }
 
-    /// Makes records, `rate` a second (none: as fast as taken) until there are `count` (none: for ever).
+    /// Generates `rate` records a second (`None`: at full speed) up to `count` records (`None`: unlimited).
     #[must_use]
     pub fn datagen(
         self,
@@ -194,7 +195,7 @@ impl Steps {
         )
     }
 
-    /// Cuts a text column into words.
+    /// Splits a text column into words.
     #[must_use]
     pub fn split_words(self, name: impl Into<String>, column: impl Into<String>) -> Steps {
         self.step(
@@ -205,7 +206,7 @@ impl Steps {
         )
     }
 
-    /// Passes on what compares as given.
+    /// Passes on records for which the comparison is true.
     #[must_use]
     pub fn filter(
         self,
@@ -225,7 +226,7 @@ impl Steps {
         )
     }
 
-    /// Passes on what a SQL expression is true for: `amount > 10 and level = 'ERROR'`.
+    /// Passes on records for which a SQL expression is true: `amount > 10 and level = 'ERROR'`.
     #[must_use]
     pub fn filter_where(self, name: impl Into<String>, condition: impl Into<String>) -> Steps {
         let condition = condition.into();
@@ -271,7 +272,7 @@ impl Steps {
         self.step(name, Transformation::Count { emit: None })
     }
 
-    /// Adds a column up by key.
+    /// Sums a column by key.
     #[must_use]
     pub fn sum(self, name: impl Into<String>, column: impl Into<String>) -> Steps {
         self.step(
@@ -300,19 +301,19 @@ impl Steps {
         self.step(name, Transformation::FileSink { path: path.into() })
     }
 
-    /// Runs a program that gets records and gives records.
+    /// Runs a program that reads and writes records.
     #[must_use]
     pub fn exec(self, name: impl Into<String>, program: ExecSpec) -> Steps {
         self.step(name, Transformation::Exec(Box::new(program)))
     }
 
-    /// Runs a program that gives records.
+    /// Runs a program that writes records.
     #[must_use]
     pub fn exec_source(self, name: impl Into<String>, program: ExecSpec) -> Steps {
         self.step(name, Transformation::ExecSource(Box::new(program)))
     }
 
-    /// Runs a program that gets records.
+    /// Runs a program that reads records.
     #[must_use]
     pub fn exec_sink(self, name: impl Into<String>, program: ExecSpec) -> Steps {
         let columns = Vec::new();
@@ -326,62 +327,65 @@ impl Steps {
         self.step(name, Transformation::Discard)
     }
 
-    /// An operator that the binary of the application brings.
+    /// Adds an operator of the application's own binary.
     #[must_use]
     pub fn custom(self, name: impl Into<String>, operator: CustomSpec) -> Steps {
         self.step(name, Transformation::Custom(operator))
     }
 
-    /// The last step reads these steps, whose records are alike, instead of the step before it.
+    /// Makes the last step read these steps instead of the step before it. Their records must have the same
+    /// columns.
     #[must_use]
     pub fn reading<N: Into<String>>(self, inputs: impl IntoIterator<Item = N>) -> Steps {
         let inputs = inputs.into_iter().map(Into::into).collect();
         self.last(|step| step.inputs = Some(inputs))
     }
 
-    /// The last step runs this many times.
+    /// Sets the parallelism of the last step.
     #[must_use]
     pub fn with_parallelism(self, parallelism: u32) -> Steps {
         self.last(|step| step.parallelism = Some(parallelism))
     }
 
-    /// How the last step's input is shared out among its subtasks.
+    /// Sets how the last step's input is distributed to its subtasks.
     #[must_use]
     pub fn partitioned(self, partition: Partition) -> Steps {
         self.last(|step| step.partition = Some(partition))
     }
 
-    /// Whether the last step reads its input while that is made, or when it is complete.
+    /// Sets whether the last step reads its input while it is produced, or after it is complete.
     #[must_use]
     pub fn exchanged(self, exchange: Exchange) -> Steps {
         self.last(|step| step.exchange = Some(exchange))
     }
 
-    /// The last step is a task of its own.
+    /// Runs the last step as a task of its own.
     #[must_use]
     pub fn without_chaining(self) -> Steps {
         self.last(|step| step.chaining = false)
     }
 
-    /// Tasks of different groups never share a slot.
+    /// Sets the slot sharing group of the last step. Tasks of different groups never share a slot.
     #[must_use]
     pub fn in_slot_sharing_group(self, group: impl Into<String>) -> Steps {
         self.last(|step| step.slot_sharing_group = Some(group.into()))
     }
 
-    /// What a subtask of the last step needs. Whoever states resources states them for all steps or groups of a job.
+    /// Sets the resources that a subtask of the last step needs. Resources must be stated for all steps or
+    /// groups of a job, or for none.
     #[must_use]
     pub fn with_resources(self, resources: Resources) -> Steps {
         self.last(|step| step.resources = Some(resources))
     }
 
-    /// Subtasks of equal number of all steps in this group run in one slot.
+    /// Sets the co-location group of the last step. Subtasks with the same index of all steps in the group run
+    /// in one slot.
     #[must_use]
     pub fn in_co_location_group(self, group: impl Into<String>) -> Steps {
         self.last(|step| step.co_location_group = Some(group.into()))
     }
 
-    /// When the last step, an aggregation, emits. Says nothing about any other step.
+    /// Sets when the last step, an aggregation, emits. No effect on other steps.
     #[must_use]
     pub fn emitting(self, when: Emit) -> Steps {
         self.last(|step| {
@@ -396,7 +400,7 @@ impl Steps {
         })
     }
 
-    /// The job as it was written.
+    /// Returns the job as it was written.
     pub fn build(self) -> StreamGraph {
         self.graph
     }

@@ -1,4 +1,4 @@
-//! The builder's words for operators that declare columns, aggregations or windows, and for connectors.
+//! Builder methods for operators that declare columns, aggregations or windows, and for connectors.
 
 use std::time::Duration;
 
@@ -53,13 +53,13 @@ fn socket_source(address: impl Into<String>) -> OperatorSpec {
 }
 
 impl Steps {
-    /// Adds an operator that leaves nothing open.
+    /// Adds an operator whose specification is complete.
     #[must_use]
     pub fn operator(self, name: impl Into<String>, spec: OperatorSpec) -> Steps {
         self.step(name, Transformation::Operator(spec))
     }
 
-    /// Reads the lines of text files and goes on when they grow.
+    /// Reads the lines of text files and continues when they grow.
     #[must_use]
     pub fn follow_files<P: Into<String>>(
         self,
@@ -75,13 +75,13 @@ impl Steps {
         self.operator(name, OperatorSpec::StdinSource {})
     }
 
-    /// Reads lines from a TCP server, again and again.
+    /// Reads lines from a TCP server, and reconnects.
     #[must_use]
     pub fn socket_source(self, name: impl Into<String>, address: impl Into<String>) -> Steps {
         self.operator(name, socket_source(address))
     }
 
-    /// Reads JSON objects.
+    /// Parses JSON objects.
     #[must_use]
     pub fn parse_json(
         self,
@@ -96,7 +96,7 @@ impl Steps {
         self.operator(name, OperatorSpec::ParseJson(spec))
     }
 
-    /// Reads CSV records, separated by commas.
+    /// Parses CSV records, separated by commas.
     #[must_use]
     pub fn parse_csv(
         self,
@@ -113,7 +113,8 @@ impl Steps {
         self.operator(name, OperatorSpec::ParseCsv(spec))
     }
 
-    /// Makes a record of each match; its columns are the named groups, those named here not texts.
+    /// Emits a record for each match. Its columns are the named groups: those listed here with their type, all
+    /// others as texts.
     #[must_use]
     pub fn flat_map_regex(
         self,
@@ -129,7 +130,7 @@ impl Steps {
         self.operator(name, OperatorSpec::FlatMapRegex(spec))
     }
 
-    /// What becomes of what the last step, which parses, can't read. Says nothing about any other step.
+    /// Sets how the last step, a parser, handles unreadable records. No effect on other steps.
     #[must_use]
     pub fn on_error(self, on_error: OnError) -> Steps {
         self.last(|step| {
@@ -144,19 +145,19 @@ impl Steps {
         })
     }
 
-    /// Writes each record as a JSON object.
+    /// Formats each record as a JSON object.
     #[must_use]
     pub fn format_json(self, name: impl Into<String>) -> Steps {
         self.operator(name, OperatorSpec::FormatJson {})
     }
 
-    /// Writes each record as a CSV line, separated by commas.
+    /// Formats each record as a CSV line, separated by commas.
     #[must_use]
     pub fn format_csv(self, name: impl Into<String>) -> Steps {
         self.operator(name, OperatorSpec::FormatCsv(FormatCsv { separator: ',' }))
     }
 
-    /// Makes watermarks: a record comes at most `out_of_orderness` after one that happened later.
+    /// Generates watermarks. A record arrives at most `out_of_orderness` after one with a later event time.
     #[must_use]
     pub fn watermarks(
         self,
@@ -172,13 +173,13 @@ impl Steps {
         self.operator(name, OperatorSpec::Watermarks(spec))
     }
 
-    /// The least value of a column by key.
+    /// The minimum of a column by key.
     #[must_use]
     pub fn min(self, name: impl Into<String>, column: impl Into<String>) -> Steps {
         self.function(name, AggregateFunction::Min, column)
     }
 
-    /// The greatest value of a column by key.
+    /// The maximum of a column by key.
     #[must_use]
     pub fn max(self, name: impl Into<String>, column: impl Into<String>) -> Steps {
         self.function(name, AggregateFunction::Max, column)
@@ -217,7 +218,7 @@ impl Steps {
         )
     }
 
-    /// The last step, an aggregation, works over windows of event time. Says nothing about any other step.
+    /// Makes the last step, an aggregation, aggregate over windows of event time. No effect on other steps.
     #[must_use]
     pub fn windowed(self, windows: Windows) -> Steps {
         self.last(|step| {

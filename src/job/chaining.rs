@@ -1,20 +1,18 @@
-//! From steps to vertices: which operators share a task, and what the vertices are called.
+//! From steps to vertices: decides which operators share a task, and names the vertices.
 //!
-//! Two operators are chained when all of this holds: the edge between them is forward, their parallelism, slot
-//! sharing group and co-location group are the same, the second reads only the first and only it reads the first, neither the options nor
-//! one of the two steps switches chaining off, and the second does not say that it wants its input complete.
+//! Two operators are chained when all of this is true: the edge between them is forward; their parallelism,
+//! slot sharing group and co-location group are equal; the second reads only the first, and only it reads the
+//! first; neither the options nor one of the two steps disables chaining; and the second does not require
+//! complete input.
 //!
-//! Vertex ids are a hash of the graph alone, so that the same job has the same ids in every process and every version.
-
-use std::borrow::Cow;
+//! Vertex ids are a hash of the graph only, so that the same job has the same ids in every process and every
+//! version.
 
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::job_graph::coordinated_spec;
-use super::operator::OperatorSpec;
 use super::stream_graph::Exchange;
 use super::validate::{ResolvedJob, ResolvedOperator};
 
@@ -31,7 +29,7 @@ impl Default for ChainingOptions {
     }
 }
 
-/// Chains a job whose operators stand in topological order.
+/// Chains a job whose operators are in topological order.
 pub(super) fn to_job_graph(
     job: &ResolvedJob,
     chaining: ChainingOptions,
@@ -76,13 +74,13 @@ pub(super) fn to_job_graph(
         }),
         artifacts: Vec::new(),
         slot_sharing_groups: job.slot_sharing_groups.iter().map(group).collect(),
-        // Made up by who takes the submission.
+        // The receiver of the submission sets it.
         run: String::new(),
     }
 }
 
-/// The operators of each vertex; the vertices in topological order (a chain stands where its head does, and whatever
-/// its head reads stands before it).
+/// The operators of each vertex, with the vertices in topological order: a chain has the position of its head,
+/// and everything that its head reads is before it.
 fn chains(operators: &[ResolvedOperator], chaining: ChainingOptions) -> Vec<Vec<usize>> {
     let mut consumers = vec![0_usize; operators.len()];
     for operator in operators {
@@ -170,17 +168,6 @@ fn vertex(job: &ResolvedJob, position: usize, chain: &[usize]) -> v1::JobVertex 
     }
 }
 
-/// What of a specification an id depends on. Who shares out what a source reads makes it no other one.
-fn identity(spec: &str) -> Cow<'_, str> {
-    match coordinated_spec(spec) {
-        Some(OperatorSpec::FileSource { paths, .. }) => {
-            let coordinated = false;
-            Cow::Owned(OperatorSpec::FileSource { paths, coordinated }.to_json())
-        }
-        Some(_) | None => Cow::Borrowed(spec),
-    }
-}
-
 /// Every part is preceded by its length, so that no two graphs write the same bytes.
 fn vertex_id(position: usize, operators: &[v1::Operator]) -> JobVertexId {
     let mut hash = Xxh3::new();
@@ -192,7 +179,7 @@ fn vertex_id(position: usize, operators: &[v1::Operator]) -> JobVertexId {
     part(&(position as u64).to_le_bytes());
     for operator in operators {
         part(operator.name.as_bytes());
-        part(identity(&operator.spec).as_bytes());
+        part(operator.spec.as_bytes());
     }
     JobVertexId::from_bits(hash.digest128())
 }

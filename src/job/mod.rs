@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! job file (yaml) ──┐
-//!                   ├─> StreamGraph ── validate ──> chain ──> JobGraph ── validate_job_graph (whoever receives one)
+//!                   ├─> StreamGraph ── validate ──> chain ──> JobGraph ── validate_job_graph (every receiver)
 //! JobBuilder ───────┘
 //! ```
 //!
-//! A [`StreamGraph`] has one node a step, just as it was written; a JobGraph ([`tanist_proto::v1::JobGraph`]) has one
-//! vertex a chain of operators, with every default filled in. Both ways of writing a job meet in one validator and one
-//! chaining, so they give equal graphs.
+//! A [`StreamGraph`] has one node per step, as written; a JobGraph ([`tanist_proto::v1::JobGraph`]) has one
+//! vertex per chain of operators, with all defaults filled in. Job files and the builder use the same validator
+//! and the same chaining, so they produce equal graphs.
 //!
-//! Nothing here runs anything: what an operator does is the data flow's business, when it runs is the JobMaster's.
+//! Nothing here runs anything: `dataflow` implements the operators, the JobMaster schedules them.
 
 pub mod artifact;
 pub mod builder;
@@ -48,8 +48,7 @@ pub(crate) use endless::input_ends;
 pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::NamedExpression;
 pub use job_graph::{
-    InvalidJobGraph, coordinated_spec, has_expressions, is_coordinated, unsupported,
-    validate_job_graph,
+    InvalidJobGraph, coordinated_spec, has_expressions, unsupported, validate_job_graph,
 };
 pub use operator::{Comparison, Emit, OperatorSpec};
 pub use paths::check_paths;
@@ -58,12 +57,12 @@ pub use problem::{InvalidJob, Position, Problem};
 pub use schema::{Column, ColumnType, Schema};
 pub use stream_graph::{Exchange, Partition, StreamGraph, StreamNode, Transformation, Windows};
 pub use topology::{
-    RegionRule, blocking_edges_within_regions, chosen_rule, edges_into, edges_out_of, fed_subtasks,
-    feeding_subtasks, regions, slots_needed, subtask_regions,
+    MAX_REGIONS, blocking_edges_within_regions, count_regions, edges_into, edges_out_of,
+    fed_subtasks, feeding_subtasks, slots_needed, subtask_regions,
 };
 
 #[cfg(test)]
-pub(crate) use topology::count_regions;
+pub(crate) use topology::regions;
 
 #[cfg(test)]
 mod tests;

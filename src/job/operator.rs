@@ -1,5 +1,5 @@
-//! What an operator does: its specification as it stands in the job graph (JSON, tagged by `type`). What it runs as is
-//! the data flow's; how a job file spells it is `yaml`'s.
+//! The specification of an operator in the job graph (JSON, tagged by `type`). `dataflow` runs it; `yaml` reads
+//! it from a job file.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,53 +17,49 @@ use super::spec::{
 pub enum OperatorSpec {
     /// Reads text files line by line. Emits `line: string`. Bounded.
     FileSource {
-        /// Paths or globs. Matching files are sorted, cut into byte ranges and shared out among the subtasks.
+        /// Paths or globs. The JobMaster sorts the files that match, cuts them into byte ranges and shares these out among the subtasks.
         paths: Vec<String>,
-        /// Whether the JobMaster cuts and shares out. Absent in graphs from before it did: then each subtask looks at the files
-        /// by itself and takes its part.
-        #[serde(default, skip_serializing_if = "is_false")]
-        coordinated: bool,
     },
-    /// Makes records. Emits `seq: int64, key: int64, value: int64`. Bounded if `count` is given.
+    /// Generates records. Emits `seq: int64, key: int64, value: int64`. Bounded if `count` is given.
     Datagen {
-        /// Records a second over all subtasks; absent: as fast as taken.
+        /// Records per second over all subtasks; absent: at full speed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rate: Option<u64>,
         /// Records over all subtasks; absent: unbounded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         count: Option<u64>,
-        /// The same seed, the same records.
+        /// The same seed gives the same records.
         seed: u64,
         /// `key` is drawn from `0..keys`.
         keys: u64,
     },
-    /// Cuts a text column into words at anything but ASCII letters and digits. Emits `word: string`.
+    /// Splits a text column into words at anything but ASCII letters and digits. Emits `word: string`.
     SplitWords {
-        /// The column to cut.
+        /// The column to split.
         column: String,
     },
-    /// Passes records on for which the comparison holds.
+    /// Passes on records for which the comparison is true.
     Filter {
-        /// The column that is compared.
+        /// The compared column.
         column: String,
-        /// How.
+        /// The comparison.
         op: Comparison,
-        /// With what, in the column's type.
+        /// The constant, in the column's type.
         value: serde_json::Value,
     },
-    /// Passes records on for which a SQL expression is true. Called `filter` in job files, too.
+    /// Passes on records for which a SQL expression is true. Also called `filter` in job files.
     Where {
         /// The expression.
         condition: String,
     },
     /// Computes columns by SQL expressions and keeps the others.
     Map {
-        /// They take the place of the column of their name, or stand behind all others, in this order.
+        /// Each replaces the column of its name, or is appended after all others, in this order.
         columns: Vec<NamedExpression>,
     },
     /// Computes columns by SQL expressions. Emits only these.
     Project {
-        /// In this order.
+        /// The emitted columns, in this order.
         columns: Vec<NamedExpression>,
     },
     /// Counts records by key. Emits the key columns and `count: int64`.
@@ -73,68 +69,59 @@ pub enum OperatorSpec {
         /// When results are emitted.
         emit: Emit,
     },
-    /// Adds a numeric column up by key. Emits the key columns and `sum` in the column's type.
+    /// Sums a numeric column by key. Emits the key columns and `sum` in the column's type.
     Sum {
         /// The key columns; the edge before is partitioned by them.
         keys: Vec<String>,
-        /// The column that is added up.
+        /// The column to sum.
         column: String,
         /// When results are emitted.
         emit: Emit,
     },
     /// Writes each record as a line to the TaskManager's standard output.
     Print {
-        /// Put before each line.
+        /// Written before each line.
         #[serde(default)]
         prefix: String,
     },
     /// Writes records as lines (columns separated by a space) into part files of a directory. The parts become visible
     /// when the whole job has finished.
     FileSink {
-        /// The directory: reachable from TaskManagers and JobManagers under this path.
+        /// The directory. TaskManagers and JobManagers must reach it under this path.
         path: String,
     },
     /// Counts and drops records.
     Discard {},
-    /// Reads text files and goes on when they grow.
+    /// Reads text files and continues when they grow.
     FollowFiles(FollowFiles),
     /// Reads the TaskManager's standard input line by line. Emits `line: string`. Bounded; one subtask.
     StdinSource {},
     /// Reads lines from a TCP server.
     SocketSource(SocketSource),
-    /// Reads a JSON object out of a text column.
+    /// Parses a JSON object in a text column.
     ParseJson(ParseJson),
-    /// Reads a CSV record out of a text column.
+    /// Parses a CSV record in a text column.
     ParseCsv(ParseCsv),
-    /// Writes a record as a JSON object. Emits `line: string`.
+    /// Formats a record as a JSON object. Emits `line: string`.
     FormatJson {},
-    /// Writes a record as a CSV line. Emits `line: string`.
+    /// Formats a record as a CSV line. Emits `line: string`.
     FormatCsv(FormatCsv),
-    /// Makes a record of each match of a regular expression.
+    /// Emits a record for each match of a regular expression.
     FlatMapRegex(FlatMapRegex),
-    /// Makes watermarks out of a column.
+    /// Generates watermarks from a column.
     Watermarks(Watermarks),
     /// Aggregates records by key, over the whole input or over windows.
     Aggregate(Aggregate),
     /// Writes records as lines to a TCP server.
     SocketSink(SocketSink),
-    /// An operator that the binary of an application brings.
+    /// A custom operator of the application's binary.
     Custom(CustomSpec),
-    /// Runs a program that gets records and gives records.
+    /// Runs a program that reads and writes records.
     Exec(Box<ExecSpec>),
-    /// Runs a program that gives records.
+    /// Runs a program that writes records.
     ExecSource(Box<ExecSpec>),
-    /// Runs a program that gets records; what it writes goes to the log.
+    /// Runs a program that reads records; its output goes to the log.
     ExecSink(Box<ExecSpec>),
-}
-
-/// What goes without saying in JSON.
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "that is how serde passes it"
-)]
-fn is_false(it: &bool) -> bool {
-    !it
 }
 
 /// How a filter compares.
@@ -160,7 +147,7 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// All of them.
+    /// All comparisons.
     pub const ALL: [Comparison; 8] = [
         Comparison::Eq,
         Comparison::Ne,
@@ -191,29 +178,30 @@ impl Comparison {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Emit {
-    /// Each key's result once, at the end of the input: what bounded jobs get.
+    /// Each key's result once, at the end of the input: the default for bounded jobs.
     Final,
-    /// The new result after each record: what unbounded jobs get.
+    /// The new result after each record: the default for unbounded jobs.
     Updates,
 }
 
 impl OperatorSpec {
-    /// As it stands in a JobGraph. Fields stand in the order in which they are declared: vertex ids depend on it.
+    /// Encodes it for a JobGraph. Fields are written in the order of their declaration: vertex ids depend on
+    /// it.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("texts, numbers and JSON values always serialize")
     }
 
-    /// From a JobGraph.
+    /// Decodes it from a JobGraph.
     pub fn from_json(json: &str) -> Result<OperatorSpec, serde_json::Error> {
         serde_json::from_str(json)
     }
 
-    /// The feature of the program that it needs, if this program was built without it.
+    /// Returns the feature that it needs, if this program was built without it.
     pub fn missing_feature(&self) -> Option<&'static str> {
         (self.has_expressions() && !cfg!(feature = "sql")).then_some(super::expression::NEEDS_SQL)
     }
 
-    /// Whether it is made of SQL expressions.
+    /// Whether it has SQL expressions.
     pub fn has_expressions(&self) -> bool {
         matches!(
             self,
@@ -221,15 +209,9 @@ impl OperatorSpec {
         )
     }
 
-    /// Whether it has a half at the JobMaster.
+    /// Whether it has a coordinator at the JobMaster.
     pub fn is_coordinated(&self) -> bool {
-        matches!(
-            self,
-            OperatorSpec::FileSource {
-                coordinated: true,
-                ..
-            }
-        )
+        matches!(self, OperatorSpec::FileSource { .. })
     }
 
     /// Whether it has no input.
@@ -248,7 +230,8 @@ impl OperatorSpec {
         }
     }
 
-    /// Whether it can only run once: there is one standard input, and one connection to a server that serves lines.
+    /// Whether it can only have one subtask: there is one standard input, and one connection to a server that
+    /// serves lines.
     pub fn is_single(&self) -> bool {
         matches!(
             self,

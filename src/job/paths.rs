@@ -1,8 +1,8 @@
-//! Where the files are that a job's steps read and write. Each process of a cluster has a working directory of its own, so that a
-//! relative path means something to whoever wrote the job alone: it is made absolute where the job is compiled, and refused where
-//! it is submitted.
+//! Paths of the files that a job's steps read and write. Each process of a cluster has its own working
+//! directory, so only the job's author knows what a relative path means: it is made absolute when the job is
+//! compiled, and refused when the job is submitted.
 //!
-//! Invariant: no job is accepted with a relative path. One that an earlier version accepted runs on as it is.
+//! Invariant: no job is accepted with a relative path.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -15,7 +15,8 @@ use super::problem::{MAX_PROBLEMS, Problem};
 use super::spec::FollowFiles;
 use super::stream_graph::{StreamGraph, Transformation};
 
-/// The same job with all its relative paths taken from this directory, and what is wrong with those that can't be.
+/// Returns the job with all relative paths resolved against this directory, and the problems of those that
+/// can't be.
 pub(super) fn absolute<'a>(
     graph: &'a StreamGraph,
     directory: &Path,
@@ -41,7 +42,7 @@ pub(super) fn absolute<'a>(
     (graph, problems)
 }
 
-/// Refuses a graph with relative paths: it may be run by any process, on any host.
+/// Refuses a graph with relative paths: any process on any host may run it.
 pub fn check_paths(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
     let mut problems = Vec::new();
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
@@ -74,7 +75,7 @@ pub fn check_paths(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
     }
 }
 
-/// An empty one is none at all, and reported as that.
+/// An empty path counts as missing and is reported as such.
 fn is_relative(path: &str) -> bool {
     !path.is_empty() && !path.starts_with('/')
 }
@@ -96,7 +97,7 @@ fn written_path(transformation: &Transformation) -> Option<&String> {
     }
 }
 
-/// Makes the paths absolute. Those stay as they are that can't be, and are told.
+/// Makes the paths absolute. Paths that can't be made absolute stay unchanged and are reported.
 fn resolve(transformation: &mut Transformation, directory: &Path) -> Vec<String> {
     let mut problems = Vec::new();
     let mut resolve = |path: &mut String, is_glob: bool| match from(directory, path, is_glob) {
@@ -114,7 +115,7 @@ fn resolve(transformation: &mut Transformation, directory: &Path) -> Vec<String>
     problems
 }
 
-/// The path as it is called from the root. What stands in the directory's own name is no part of a glob.
+/// Returns the absolute path. Glob characters in the directory's own name are escaped.
 fn from(directory: &Path, path: &str, is_glob: bool) -> Result<String, String> {
     if !is_relative(path) {
         return Ok(path.to_owned());

@@ -1,10 +1,10 @@
-//! What is wrong with a job, said to the person who wrote it: where, in which step, what to write instead.
+//! Problems of a job, reported to its author: where, in which step, what to write instead.
 //!
-//! Problems are collected, never thrown one by one, so that a job file is mended in one go.
+//! All problems are collected before they are reported, so that a job file can be fixed in one pass.
 
 use std::fmt;
 
-/// A place in a job file, counted from 1.
+/// A position in a job file, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The line.
@@ -19,14 +19,14 @@ impl fmt::Display for Position {
     }
 }
 
-/// One thing that is wrong with a job.
+/// One problem of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it stands, for a job that came from a file.
+    /// Its position, if the job came from a file.
     pub position: Option<Position>,
-    /// The step that it is about; none for what concerns the whole job.
+    /// The step that it is about; `None` for the whole job.
     pub step: Option<String>,
-    /// What is wrong and what to write instead.
+    /// The problem and what to write instead.
     pub message: String,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A job that can't be compiled, with everything that is wrong with it.
+/// A job that can't be compiled, with all its problems.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", listing(.name, .problems))]
 pub struct InvalidJob {
@@ -76,10 +76,11 @@ pub struct InvalidJob {
     pub problems: Vec<Problem>,
 }
 
-/// So many problems are listed: whoever has more mends these first, and a broken graph may have as many as bytes.
+/// Maximum number of listed problems: the author fixes these first, and a broken graph may have as many
+/// problems as bytes.
 pub(super) const MAX_PROBLEMS: usize = 100;
 
-/// One problem stands on the line itself, several stand below it.
+/// One problem is on the same line as the name, several are on lines of their own.
 pub(super) fn listing(name: &str, problems: &[impl fmt::Display]) -> String {
     match problems {
         [only] => format!("{name}: {only}"),
@@ -98,7 +99,7 @@ pub(super) fn nearest<'a>(
     written: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // Distances of long texts cost their product: no name that people type is longer.
+    // The cost grows with the product of the lengths; real names are not longer.
     if written.len() > 100 {
         return None;
     }
@@ -112,7 +113,8 @@ pub(super) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// `write X` if a near name exists, else `there is: a, b, c`; what follows a complaint about an unknown name.
+/// `did you mean X?` if a similar name exists, else `there is: a, b, c`; follows an error about an unknown
+/// name.
 pub(super) fn instead<'a>(
     written: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,

@@ -1,8 +1,9 @@
-//! What the slots of a job have to have, and which of it is whose. Functions of a JobGraph, also of one that is not sound.
+//! Resource profiles of a job's slots, and the share of each vertex in them. All functions also accept an
+//! invalid JobGraph.
 //!
-//! Resources are stated for the subtasks of a vertex, or for the slots of a slot sharing group; either for all of the job or for
-//! nothing: a slot without a profile may have less than a task in it needs. A slot has what the subtasks in it need together,
-//! and all slots of a group have the same.
+//! Resources are stated for the subtasks of a vertex or for the slots of a slot sharing group, and either for
+//! the whole job or not at all: a slot without a profile may have less than a task in it needs. A slot has the
+//! sum of what its subtasks need, and all slots of a group have the same profile.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +13,7 @@ use tanist_proto::v1::{JobGraph, JobVertex};
 
 use super::topology;
 
-/// What a slot of this slot sharing group has.
+/// Profile of the slots of this slot sharing group.
 pub fn slot_profile(graph: &JobGraph, group: &str) -> ResourceProfile {
     let stated = group_profile(graph, group);
     if !stated.is_unknown() {
@@ -27,8 +28,8 @@ pub fn slot_profile(graph: &JobGraph, group: &str) -> ResourceProfile {
         .unwrap_or_default()
 }
 
-/// Of the extended resources of a slot, those that are the tasks' of this vertex: a part of their own if it is stated what each
-/// vertex needs, else all of them.
+/// The part of a slot's extended resources that this vertex's tasks may use: their own share if resources are
+/// stated per vertex, else all of them.
 pub fn share_of(
     graph: &JobGraph,
     vertex: JobVertexId,
@@ -67,7 +68,7 @@ pub fn share_of(
     share
 }
 
-/// What is wrong with the resources and the co-location that a graph states.
+/// Returns the problems of a graph's resources and co-location groups.
 pub fn problems(graph: &JobGraph) -> Vec<String> {
     let mut problems = group_problems(graph);
     problems.extend(partial(graph));
@@ -80,7 +81,7 @@ pub fn problems(graph: &JobGraph) -> Vec<String> {
     problems
 }
 
-/// What is wrong with amounts that a job states; `None` if nothing is.
+/// Returns the problem of stated amounts; `None` if there is none.
 pub fn amounts_problem(profile: &ResourceProfile) -> Option<String> {
     let resources = match profile {
         ResourceProfile::Unknown => return None,
@@ -138,7 +139,7 @@ fn group_problems(graph: &JobGraph) -> Vec<String> {
     problems
 }
 
-/// Resources are stated for some vertices and not for others.
+/// Returns a problem if resources are stated for some vertices only.
 fn partial(graph: &JobGraph) -> Option<String> {
     let is_stated = |vertex: &&JobVertex| {
         vertex.resources.is_some() || !group_profile(graph, &vertex.slot_sharing_group).is_unknown()
@@ -152,7 +153,7 @@ fn partial(graph: &JobGraph) -> Option<String> {
     ))
 }
 
-/// Subtasks that are to share a slot can do so.
+/// Checks that subtasks of a co-location group can share a slot.
 fn co_location_problems(graph: &JobGraph) -> Vec<String> {
     let mut firsts: HashMap<&str, &JobVertex> = HashMap::new();
     let mut problems = Vec::new();

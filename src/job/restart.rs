@@ -1,4 +1,4 @@
-//! Restart strategies of a job: how they are made, checked, and said to people. Deciding a restart is the JobMaster's.
+//! Restart strategies of a job: creating, checking and describing them. The JobMaster decides on restarts.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tanist_ha::clock::millis;
 use tanist_proto::v1;
 use v1::restart_strategy::Strategy;
 
-/// The job fails at its first failure.
+/// No restart: the job fails at its first failure.
 pub fn none() -> v1::RestartStrategy {
     v1::RestartStrategy {
         strategy: Some(Strategy::None(v1::NoRestart {})),
@@ -24,7 +24,7 @@ pub fn fixed_delay(attempts: u32, delay: Duration) -> v1::RestartStrategy {
     }
 }
 
-/// Restarts until there were more than `max_failures_per_interval` failures within `interval`.
+/// Restarts unless there were more than `max_failures_per_interval` failures within `interval`.
 pub fn failure_rate(
     max_failures_per_interval: u32,
     interval: Duration,
@@ -40,14 +40,15 @@ pub fn failure_rate(
     }
 }
 
-/// Delays that grow from failure to failure.
+/// Restarts with delays that grow from failure to failure.
 pub fn exponential_delay(strategy: v1::ExponentialDelayRestart) -> v1::RestartStrategy {
     v1::RestartStrategy {
         strategy: Some(Strategy::ExponentialDelay(strategy)),
     }
 }
 
-/// The exponential delay with its defaults: 1 s to 1 min by 1.5, reset after 1 h, jitter 0.1, no limit of attempts.
+/// The exponential delay with its defaults: 1 s to 1 min, factor 1.5, reset after 1 h, jitter 0.1, unlimited
+/// attempts.
 pub fn default_exponential_delay() -> v1::ExponentialDelayRestart {
     v1::ExponentialDelayRestart {
         initial_backoff_ms: 1_000,
@@ -59,7 +60,7 @@ pub fn default_exponential_delay() -> v1::ExponentialDelayRestart {
     }
 }
 
-/// What is wrong with a strategy, by the names that its values have in a job file.
+/// Returns the problems of a strategy, with the names of its fields in a job file.
 pub(super) fn problems(strategy: &v1::RestartStrategy) -> Vec<String> {
     let mut problems = Vec::new();
     match &strategy.strategy {
@@ -106,7 +107,7 @@ pub(super) fn problems(strategy: &v1::RestartStrategy) -> Vec<String> {
     problems
 }
 
-/// The strategy in a few words.
+/// Describes the strategy in a few words.
 pub fn describe(strategy: &v1::RestartStrategy) -> String {
     match &strategy.strategy {
         None => "unknown".into(),

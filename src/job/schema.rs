@@ -1,4 +1,4 @@
-//! What records look like between two steps: named, typed columns.
+//! Schema of the records between two steps: named, typed columns.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub enum ColumnType {
 }
 
 impl ColumnType {
-    /// All of them.
+    /// All types.
     pub const ALL: [ColumnType; 5] = [
         ColumnType::String,
         ColumnType::Int64,
@@ -42,7 +42,7 @@ impl ColumnType {
         }
     }
 
-    /// Whether it can be added up.
+    /// Whether it is numeric.
     pub fn is_number(self) -> bool {
         match self {
             ColumnType::Int64 | ColumnType::Float64 => true,
@@ -64,12 +64,12 @@ pub struct Column {
     pub name: String,
     /// Its type.
     pub column_type: ColumnType,
-    /// Whether a record may have no value here.
+    /// Whether a record may have null here.
     pub nullable: bool,
 }
 
 impl Column {
-    /// A column in which each record has a value.
+    /// A column without nulls.
     pub fn new(name: impl Into<String>, column_type: ColumnType) -> Column {
         Column {
             name: name.into(),
@@ -86,19 +86,19 @@ impl fmt::Display for Column {
     }
 }
 
-/// The columns of the records that a step emits; none for a sink.
+/// The columns of the records that a step emits; empty for a sink.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Schema {
     columns: Vec<Column>,
 }
 
 impl Schema {
-    /// The schema with these columns.
+    /// Creates a schema with these columns.
     pub fn new(columns: Vec<Column>) -> Schema {
         Schema { columns }
     }
 
-    /// The schema with these columns, by name and type.
+    /// Creates a schema with these columns, by name and type.
     pub fn of<const N: usize>(columns: [(&str, ColumnType); N]) -> Schema {
         let column = |(name, column_type): (&str, _)| Column::new(name, column_type);
         Schema {
@@ -126,17 +126,6 @@ impl Schema {
         self.columns.iter().map(|column| column.name.as_str())
     }
 
-    /// Whether these are the columns of `wider`, of which some that may be without a value there must have one here.
-    pub fn narrows(&self, wider: &Schema) -> bool {
-        let fits = |(own, other): (&Column, &Column)| {
-            own.name == other.name
-                && own.column_type == other.column_type
-                && (other.nullable || !own.nullable)
-        };
-        self.columns.len() == wider.columns.len()
-            && self.columns.iter().zip(&wider.columns).all(fits)
-    }
-
     /// As it stands in a JobGraph.
     pub fn to_proto(&self) -> Vec<v1::Column> {
         let column = |column: &Column| v1::Column {
@@ -153,7 +142,7 @@ impl Schema {
         self.columns.iter().map(column).collect()
     }
 
-    /// From a JobGraph; the error names the column whose type is unknown.
+    /// Decodes it from a JobGraph; the error names a column with an unknown type.
     pub fn from_proto(columns: &[v1::Column]) -> Result<Schema, UnknownColumnType> {
         let column = |column: &v1::Column| {
             let column_type = match v1::ColumnType::try_from(column.r#type) {
@@ -191,13 +180,13 @@ impl fmt::Display for Schema {
     }
 }
 
-/// A column type in a JobGraph that this version does not know.
+/// Error: a column of a JobGraph has a type that this version does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("column `{column}` has the unknown type {number}")]
 pub struct UnknownColumnType {
     /// The column.
     pub column: String,
-    /// The number that stands for its type.
+    /// The number of its type.
     pub number: i32,
 }
 

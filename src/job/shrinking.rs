@@ -1,9 +1,9 @@
-//! Gives back what decoding has set aside for more elements than there are: a list begins with room for four. There may be very many
-//! jobs, and whoever decodes many of them after each other gets back what the one before has left over.
+//! Frees the spare capacity of decoded lists, each of which starts with room for four elements. There may be
+//! very many jobs; memory that is freed for one is available for decoding the next.
 
 use tanist_proto::v1 as pb;
 
-/// Of vertices, operators and columns.
+/// Shrinks the lists of vertices, operators and columns.
 pub fn shrink_graph(graph: &mut pb::JobGraph) {
     graph.vertices.shrink_to_fit();
     graph.edges.shrink_to_fit();
@@ -15,7 +15,7 @@ pub fn shrink_graph(graph: &mut pb::JobGraph) {
     }
 }
 
-/// Of regions, placements and what has happened.
+/// Shrinks the lists of regions, placements and events.
 pub fn shrink_state(state: &mut pb::JobState) {
     state.regions.shrink_to_fit();
     for region in &mut state.regions {

@@ -1,5 +1,5 @@
-//! The StreamGraph: a job just as it was written, one node a step, defaults not yet filled in. Made by
-//! [`super::builder`] and the job file's reader; checked by `validate`, never by its makers.
+//! The StreamGraph: a job as it was written, one node per step, without defaults filled in. [`super::builder`]
+//! and the reader of job files create it; only `validate` checks it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,13 +21,13 @@ use super::problem::{InvalidJob, Position};
 use super::spec::{Aggregate, Aggregation};
 use super::{chaining, paths, validate};
 
-/// The largest parallelism and maximum parallelism that exist.
+/// Upper limit of parallelism and maximum parallelism.
 pub const MAX_PARALLELISM_LIMIT: u32 = 32_768;
 
-/// The slot sharing group of steps that name none.
+/// The slot sharing group of steps that set none.
 pub const DEFAULT_SLOT_SHARING_GROUP: &str = "default";
 
-/// What a step does.
+/// The operation of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Transformation {
     /// See [`super::OperatorSpec::FileSource`].
@@ -37,27 +37,27 @@ pub enum Transformation {
     },
     /// See [`super::OperatorSpec::Datagen`].
     Datagen {
-        /// Records a second over all subtasks.
+        /// Records per second over all subtasks.
         rate: Option<u64>,
         /// Records over all subtasks.
         count: Option<u64>,
-        /// The same seed, the same records.
+        /// The same seed gives the same records.
         seed: u64,
         /// `key` is drawn from `0..keys`.
         keys: u64,
     },
     /// See [`super::OperatorSpec::SplitWords`].
     SplitWords {
-        /// The column to cut.
+        /// The column to split.
         column: String,
     },
     /// See [`super::OperatorSpec::Filter`].
     Filter {
-        /// The column that is compared.
+        /// The compared column.
         column: String,
-        /// How.
+        /// The comparison.
         op: Comparison,
-        /// With what; read in the column's type, so a text is fine for a number.
+        /// The constant. It is converted to the column's type, so a text can be a number.
         value: Value,
     },
     /// See [`super::OperatorSpec::Where`].
@@ -67,34 +67,35 @@ pub enum Transformation {
     },
     /// See [`super::OperatorSpec::Map`].
     Map {
-        /// What is added or replaced.
+        /// The added or replaced columns.
         columns: Vec<NamedExpression>,
     },
     /// See [`super::OperatorSpec::Project`].
     Project {
-        /// All that is emitted.
+        /// The emitted columns.
         columns: Vec<NamedExpression>,
     },
-    /// Records with the same values in these columns go to the same subtask of the next step. No operator of its own.
+    /// Records with equal values in these columns go to the same subtask of the next step. It has no operator
+    /// of its own.
     KeyBy {
         /// The columns.
         columns: Vec<String>,
     },
-    /// See [`super::OperatorSpec::Count`]; the keys are those of the key-by before.
+    /// See [`super::OperatorSpec::Count`]; the keys are those of the key-by before it.
     Count {
-        /// None: final for bounded input, updates for unbounded.
+        /// `None`: final for bounded input, updates for unbounded.
         emit: Option<Emit>,
     },
-    /// See [`super::OperatorSpec::Sum`]; the keys are those of the key-by before.
+    /// See [`super::OperatorSpec::Sum`]; the keys are those of the key-by before it.
     Sum {
-        /// The column that is added up.
+        /// The column to sum.
         column: String,
-        /// None: final for bounded input, updates for unbounded.
+        /// `None`: final for bounded input, updates for unbounded.
         emit: Option<Emit>,
     },
     /// See [`super::OperatorSpec::Print`].
     Print {
-        /// Put before each line.
+        /// Written before each line.
         prefix: String,
     },
     /// See [`super::OperatorSpec::FileSink`].
@@ -104,15 +105,16 @@ pub enum Transformation {
     },
     /// See [`super::OperatorSpec::Discard`].
     Discard,
-    /// An operator that leaves nothing open.
+    /// An operator whose specification is complete.
     Operator(OperatorSpec),
-    /// See [`super::OperatorSpec::Aggregate`]; the keys are those of the key-by before, the event time that of its input.
+    /// See [`super::OperatorSpec::Aggregate`]; the keys are those of the key-by before it, the event time is
+    /// that of its input.
     Aggregate {
-        /// What is computed.
+        /// The computed results.
         aggregations: Vec<Aggregation>,
-        /// None: as for [`Transformation::Count`]. Says nothing where there are windows.
+        /// `None`: as for [`Transformation::Count`]. Not used with windows.
         emit: Option<Emit>,
-        /// None: over the whole input.
+        /// `None`: over the whole input.
         windows: Option<Windows>,
     },
     /// See [`super::OperatorSpec::Custom`].
@@ -125,7 +127,7 @@ pub enum Transformation {
     ExecSink(Box<ExecSpec>),
 }
 
-/// Windows of event time as they are written.
+/// Windows of event time, as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
     pub(super) size_ms: u64,
@@ -134,12 +136,12 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Windows of this size, one after the other.
+    /// Windows of this size without gaps or overlap.
     pub fn tumbling(size: Duration) -> Windows {
         Windows::sliding(size, size)
     }
 
-    /// Windows of this size, one beginning each `slide`.
+    /// Windows of this size, one starting at each `slide`.
     pub fn sliding(size: Duration, slide: Duration) -> Windows {
         Windows {
             size_ms: millis(size),
@@ -148,7 +150,7 @@ impl Windows {
         }
     }
 
-    /// For so long after a window was emitted records still change it.
+    /// Sets how long after a window was emitted a record can still change it.
     #[must_use]
     pub fn allowing_lateness(self, lateness: Duration) -> Windows {
         Windows {
@@ -208,12 +210,12 @@ impl Transformation {
         }
     }
 
-    /// Whether it can only run once.
+    /// Whether it can only have one subtask.
     pub(super) fn is_single(&self) -> bool {
         matches!(self, Transformation::Operator(spec) if spec.is_single())
     }
 
-    /// Whether it works by key.
+    /// Whether it needs a key.
     pub(super) fn is_keyed(&self) -> bool {
         matches!(
             self,
@@ -224,21 +226,21 @@ impl Transformation {
     }
 }
 
-/// How the input of a step is shared out among its subtasks, where no key-by says it.
+/// Distribution of a step's input to its subtasks, if no key-by determines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Partition {
-    /// Subtask i to subtask i; equal parallelism.
+    /// Subtask i to subtask i; requires equal parallelism.
     Forward,
     /// Round robin.
     Rebalance,
     /// Every record to every subtask.
     Broadcast,
-    /// Everything to subtask 0.
+    /// All records to subtask 0.
     Global,
 }
 
 impl Partition {
-    /// All of them.
+    /// All partitionings.
     pub const ALL: [Partition; 4] = [
         Partition::Forward,
         Partition::Rebalance,
@@ -269,14 +271,14 @@ impl Partition {
 /// When the input of a step can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exchange {
-    /// While it is made.
+    /// While it is produced.
     Pipelined,
-    /// When the step that makes it has finished.
+    /// After the step that produces it has finished.
     Blocking,
 }
 
 impl Exchange {
-    /// Both of them.
+    /// Both exchanges.
     pub const ALL: [Exchange; 2] = [Exchange::Pipelined, Exchange::Blocking];
 
     /// Its name in a job file.
@@ -300,9 +302,10 @@ impl Exchange {
 pub struct StreamNode {
     /// Unique in the job.
     pub(super) name: String,
-    /// None: it could not be read, which has been reported; it stands in so that all else is checked too.
+    /// `None`: it could not be read, which was reported; the node is kept so that everything else is checked
+    /// too.
     pub(super) transformation: Option<Transformation>,
-    /// None: the step before it, or nothing for a source.
+    /// `None`: the step before it, or nothing for a source.
     pub(super) inputs: Option<Vec<String>>,
     pub(super) parallelism: Option<u32>,
     pub(super) partition: Option<Partition>,
@@ -339,7 +342,7 @@ impl StreamNode {
         &self.name
     }
 
-    /// What it does; none if that could not be read.
+    /// Its operation; `None` if it could not be read.
     pub fn transformation(&self) -> Option<&Transformation> {
         self.transformation.as_ref()
     }
@@ -364,7 +367,7 @@ impl StreamNode {
     }
 }
 
-/// A job just as it was written.
+/// A job as it was written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamGraph {
     pub(super) name: String,
@@ -375,7 +378,7 @@ pub struct StreamGraph {
     pub(super) exchange: Option<Exchange>,
     pub(super) restart_strategy: Option<v1::RestartStrategy>,
     pub(super) isolation: v1::Isolation,
-    /// What the slots of a group have, by its name.
+    /// Resources of the slots of a group, by its name.
     pub(super) slot_sharing_groups: BTreeMap<String, Resources>,
     pub(super) artifacts: Vec<ArtifactSpec>,
 }
@@ -406,7 +409,8 @@ impl StreamGraph {
         &self.nodes
     }
 
-    /// Checks it, fills in the defaults and chains it. `options.parameters` belong to job files and are not looked at.
+    /// Checks the job, fills in the defaults and chains it. `options.parameters` is only for job files and not
+    /// used here.
     pub fn compile(&self, options: &CompileOptions) -> Result<v1::JobGraph, InvalidJob> {
         self.compile_after(Vec::new(), options)
             .map_err(|problems| InvalidJob {
@@ -415,7 +419,8 @@ impl StreamGraph {
             })
     }
 
-    /// [`StreamGraph::compile`], where reading has found problems already: they are reported with those found here.
+    /// [`StreamGraph::compile`] with problems that were found while reading: they are reported together with
+    /// those found here.
     pub(super) fn compile_after(
         &self,
         mut found: Vec<super::Problem>,
@@ -437,7 +442,7 @@ impl StreamGraph {
             options.artifact_dir.as_deref(),
             options.upload_above,
         )?;
-        // What leaves here passes the same check as what arrives from strangers (limits on totals live there).
+        // A compiled graph passes the same check as a received one, which also limits the totals.
         super::job_graph::validate_job_graph(&graph).map_err(|invalid| {
             let problem = |message| super::Problem::of_job(None, message);
             invalid

@@ -1,24 +1,26 @@
-//! Points in time as texts. A time is milliseconds since 1970-01-01T00:00:00Z; what a text says of smaller parts is cut off.
+//! Timestamps as texts. A timestamp is milliseconds since 1970-01-01T00:00:00Z; finer parts of a text are
+//! dropped.
 
 use std::fmt::Write as _;
 
 use chrono::format::{self, Fixed, Item, Parsed, StrftimeItems};
 use chrono::{DateTime, NaiveDateTime, NaiveTime, SecondsFormat};
 
-/// Times before and after this are taken for mistakes: a hundred million days, about 270,000 years.
+/// Timestamps farther from 1970 than this are considered errors: 100 million days, about 270,000 years.
 pub const FARTHEST: i64 = 8_640_000_000_000_000;
 
 /// From the year 1 to the end of 9999.
 const WITH_TEXT: std::ops::Range<i64> = -62_135_596_800_000..253_402_300_800_000;
 
-/// Without a zone in the text it is UTC.
+/// Formats without a time zone: UTC.
 const WITHOUT_ZONE: [&str; 2] = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
 
-/// A Wednesday in summer, by which formats are tried.
+/// A Wednesday in summer, with which formats are tested.
 const EXAMPLE: i64 = 1_784_118_896_789;
 
-/// Reads RFC 3339 (a space may stand for the `T`, the zone may be left out) or a whole number of milliseconds; or, with a
-/// format, a text of that format. A date without a time of day is its midnight.
+/// Parses RFC 3339 (with a space instead of the `T`, or without a time zone, if need be) or an integer number
+/// of milliseconds; or, if `format` is given, a text of that format. A date without a time of day is its
+/// midnight.
 pub fn parse(text: &str, format: Option<&str>) -> Option<i64> {
     let text = text.trim();
     let millis = match format {
@@ -63,12 +65,12 @@ fn naive(text: &str, format: &str) -> Result<i64, chrono::ParseError> {
     NaiveDateTime::parse_from_str(text, format).map(|time| time.and_utc().timestamp_millis())
 }
 
-/// The time, unless it is farther away than any that is meant.
+/// Returns the timestamp if it is in the valid range.
 pub fn in_range(millis: i64) -> Option<i64> {
     (-FARTHEST..=FARTHEST).contains(&millis).then_some(millis)
 }
 
-/// Writes a time by RFC 3339 in UTC; one that has no such text, since its year has not four digits, as its milliseconds.
+/// Formats a timestamp as RFC 3339 in UTC; one whose year does not have four digits as its milliseconds.
 pub fn format(millis: i64) -> String {
     match DateTime::from_timestamp_millis(millis) {
         Some(time) if WITH_TEXT.contains(&millis) => {
@@ -78,17 +80,18 @@ pub fn format(millis: i64) -> String {
     }
 }
 
-/// Whether a format can be understood.
+/// Whether a format is valid.
 pub fn is_format(format: &str) -> bool {
     !format.is_empty() && StrftimeItems::new(format).all(|item| !matches!(item, Item::Error))
 }
 
-/// Whether a text of a format says a time: one of which only the hour is known, or the year, does not.
+/// Whether a text of this format determines a point in time. One with only the hour, or only the year, does
+/// not.
 pub fn says_a_time(format: &str) -> bool {
     let Some(example) = DateTime::from_timestamp_millis(EXAMPLE) else {
         return false;
     };
-    // What only exists for reading can't be written.
+    // `%#z` exists only for parsing and can't be formatted.
     let only_read = StrftimeItems::new("%#z").next();
     let items = StrftimeItems::new(format).map(|item| match Some(&item) == only_read.as_ref() {
         true => Item::Fixed(Fixed::TimezoneOffset),

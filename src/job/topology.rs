@@ -1,7 +1,7 @@
-//! What follows from the shape of a JobGraph: its regions, the slots that it needs, who feeds whom. Functions of a valid
-//! graph; on any other they answer something and never panic.
+//! Properties that follow from the shape of a JobGraph: its regions, the slots that it needs, its connections.
+//! For an invalid graph the functions return some value and never panic.
 //!
-//! Jobs' records say what regions are at by their numbers alone: what a rule has once numbered it numbers so for ever.
+//! A job's record and its TaskManagers know regions by their numbers alone: every JobMaster of a job numbers them alike.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -9,23 +9,17 @@ use std::ops::Range;
 use tanist_proto::id::JobVertexId;
 use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
 
-/// What is put into a region together with what it is connected to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RegionRule {
-    /// A vertex, with all its subtasks.
-    Vertices,
-    /// A subtask.
-    #[default]
-    Subtasks,
-}
+/// How many regions a job may have. What happens to a region costs the same however many there are, but each takes memory of the
+/// leader, and each write of the job's record names all of them (`docs/adr/0026`).
+pub const MAX_REGIONS: usize = 20_000;
 
 /// The number of each subtask's region: by vertex in the graph's order, then by subtask.
 ///
-/// By [`RegionRule::Vertices`] those are [`regions`]. By [`RegionRule::Subtasks`] these are parted further: subtasks are in one region
-/// if pipelined channels connect them, over however many others. So a region falls into as many as its vertices have subtasks if
-/// all its pipelined edges are forward, and stays whole otherwise. The parts stand in the place of the whole, in the order of their
-/// first subtasks.
-pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
+/// Subtasks are in one region if pipelined channels connect them, over however many others. So a set of vertices that pipelined edges
+/// connect falls into as many regions as its vertices have subtasks if all these edges are forward, and is one region otherwise.
+/// Regions stand in the topological order of these sets, within a set in the order of their first subtasks. Where there would be more
+/// than `max_regions`, each of the sets is one region.
+pub fn subtask_regions(graph: &JobGraph, max_regions: usize) -> Vec<usize> {
     let of_vertices = region_of(graph);
     let parallelism = |vertex: &JobVertex| usize::try_from(vertex.parallelism).unwrap_or_default();
     let (mut starts, mut whole) = (Vec::with_capacity(graph.vertices.len()), Vec::new());
@@ -33,7 +27,7 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
         starts.push(whole.len());
         whole.resize(whole.len() + parallelism(vertex), region);
     }
-    if rule == RegionRule::Vertices {
+    if count_parts(graph) > max_regions {
         return whole;
     }
     let index_of = index_of(graph);
@@ -53,13 +47,13 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
                 .zip(targets)
                 .for_each(|(one, other)| parts.join(one, other));
         } else if let Some((one, other)) = sources.next().zip(targets.next()) {
-            // Everybody is connected to the first one on the other side.
+            // All subtasks are connected to the first one on the other side.
             sources.for_each(|source| parts.join(source, other));
             targets.for_each(|target| parts.join(one, target));
             parts.join(one, other);
         }
     }
-    // Regions that need each other's complete output, which no valid graph has, stay together.
+    // Regions that need each other's complete output stay together. No valid graph has them.
     for edge in blocking_edges_within_regions(graph) {
         if let Some((source, _)) = ends(&index_of, edge) {
             let region = starts
@@ -72,7 +66,7 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
             }
         }
     }
-    // A part is named by its first subtask, and lies within one region of the other rule.
+    // A part is named by its first subtask, and lies within one set of vertices.
     let firsts: Vec<usize> = (0..whole.len()).map(|task| parts.first_of(task)).collect();
     let mut named: Vec<usize> = (0..whole.len())
         .filter(|task| firsts[*task] == *task)
@@ -85,23 +79,18 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
     firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
-/// A job that would have more regions than these has sets of vertices for regions. What happens to a region costs the same however many
-/// there are, but each takes memory of the leader, and each write of the job's record names all of them (`docs/adr/0026`).
-const MOST_REGIONS: usize = 20_000;
-
-/// The rule by which a new job's regions are made, and how many it has by that: sets of subtasks, where that makes a difference and not
-/// too many.
-pub fn chosen_rule(graph: &JobGraph) -> (RegionRule, usize) {
-    let (whole, parts) = (regions(graph).len(), count_regions(graph));
-    if parts > whole && parts <= MOST_REGIONS {
-        (RegionRule::Subtasks, parts)
-    } else {
-        (RegionRule::Vertices, whole)
+/// How many regions [`subtask_regions`] numbers.
+pub fn count_regions(graph: &JobGraph, max_regions: usize) -> usize {
+    let parts = count_parts(graph);
+    if parts > max_regions {
+        let region_of = region_of(graph).into_iter();
+        return region_of.max().map_or(0, |last| last + 1);
     }
+    parts
 }
 
-/// How many regions there are by [`RegionRule::Subtasks`].
-pub(crate) fn count_regions(graph: &JobGraph) -> usize {
+/// How many sets of subtasks pipelined channels connect.
+fn count_parts(graph: &JobGraph) -> usize {
     let (region_of, index_of) = (region_of(graph), index_of(graph));
     let mut counts: Vec<usize> = vec![0; graph.vertices.len()];
     for (vertex, region) in graph.vertices.iter().zip(&region_of) {
@@ -120,9 +109,10 @@ pub(crate) fn count_regions(graph: &JobGraph) -> usize {
     counts.into_iter().fold(0, usize::saturating_add)
 }
 
-/// The pipelined regions of whole vertices: vertices that run, fail and restart together, which are those that pipelined edges connect, and
-/// regions that need each other's complete output. Regions, and the vertices in them, stand in topological order.
-pub fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
+/// The sets of vertices that pipelined edges connect, and those joined that need each other's complete output. Sets, and the vertices in
+/// them, stand in topological order.
+#[cfg(test)]
+pub(crate) fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
     let region_of = region_of(graph);
     let count = region_of.iter().max().map_or(0, |last| last + 1);
     let mut regions: Vec<Vec<JobVertexId>> = vec![Vec::new(); count];
@@ -134,7 +124,7 @@ pub fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
     regions
 }
 
-/// The blocking edges within a region: they would wait for what can't end before them.
+/// The blocking edges within a set of vertices that pipelined edges connect: they would wait for what can't end before them.
 pub fn blocking_edges_within_regions(graph: &JobGraph) -> Vec<&JobEdge> {
     let region_of = region_of(graph);
     let index_of = index_of(graph);
@@ -146,7 +136,7 @@ pub fn blocking_edges_within_regions(graph: &JobGraph) -> Vec<&JobEdge> {
     graph.edges.iter().filter(is_within).collect()
 }
 
-/// The number of each vertex' region.
+/// The number of the set that each vertex is in.
 fn region_of(graph: &JobGraph) -> Vec<usize> {
     let index_of = index_of(graph);
     let (mut parts, mut blocking) = (Parts::new(graph.vertices.len()), Vec::new());
@@ -176,7 +166,7 @@ fn ends(index_of: &HashMap<&str, usize>, edge: &JobEdge) -> Option<(usize, usize
     find(&edge.source).zip(find(&edge.target))
 }
 
-/// Vertices, or subtasks, in disjoint sets, each named by its first one.
+/// Disjoint sets of vertices or subtasks, each identified by its first element.
 struct Parts {
     first: Vec<usize>,
 }
@@ -201,8 +191,8 @@ impl Parts {
         self.first[one.max(other)] = one.min(other);
     }
 
-    /// The sets, each after those that edges lead from, in the order of their first vertices where there is a choice; or two
-    /// different sets of a circle.
+    /// Returns the sets in topological order of the edges, else in the order of their first vertices; or two
+    /// different sets of a cycle.
     fn in_order(&mut self, edges: &[(usize, usize)]) -> Result<Vec<usize>, (usize, usize)> {
         let mut reads: BTreeMap<usize, BTreeSet<usize>> = (0..self.first.len())
             .map(|vertex| (self.first_of(vertex), BTreeSet::new()))
@@ -230,7 +220,7 @@ impl Parts {
                 }
             }
         }
-        // Each set that is left reads one that is left: following them ends in a circle.
+        // Each remaining set reads another remaining one: following them leads into a cycle.
         let Some(start) = reads.keys().next().copied() else {
             return Ok(order);
         };
@@ -244,8 +234,8 @@ impl Parts {
     }
 }
 
-/// How many slots run the whole graph: subtasks of one vertex need a slot each, those of different vertices in a slot
-/// sharing group share.
+/// Number of slots that run the whole graph: subtasks of one vertex need a slot each, those of different
+/// vertices in a slot sharing group share slots.
 pub fn slots_needed(graph: &JobGraph) -> u32 {
     let mut groups: HashMap<&str, u32> = HashMap::new();
     for vertex in &graph.vertices {
@@ -273,8 +263,8 @@ pub fn edges_out_of(graph: &JobGraph, vertex: JobVertexId) -> impl Iterator<Item
     graph.edges.iter().filter(move |edge| edge.source == vertex)
 }
 
-/// The subtasks of the edge's source that have a channel to this subtask of its target. Along a global edge too: there,
-/// all but subtask 0 get nothing but the end.
+/// The subtasks of the edge's source that have a channel to this subtask of its target. This includes global
+/// edges, where all subtasks but 0 receive only the end.
 pub fn feeding_subtasks(graph: &JobGraph, edge: &JobEdge, target_subtask: u32) -> Range<u32> {
     connected(edge, target_subtask, parallelism(graph, &edge.source))
 }
@@ -317,7 +307,7 @@ fn index_of(graph: &JobGraph) -> HashMap<&str, usize> {
 mod tests {
     use super::*;
 
-    /// A graph of so many vertices; edges that are blocking or not.
+    /// A graph with `count` vertices and these edges.
     fn graph(count: u128, edges: &[(usize, usize, Exchange)]) -> JobGraph {
         let id = |index: u128| JobVertexId::from_bits(index).to_string();
         let vertex = |index| JobVertex {
@@ -363,25 +353,16 @@ mod tests {
     #[test]
     fn subtasks_that_forward_edges_connect_are_a_region_each() {
         let graph = forward(&[3, 3], &[(0, 1, Exchange::Pipelined)]);
-        let regions = subtask_regions(&graph, RegionRule::Subtasks);
+        let regions = subtask_regions(&graph, 3);
         assert_eq!(regions, [0, 1, 2, 0, 1, 2]);
-        let whole = subtask_regions(&graph, RegionRule::Vertices);
-        assert_eq!(whole, [0; 6]);
-        assert_eq!(count_regions(&graph), 3);
+        assert_eq!(count_regions(&graph, 3), 3);
     }
 
     #[test]
     fn a_job_that_would_have_too_many_regions_has_those_of_vertices() {
-        let of = |parallelism| {
-            chosen_rule(&forward(
-                &[parallelism, parallelism],
-                &[(0, 1, Exchange::Pipelined)],
-            ))
-        };
-        assert_eq!(of(1), (RegionRule::Vertices, 1));
-        let most = u32::try_from(MOST_REGIONS).expect("not too many");
-        assert_eq!(of(most), (RegionRule::Subtasks, MOST_REGIONS));
-        assert_eq!(of(most + 1), (RegionRule::Vertices, 1));
+        let graph = forward(&[3, 3], &[(0, 1, Exchange::Pipelined)]);
+        assert_eq!(subtask_regions(&graph, 2), [0; 6]);
+        assert_eq!(count_regions(&graph, 2), 1);
     }
 
     #[test]
@@ -389,9 +370,9 @@ mod tests {
         let edges = [(0, 1, Exchange::Pipelined), (1, 2, Exchange::Pipelined)];
         let mut graph = forward(&[2, 2, 2, 2], &edges);
         graph.edges[1].set_partitioning(Partitioning::Hash);
-        let regions = subtask_regions(&graph, RegionRule::Subtasks);
+        let regions = subtask_regions(&graph, MAX_REGIONS);
         assert_eq!(regions, [0, 0, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(count_regions(&graph), 3);
+        assert_eq!(count_regions(&graph, MAX_REGIONS), 3);
     }
 
     #[test]
@@ -399,9 +380,9 @@ mod tests {
         // The region of 0 and 3 has the first vertex, but reads 1.
         let edges = [(0, 3, Exchange::Pipelined), (1, 3, Exchange::Blocking)];
         let graph = forward(&[2, 2, 1, 2], &edges);
-        let regions = subtask_regions(&graph, RegionRule::Subtasks);
+        let regions = subtask_regions(&graph, MAX_REGIONS);
         assert_eq!(regions, [2, 3, 0, 1, 4, 2, 3]);
-        assert_eq!(count_regions(&graph), 5);
+        assert_eq!(count_regions(&graph, MAX_REGIONS), 5);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The types of operators: whether a specification's fields make sense, and what it emits for a given input.
+//! Types of operators: checks a specification's fields, and computes the output columns for a given input.
 //!
-//! Used both for a graph that is being built and for one that arrives compiled: a JobGraph is checked by the same rules
-//! it was made by.
+//! Used both for a graph that is being compiled and for one that arrives compiled: a JobGraph is checked by the
+//! same rules that created it.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use super::schema::{Column, ColumnType, Schema};
 use super::spec::{Aggregate, Reading, Trigger, line};
 use super::validate::name_problem;
 
-/// A step computes at most so many columns.
+/// Maximum number of columns that a step computes.
 const MAX_COLUMNS: usize = 1_000;
 
 impl OperatorSpec {
@@ -82,7 +82,7 @@ impl OperatorSpec {
         }
     }
 
-    /// Whether it ends by itself, for a source.
+    /// Whether a source ends by itself.
     pub fn is_bounded_source(&self) -> bool {
         match self {
             OperatorSpec::FileSource { .. } | OperatorSpec::StdinSource {} => true,
@@ -114,7 +114,7 @@ impl OperatorSpec {
         }
     }
 
-    /// What is wrong with its fields by themselves, whatever its input is.
+    /// Returns the problems of its fields, independently of its input.
     pub(super) fn field_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         match self {
@@ -183,7 +183,8 @@ impl OperatorSpec {
         problems
     }
 
-    /// What is wrong with its fields where a job is submitted. Not all of that is said of a graph that was accepted once: it runs on.
+    /// Returns the problems of its fields at submission. Some of these are not checked for a graph that was
+    /// accepted before, which continues.
     pub(super) fn submission_problems(&self) -> Vec<String> {
         let mut problems = self.field_problems();
         let reading = match self {
@@ -196,7 +197,7 @@ impl OperatorSpec {
         problems
     }
 
-    /// What it emits for this input (empty for a source), or everything that is wrong with its fields and the input.
+    /// Returns what it emits for this input (empty for a source), or all problems of its fields and the input.
     pub fn emits(&self, input: &Schema) -> Result<Schema, Vec<String>> {
         let mut problems = self.field_problems();
         match self.output(input) {
@@ -218,16 +219,6 @@ impl OperatorSpec {
             OperatorSpec::Aggregate(spec) => spec.trigger == Trigger::Final,
             _ => false,
         }
-    }
-
-    /// Whether a graph may say that it emits `declared`, where it emits `output`. In graphs from before columns were kept as they are a
-    /// kept one that may be without a value must have one.
-    pub(crate) fn may_declare(&self, declared: &Schema, output: &Schema) -> bool {
-        let computes = matches!(
-            self,
-            OperatorSpec::Map { .. } | OperatorSpec::Project { .. }
-        );
-        declared == output || computes && declared.narrows(output)
     }
 
     /// What it emits for this input (empty for a source), or everything that is wrong with the input. Nothing is wrong and
@@ -308,7 +299,7 @@ impl OperatorSpec {
     }
 }
 
-/// What is wrong with computed columns apart from their expressions.
+/// Returns the problems of computed columns, without those of their expressions.
 fn column_problems(columns: &[NamedExpression]) -> Vec<String> {
     if columns.is_empty() {
         return vec!["`columns` is empty: write at least one column".into()];
@@ -332,7 +323,7 @@ fn column_problems(columns: &[NamedExpression]) -> Vec<String> {
     problems.take(MAX_PROBLEMS).collect()
 }
 
-/// What columns come of expressions: one that is computed has a value in each record, one that is kept is as it was.
+/// Returns the columns of expressions: a computed column is not nullable, a kept one stays as it is.
 fn computed(
     columns: &[NamedExpression],
     types: Vec<ColumnType>,
@@ -346,7 +337,7 @@ fn computed(
     })
 }
 
-/// Whether these can be key columns of records like these.
+/// Returns the problems of these key columns for this input.
 pub(super) fn check_keys(input: &Schema, keys: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut seen = HashSet::new();
@@ -363,7 +354,7 @@ pub(super) fn check_keys(input: &Schema, keys: &[String]) -> Vec<String> {
     problems
 }
 
-/// What is wrong with paths and globs that are to be read.
+/// Returns the problems of paths and globs to read.
 pub(super) fn path_problems(paths: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
     if paths.is_empty() {
@@ -393,7 +384,7 @@ fn column_of(input: &Schema, column: &str) -> Result<ColumnType, String> {
     })
 }
 
-/// The type of a column in which each record has a value.
+/// Returns the type of a column that must not be nullable.
 pub(super) fn plain_column(input: &Schema, column: &str) -> Result<ColumnType, Vec<String>> {
     let found = column_of(input, column).map_err(|problem| vec![problem])?;
     if input.column(column).is_some_and(|column| column.nullable) {
@@ -404,7 +395,7 @@ pub(super) fn plain_column(input: &Schema, column: &str) -> Result<ColumnType, V
     Ok(found)
 }
 
-/// Whether a column is a text in each record.
+/// Checks that a column is a text and not nullable.
 pub(super) fn text_column(input: &Schema, column: &str) -> Result<(), Vec<String>> {
     let is_text = |found| found == ColumnType::String;
     match plain_column(input, column)? {

@@ -1,4 +1,5 @@
-//! The part of the core that acts: writes the record, and does what the durable record says. Decides nothing.
+//! The part of the core that acts: it writes the record and derives effects from the durable record. It
+//! decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,8 +66,8 @@ impl JobMasterCore {
         });
     }
 
-    /// The first write of this term was refused, and all tasks have finished by the record that is there: it is written once more with
-    /// less to tell than before, as what they wrote is not to be lost for that.
+    /// Writes the record once more with less content after the store refused the first write of this term and
+    /// all tasks have finished according to the durable record. Otherwise their output would be lost.
     pub(super) fn take_over_in_short(&mut self, reason: &str) -> bool {
         let has_finished = self.all_have_durably_finished() && self.written.fatal_cause.is_empty();
         if self.is_durable || self.last_write > 1 || !has_finished {
@@ -75,11 +76,11 @@ impl JobMasterCore {
         tracing::warn!(
             job = self.record.job_id,
             reason,
-            "a finished job is taken over without its oldest event"
+            "the job's record was refused; all tasks have finished, so it is written again without its oldest event"
         );
         let mut record = (*self.written).clone();
         record.job_incarnation = self.record.job_incarnation;
-        // That the leader has changed takes less.
+        // The takeover event needs less room than the one dropped here.
         record.events.drain(..record.events.len().min(1));
         self.record = Arc::new(record);
         self.chronicle.forget_foreseen();
@@ -88,7 +89,7 @@ impl JobMasterCore {
         true
     }
 
-    /// Deploys regions whose placement is durable and of this term: to each TaskManager all at once.
+    /// Deploys regions whose placement is durable and of this term. Each TaskManager gets one message.
     pub(super) fn deploy(&mut self) {
         if !self.agenda.has_written {
             return;
@@ -102,7 +103,7 @@ impl JobMasterCore {
             {
                 continue;
             }
-            // The time that the record has: whoever leads next shows the same.
+            // The time in the record, so that the next leader shows the same.
             let placed_at_ms = durable.placed_at_ms;
             for task in self.execution.regions[region].tasks.clone() {
                 self.execution
@@ -127,7 +128,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Cancels what the durable record does not want, wherever it is.
+    /// Cancels executions that the durable record does not want, on any TaskManager.
     pub(super) fn cancel_tasks(&mut self, now_ms: u64) {
         if !self.is_durable {
             return;
@@ -168,7 +169,7 @@ impl JobMasterCore {
             let region = &self.written.regions[number];
             let at = self.execution.regions[number].tasks.binary_search(&task);
             let id = execution_id(&self.execution, task, generation);
-            // A generation above the durable one is unheard of; nothing says that it is unwanted.
+            // A generation above the durable one is unexpected, but nothing says that it is unwanted.
             let is_unwanted = generation < region.generation
                 || generation == region.generation
                     && (is_over || !is_placed_on(region, at.ok(), &id, &known.location));
@@ -189,9 +190,10 @@ impl JobMasterCore {
         }
     }
 
-    /// The tasks of which the durable record does not want the present execution, and that were not looked at since it is durable.
+    /// The tasks whose present execution the durable record does not want and that were not examined since
+    /// that record became durable.
     fn unwanted(&self, is_over: bool) -> Vec<usize> {
-        // A region's executions have one generation.
+        // All executions of a region have the same generation.
         let is_replaced = |region: usize| {
             let first = self.execution.regions[region].tasks.first();
             let generation = first.map(|task| self.execution.tasks[*task].execution.generation);
@@ -209,14 +211,14 @@ impl JobMasterCore {
         if is_over {
             return (0..self.execution.tasks.len()).collect();
         }
-        // What is given up is to stop, whether it starts anew or not.
+        // A given-up generation has to stop, whether the region restarts or not.
         let mut replaced: Vec<usize> = self.execution.stopping().collect();
         replaced.retain(|region| is_replaced(*region));
         replaced.sort_unstable();
         replaced.into_iter().flat_map(tasks_of).collect()
     }
 
-    /// Acknowledges ends that the durable record has, or whose generation it has replaced.
+    /// Acknowledges terminal states that are in the durable record, or whose generation it has replaced.
     pub(super) fn acknowledge(&mut self) {
         if !self.is_durable {
             return;
@@ -260,7 +262,8 @@ impl JobMasterCore {
         }
     }
 
-    /// Gives back what idles and is more than the job needs. What a slot's tasks ended with is durable by then.
+    /// Gives back idle slots that the job does not need. The terminal states of a slot's tasks are durable by
+    /// then.
     pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
         let timeout_ms = self.options.slot_idle_timeout_ms;
         let worth_keeping = self.worth_keeping();
@@ -300,8 +303,8 @@ impl JobMasterCore {
         }
     }
 
-    /// States what is needed when that has changed. A job that stops keeps what it has until its result is written; one
-    /// that reconciles does not know yet what it has.
+    /// Declares the needed slots if they changed. A job that is stopping keeps its slots until its result is
+    /// written. A job that reconciles does not know its slots yet and declares nothing.
     pub(super) fn declare(&mut self) {
         if self.is_reconciling() {
             return;
@@ -342,7 +345,8 @@ impl JobMasterCore {
     }
 }
 
-/// Whether the record places an execution there; most likely at this place among its region's.
+/// Whether the record places an execution on this TaskManager. `at` is its most likely index among the
+/// region's placements.
 fn is_placed_on(
     region: &pb::RegionState,
     at: Option<usize>,

@@ -1,7 +1,9 @@
-//! The JobMaster's loop: feeds the core, runs its effects, watches over TaskManagers. Decides nothing about the job.
+//! The JobMaster's loop: feeds the core, runs its effects, and monitors TaskManagers. It decides nothing
+//! about the job.
 //!
-//! Handlers are synchronous. Each effect that waits (a write, a call, a commit) is a task of this actor, whose result
-//! comes back as an event; all of them end with it. Stopping is forgetting: nobody is told.
+//! Handlers are synchronous. Each effect that waits (a write, a call, a commit) is a task of this actor,
+//! whose result comes back as an event. All tasks end with the actor. Stopping discards the state and
+//! notifies no process.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -38,18 +40,19 @@ use crate::small_map::SmallMap;
 pub struct JobMaster;
 
 impl JobMaster {
-    /// Starts it. The ExecutionGraph is built in its own task; where that fails, the job ends as FAILED with the cause.
+    /// Starts it. The ExecutionGraph is built in the actor's own task. If that fails, the job ends as FAILED
+    /// with the cause.
     pub fn start(
         options: impl Into<Arc<JobMasterOptions>>,
         context: JobMasterContext,
     ) -> JobMasterHandle {
         let options = options.into();
-        // Not tokio's: that sets memory aside for 32 messages, and there may be thousands of JobMasters.
+        // Not tokio's channel: that allocates room for 32 messages, and there may be thousands of JobMasters.
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity);
         let seen = Telling::default();
         let handle = JobMasterHandle::new(job_id(&context.graph.job_id), mailbox, seen.0.clone());
-        // There may be ten thousand of them: what is large is kept once, and not in every state of the task. Boxed: it lives as long as
-        // the building takes.
+        // There may be ten thousand JobMasters: large values are kept once, not in every state of the task.
+        // Boxed, so that it is freed after the ExecutionGraph is built.
         let beginning = Box::pin(begin(options, Box::new(context), seen));
         tokio::spawn(run(handle.job(), beginning, messages));
         handle
@@ -69,14 +72,14 @@ async fn run(
     }
 }
 
-/// What a JobMaster has become once its ExecutionGraph is built.
+/// The result of building the ExecutionGraph.
 enum Begun {
     Actor(Box<JobMasterActor>),
     /// The job can't be initialized.
     Failed(Arc<pb::JobResult>, Telling),
-    /// It was once, so that something is wrong with its records: that ends no job.
+    /// The job can't be initialized, but it could before: its records are damaged. That ends no job.
     Unfit,
-    /// It was to forget everything before its turn came.
+    /// The JobMaster was stopped before it got its permit to start.
     Stopped,
 }
 
@@ -121,6 +124,7 @@ async fn begin(
                 asks: BTreeMap::new(),
                 last_ask: 0,
                 wanted: None,
+                heard: Verdict::default(),
                 is_declaring: false,
                 is_registered: false,
                 next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
@@ -146,14 +150,14 @@ async fn begin(
     }
 }
 
-/// A job of which no ExecutionGraph can be built.
+/// A job for which no ExecutionGraph can be built.
 struct Unbuilt {
     error: BuildError,
-    /// If it never had one.
+    /// The job's result, used if it never had an ExecutionGraph.
     result: Arc<pb::JobResult>,
 }
 
-/// The core with the state that the context brings.
+/// Builds the core with the state from the context.
 fn build(
     options: &JobMasterOptions,
     context: &mut JobMasterContext,
@@ -178,7 +182,7 @@ fn build(
     })
 }
 
-/// Wall-clock time that never goes back: read once, then tokio's.
+/// Wall-clock time that never goes back: read once, then advanced by tokio's clock.
 #[derive(Debug, Clone, Copy)]
 struct WallClock {
     start_ms: u64,
@@ -211,25 +215,28 @@ pub(super) struct JobMasterActor {
     pub(super) seen: Telling,
     pub(super) io: JoinSet<Done>,
     pub(super) peers: SmallMap<ResourceId, Box<Peer>>,
-    /// As of which version of the core's registrations they are those.
+    /// The version of the core's registrations that `peers` reflects.
     pub(super) followed: u64,
-    /// Nobody is silent for too long before this: whoever is heard of meanwhile is so later.
+    /// No TaskManager exceeds the heartbeat timeout before this. It is a lower bound: answers since then are
+    /// not considered.
     pub(super) silence_at: Option<Instant>,
     pub(super) cancels: Vec<Reply<()>>,
     pub(super) stops: Vec<Reply<()>>,
-    /// Who has asked a coordinator and is not answered, by token.
+    /// Pending replies to requests to coordinators, by token.
     pub(super) asks: BTreeMap<u64, Reply<pb::AskCoordinatorResponse>>,
     pub(super) last_ask: u64,
     wanted: Option<Arc<Needs>>,
+    /// The ResourceManager's verdict as this actor last took it.
+    heard: Verdict,
     is_declaring: bool,
-    /// Whether the ResourceManager took the last that it was told.
+    /// Whether the ResourceManager accepted the last declaration.
     is_registered: bool,
     pub(super) next_heartbeat: Instant,
-    /// Its turn to begin, while it does.
+    /// Its permit to start, until it has started.
     beginning: Option<Beginning>,
 }
 
-/// Whether the loop goes on.
+/// How the loop goes on.
 pub(super) enum Next {
     Continue,
     Forget,
@@ -237,50 +244,61 @@ pub(super) enum Next {
 }
 
 impl JobMasterActor {
-    /// What the ResourceManager tells has changed.
-    fn note_told(&mut self, before: &Verdict, told: &Verdict) {
+    /// Takes the ResourceManager's verdict if it has changed since this actor last took it.
+    fn look_at_verdict(&mut self) -> Next {
+        let told = self.calls.verdict.look(|told| (*told != self.heard).then(|| told.clone()));
+        match told {
+            Some(told) => self.take_verdict(told),
+            None => Next::Continue,
+        }
+    }
+
+    /// Passes on the changed parts of the ResourceManager's verdict.
+    fn take_verdict(&mut self, told: Verdict) -> Next {
+        let before = std::mem::replace(&mut self.heard, told.clone());
+        if told.is_superseded {
+            tracing::warn!(job = self.calls.job.job_id, "another JobMaster took over");
+            return Next::Forget;
+        }
         if told.has_room != before.has_room {
             self.note(Event::HasRoom(told.has_room));
         }
         if told.leaving != before.leaving {
-            self.note(Event::Leaving(told.leaving.clone()));
+            self.note(Event::Leaving(told.leaving));
         }
         if told.unfulfillable != before.unfulfillable {
-            self.note(Event::Unfulfillable(told.unfulfillable.clone()));
+            self.note(Event::Unfulfillable(told.unfulfillable));
         }
+        Next::Continue
     }
 
     async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
         if let Err(refusal) = self.hear(Event::Started) {
-            tracing::error!(%refusal, "the first event is never refused");
+            tracing::error!(%refusal, "the first event was refused, which is a bug");
         }
         self.declare();
-        let mut heard = Verdict::default();
         let closing = loop {
             let wakeup = self.next_wakeup();
             let next = tokio::select! {
                 biased;
                 () = self.seen.to_stop() => Next::Forget,
-                verdict = self.calls.verdict.find(|told| (*told != heard).then(|| told.clone())) => {
-                    let before = std::mem::replace(&mut heard, verdict);
-                    if heard.is_superseded {
-                        tracing::warn!(job = self.calls.job.job_id, "another JobMaster took over");
-                        Next::Forget
-                    } else {
-                        self.note_told(&before, &heard);
-                        Next::Continue
-                    }
+                verdict = self.calls.verdict.find(|told| (*told != self.heard).then(|| told.clone())) => {
+                    self.take_verdict(verdict)
                 }
                 Some(done) = self.io.join_next() => match done {
                     Ok(done) => self.note_done(done),
-                    // Which effect was lost is unknown, so nothing can be built on this state any more.
+                    // It is unknown which effect was lost, so this state can't be used any more.
                     Err(error) => {
                         tracing::error!(job = self.calls.job.job_id, %error, "JobMaster broke");
                         Next::Forget
                     }
                 },
                 message = messages.next() => match message {
-                    Some(message) => self.answer(*message),
+                    // `has_room` wakes no JobMaster when it is set, but descriptions show it.
+                    Some(message) => match self.look_at_verdict() {
+                        Next::Continue => self.answer(*message),
+                        ended => ended,
+                    },
                     None => Next::Forget,
                 },
                 () = tokio::time::sleep_until(wakeup) => {
@@ -301,13 +319,23 @@ impl JobMasterActor {
                 () = self.seen.to_stop() => {}
                 () = closing => {}
             }
-            // Whoever asked and has gone does not need the answer.
+            // A caller that is gone needs no answer.
             let _ = reply.send(Ok(()));
         }
     }
 
-    /// Gives an event to the core and starts its effects. The answer to an offer is returned.
+    /// Gives an event to the core and starts its effects. Returns the answer to an offer.
     pub(super) fn hear(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
+        // `has_room` wakes no JobMaster when it is set. It is taken before every event, since the core fails no region while it is set.
+        let has_room = self.calls.verdict.look(|told| told.has_room);
+        if has_room != self.heard.has_room {
+            self.heard.has_room = has_room;
+            self.hear_one(Event::HasRoom(has_room))?;
+        }
+        self.hear_one(event)
+    }
+
+    fn hear_one(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
         self.forgive_standstill();
         let effects = self.core.handle(self.clock.now_ms(), event)?;
         let mut answer = pb::OfferSlotsResponse::default();
@@ -349,7 +377,7 @@ impl JobMasterActor {
         Ok(answer)
     }
 
-    /// Tells, once, that the record names this JobMaster.
+    /// Publishes, once, that the record names this JobMaster.
     fn tell_begun(&mut self) {
         if self.core.is_durable() && self.seen.0.look(|seen| seen.begun.is_none()) {
             self.beginning = None;
@@ -358,7 +386,7 @@ impl JobMasterActor {
         }
     }
 
-    /// Tells, once, that nothing is awaited any more.
+    /// Publishes, once, that nothing is awaited any more.
     fn tell_reconciled(&self) {
         let is_told = self.seen.0.look(|seen| seen.reconciled.is_some());
         if !is_told && let Some(adoption) = self.core.adoption() {
@@ -366,7 +394,8 @@ impl JobMasterActor {
         }
     }
 
-    /// The same where a refusal (the connection is gone meanwhile) needs no answer.
+    /// Like [`JobMasterActor::hear`], for events whose refusal (the connection is gone meanwhile) needs no
+    /// answer.
     pub(super) fn note(&mut self, event: Event) {
         if let Err(refusal) = self.hear(event) {
             tracing::debug!(job = self.calls.job.job_id, %refusal, "late event dropped");
@@ -376,7 +405,10 @@ impl JobMasterActor {
     fn note_done(&mut self, done: Done) -> Next {
         match done {
             Done::TermOver => {
-                tracing::info!(job = self.calls.job.job_id, "term over, JobMaster forgets");
+                tracing::info!(
+                    job = self.calls.job.job_id,
+                    "the term is over, its JobMaster stops"
+                );
                 return Next::Forget;
             }
             Done::Local(event) => self.note(event),
@@ -389,7 +421,7 @@ impl JobMasterActor {
                 self.is_declaring = false;
                 self.is_registered = answer.is_ok();
                 if let Err(error @ GatewayError::Outdated { .. }) = &answer {
-                    tracing::warn!(job = self.calls.job.job_id, %error, "JobMaster forgets");
+                    tracing::warn!(job = self.calls.job.job_id, %error, "replaced by another JobMaster");
                     return Next::Forget;
                 }
                 if answer.is_err() || self.wanted != wanted {
@@ -467,7 +499,7 @@ fn tell_all(asked: &mut Vec<Reply<()>>, answer: &CancelAnswer) {
             CancelAnswer::TooLate(why) => Err(GatewayError::Conflict(why.clone())),
             CancelAnswer::Refused(why) => Err(GatewayError::Internal(why.clone())),
         };
-        // Whoever asked and has gone does not need the answer.
+        // A caller that is gone needs no answer.
         let _ = reply.send(answer);
     }
 }
@@ -476,12 +508,13 @@ fn texts<T: std::fmt::Display>(ids: &[T]) -> Vec<String> {
     ids.iter().map(T::to_string).collect()
 }
 
-/// When the first heartbeat is due. Those of all jobs of a term would come at the same moments for ever: they began together.
+/// Delay of the first heartbeat. It is random: all jobs of a term start together, and their heartbeats would
+/// otherwise coincide forever.
 fn first_heartbeat(interval: Duration) -> Duration {
     interval.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
 
-/// The job that a graph is for.
+/// Parses the id of a graph's job.
 pub(super) fn job_id(text: &str) -> JobId {
     text.parse().unwrap_or(JobId::from_bits(0))
 }

@@ -1,5 +1,6 @@
-//! The actor on paused time, with scripted TaskExecutors: a job from its start to its result, what it commits, and terms that end or are
-//! taken up. Whom it counts as lost is in [`super::lost_task_managers_tests`].
+//! The actor on paused time, with scripted TaskExecutors: a job from its start to its result, its commits,
+//! and terms that end or are recovered. [`super::lost_task_managers_tests`] tests which TaskManagers count as
+//! lost.
 
 use std::time::Duration;
 
@@ -107,7 +108,7 @@ async fn a_job_that_can_not_be_initialized_ends_as_failed_with_its_cause() {
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Failed);
     assert!(result.cause.contains("parallelism 0"), "{}", result.cause);
-    // Nobody may take it for ended before its result is written.
+    // It must not look ended before its result is written.
     let details = fixture.job_master.describe().await.expect("alive");
     assert_eq!(details.status(), JobStatus::Initializing);
     assert!(details.cleaning_up && details.ended_at_ms == 0);
@@ -351,7 +352,7 @@ async fn all_requirements_are_declared_in_full_at_each_new_connection() {
     let registered = || lock(&fixture.surroundings.registered).len();
     wait_until("declared", || declared() == [2]).await;
     assert_eq!(registered(), 1);
-    // The ResourceManager does not know it any more: it registers and declares again, at once.
+    // The ResourceManager does not know it any more: it registers and declares again immediately.
     let unknown = GatewayError::NotFound("not registered".to_owned());
     lock(&fixture.surroundings.refusals).push(unknown);
     wait_until("declared again", || registered() == 2).await;

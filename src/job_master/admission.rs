@@ -1,5 +1,5 @@
-//! The part of the actor that admits messages: of this term and of this JobMaster, and what a registration is answered.
-//! Which registration of a TaskManager counts is the core's to say.
+//! The part of the actor that admits messages of this term and this JobMaster, and answers registrations. The
+//! core decides which registration of a TaskManager counts.
 
 use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
@@ -24,15 +24,13 @@ impl JobMasterActor {
             task_manager,
             registration: Registration::new(sender.registration),
         };
-        let (executions, slots) = (request.executions, request.slots);
-        let (outputs, takes_regions) = (request.outputs, request.takes_regions);
+        let (executions, slots, outputs) = (request.executions, request.slots, request.outputs);
         let event = Event::Registered {
             connection,
             location,
             executions,
             slots,
             outputs,
-            takes_regions,
         };
         let job_incarnation = self.core.job_incarnation();
         let answer = match self.hear(event) {
@@ -58,7 +56,8 @@ impl JobMasterActor {
         })
     }
 
-    /// Refuses a message of another term. One of a younger term makes the election ask its store, which alone ends this one.
+    /// Refuses a message of another term. A younger epoch makes the election read its store; only that can
+    /// end this term.
     fn admit(&self, sender: Option<&pb::Sender>, from: &ResourceId) -> GatewayResult<pb::Sender> {
         let missing = || GatewayError::Invalid("the message names no sender".to_owned());
         let (sender, own) = (sender.ok_or_else(missing)?, &self.calls.sender);
@@ -115,7 +114,7 @@ impl JobMasterActor {
     }
 }
 
-/// What a refused event is to who sent it.
+/// The error that the sender of a refused event receives.
 pub(super) fn refused(refusal: Refusal) -> GatewayError {
     match refusal {
         Refusal::NotRegistered(_) => GatewayError::NotFound(refusal.to_string()),

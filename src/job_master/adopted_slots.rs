@@ -1,7 +1,8 @@
-//! The part of the core that tells the ResourceManager which slots adopted executions are in: what it may not have heard of yet.
+//! The part of the core that tells the ResourceManager which slots adopted executions are in, as it may not
+//! know them yet.
 //!
-//! Kept by TaskManager, and looked at again only where an execution has ended or was given up since. Invariant: of whom nothing is to
-//! be looked at again, it is as it is kept.
+//! Kept by TaskManager, and computed again only where an execution has ended or was given up. Invariant: the
+//! entry of a TaskManager that is not stale is correct.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,23 +17,23 @@ use crate::small_set::SmallSet;
 /// The profiles of the slots in which adopted executions are, by TaskManager.
 pub type Held = SmallMap<ResourceId, Vec<ResourceProfile>>;
 
-/// See the module.
+/// The slots of adopted executions; see the module.
 #[derive(Debug, Default)]
 pub(super) struct AdoptedSlots {
-    // Shared with what was declared while nothing has changed since.
+    // Shared with the last declaration until it changes.
     held: Arc<Held>,
-    /// Whose are to be looked at again.
+    /// TaskManagers whose entry has to be computed again.
     stale: SmallSet<ResourceId>,
 }
 
 impl JobMasterCore {
-    /// All that the record places on TaskManagers is of former terms.
+    /// After a recovery: everything that the record places is of an earlier term.
     pub(super) fn note_adopted_slots(&mut self) {
         let places = self.execution.overview.places.iter();
         self.adopted_slots.stale = places.map(|(id, _)| id.clone()).collect();
     }
 
-    /// An execution has ended, or was given up: it may have been an adopted one.
+    /// Notes that an execution, which may be an adopted one, has ended or was given up.
     pub(super) fn doubt_adopted_slot(&mut self, task: usize) {
         if let Some(place) = &self.execution.tasks[task].execution.place
             && self.adopted_slots.held.contains_key(&place.task_manager)

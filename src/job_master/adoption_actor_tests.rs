@@ -1,4 +1,5 @@
-//! A change of the leader as TaskManagers see it: what a JobMaster sends, and to whom, when it takes up what another one has left.
+//! A change of the leader as TaskManagers see it: what a recovered JobMaster sends, and to which
+//! TaskManagers.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::restart::RestartStrategy;
 use super::scripted::{Fixture, lock, options, wait_until};
 use crate::gateway::persistence::MemoryJobStateStore;
 
-/// A job of three tasks on `tm1`, as another term has left it: they run.
+/// A job of three running tasks on `tm1`, as another term has left it.
 async fn left_running(options: JobMasterOptions) -> Fixture {
     let (former, task_executor) = Fixture::running(options.clone()).await;
     former.job_master.stop().await;

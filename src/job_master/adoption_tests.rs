@@ -1,5 +1,5 @@
-//! A change of the leader in the middle of everything that a job goes through: what the next core does with what it finds.
-//! The simulation has the orders of events that are not here.
+//! A change of the leader at each stage of a job: what the next core does with the state that it finds. The
+//! simulation covers other orders of events.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ fn a_deployment_with_unknown_outcome_is_judged_by_what_is_there() {
     job.reports("tm1", both(1, 1, S::Running));
     job.assert_adopted(4);
 
-    // Of a deployment by this leader nothing is known when its answer is lost, whatever runs.
+    // If the answer to a deployment by this leader is lost, its outcome is unknown, even if the tasks run.
     let mut job = Recovered::new(&graph, submitted(&graph));
     job.register("tm0", "1", vec![]);
     job.register("tm1", "1", vec![]);
@@ -170,7 +170,7 @@ fn a_job_that_finished_while_nobody_led_is_recorded_acknowledged_and_committed()
     assert_eq!(job.stored.terminal.len(), 4);
     assert!(job.deployed().is_empty());
     job.hear(Event::SinksCommitted);
-    // It is told to have finished by whoever has written its result.
+    // The Dispatcher, which writes the result, reports that it has finished.
     assert_eq!(job.core.status(), JobStatus::Running);
     assert!(
         job.core.next_deadline_ms().is_none(),
@@ -182,7 +182,7 @@ fn a_job_that_finished_while_nobody_led_is_recorded_acknowledged_and_committed()
 fn what_finished_long_ago_needs_nobody_to_report_it() {
     let graph = one_region();
     let mut state = placed(&graph, 1);
-    // The sources ended, and nobody needs their TaskManager any more.
+    // The sources ended, and their TaskManager is not needed any more.
     state.terminal = vec![end(1, 0, 1, S::Finished), end(1, 1, 1, S::Finished)];
     for placement in &mut state.regions[0].placements {
         if placement.vertex_id == graph.vertices[0].id {
@@ -209,10 +209,9 @@ fn a_registration_that_is_older_than_one_that_was_seen_adopts_nothing() {
         executions: vec![],
         slots: vec![],
         outputs: vec![],
-        takes_regions: true,
     });
     assert!(matches!(late, Err(Refusal::Outdated { .. })));
-    // It registers again in the middle of it.
+    // It registers again during the reconciliation.
     job.register("tm0", "1", both(0, 1, S::Running));
     job.register("tm1", "1", both(1, 1, S::Running));
     job.assert_adopted(4);
@@ -283,7 +282,7 @@ fn another_incarnation_of_a_task_manager_has_nothing_to_adopt() {
     let graph = one_region();
     let mut job = Recovered::new(&graph, placed(&graph, 1));
     job.register("tm0", "1", both(0, 1, S::Running));
-    // Even if it says so.
+    // Even if it reports the tasks.
     job.register("tm1", "2", both(1, 1, S::Running));
     assert!(job.cancelled().contains(&("tm1".to_owned(), 1, 1)));
     job.reports("tm1", both(1, 1, S::Canceled));
@@ -308,7 +307,7 @@ fn a_slot_idles_only_from_the_end_of_the_reconciliation_on() {
         let is_freed = |effect: &&Effect| matches!(effect, Effect::FreeSlots { .. });
         job.effects.iter().filter(is_freed).count()
     };
-    // Six times as long as slots idle.
+    // Six times the idle timeout of slots.
     job.pass(30_000);
     assert_eq!(freed(&job), 0);
     job.register("tm1", "1", both(1, 1, S::Running));
@@ -324,7 +323,7 @@ fn a_task_manager_that_reports_late_but_in_time_is_adopted() {
     let graph = one_region();
     let mut job = Recovered::new(&graph, placed(&graph, 1));
     job.register("tm0", "1", both(0, 1, S::Running));
-    // Longer than slots idle or are waited for.
+    // Longer than the idle timeout and the slot request timeout.
     job.pass(30_000);
     job.register("tm1", "1", both(1, 1, S::Running));
     job.assert_adopted(4);

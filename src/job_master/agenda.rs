@@ -1,36 +1,40 @@
-//! What is to be looked at in the present turn of the core, besides what [`super::overview::News`] says of the ExecutionGraph. Data only.
+//! The things to examine in the present step of the core, besides [`super::overview::News`] of the
+//! ExecutionGraph. Data only.
 //!
-//! What follows from the durable record alone is looked at when a write has become durable; else only what the event was about. So an
-//! event costs what it touches, and a write, which says all of the job again anyhow, what the job has.
+//! Decisions that depend on the durable record alone are examined when a write became durable; everything
+//! else only for what the event touched. So an event costs in proportion to what it touches. A write costs in
+//! proportion to the job, as it contains the whole job anyway.
 
 use tanist_proto::id::ResourceId;
 
 use crate::small_set::SmallSet;
 
-/// See the module. Empty when a turn ends.
+/// The things to examine. Empty when a step ends.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
-    /// A write has become durable.
+    /// A write has become durable in this step.
     pub(super) has_written: bool,
-    /// Tasks whose cancellation may have to be sent, though nothing was written: again, or as their TaskManager can be told.
+    /// Tasks whose cancellation may have to be sent without a write: the last attempt failed, or their
+    /// TaskManager registered.
     pub(super) to_cancel: SmallSet<usize>,
-    /// Ends that were reported: by whom, of which task and generation.
+    /// Terminal states that were reported: (TaskManager, task, generation).
     pub(super) reported_ends: SmallSet<(ResourceId, usize, u64)>,
-    /// TaskManagers that have said which outputs they keep, or keep one more.
+    /// TaskManagers that reported which outputs they keep, or that keep one more.
     pub(super) outputs_of: SmallSet<ResourceId>,
 }
 
-/// What those have seen that look at many things, and look again only if something has changed since.
+/// Versions as of the last examination, for checks that look at many things and repeat that only after a
+/// change.
 #[derive(Debug, Default)]
 pub(super) struct LookedAt {
-    /// As of which number of [`super::overview::News::reads`] it was looked for inputs that are there,
+    /// The number of [`super::overview::News::reads`] as of which inputs were checked for being available.
     pub(super) inputs: u64,
-    /// and for outputs that are lost.
+    /// The number of `News::reads` as of which outputs were checked for being lost.
     pub(super) outputs: u64,
-    /// Until when regions were looked for whose backoff is over.
+    /// The time up to which regions with an ended backoff were collected.
     pub(super) restarts_ms: u64,
-    /// As of which registrations all TaskManagers have been told that sources are to end.
+    /// The `registrations_version` as of which all TaskManagers received the request that sources end.
     pub(super) told_to_stop: Option<u64>,
-    /// Whether ends are recorded of all executions, as the job is to end.
+    /// Whether the terminal states of all executions are recorded, as the job ends.
     pub(super) all_ends: bool,
 }

@@ -1,6 +1,7 @@
-//! The part of the core that hears what became of what it sent: deployments, cancellations, commits of sinks.
+//! The part of the core that handles answers to its requests: deployments, cancellations, commits of sinks.
 //!
-//! No answer, and a refusal too, proves nothing about what runs: what they leave open is cancelled, and asked for.
+//! Neither a missing answer nor a refusal proves that a task does not run. Tasks in doubt are cancelled, and
+//! a report is requested.
 
 use std::sync::Arc;
 
@@ -30,8 +31,8 @@ impl JobMasterCore {
             if !is_present || execution.known_since.is_some() || !execution.is_deployed() {
                 continue;
             }
-            // Neither a refusal nor silence proves that it does not run (an earlier copy of the message may have been
-            // taken), so it is cancelled rather than taken for gone.
+            // Neither a refusal nor silence proves that it does not run (an earlier copy of the message may
+            // have been accepted), so it is cancelled and not assumed to be gone.
             let cause = match &outcome {
                 SubmitOutcome::Answered(refused) => {
                     let is_it = |refused: &&pb::TaskRefusal| {
@@ -43,7 +44,7 @@ impl JobMasterCore {
                     };
                     format!("the deployment was refused: {}", refusal.reason)
                 }
-                // Its next registration says what is there, or its heartbeats that it is gone.
+                // Its next registration says what runs there, or its heartbeats that it is gone.
                 SubmitOutcome::Outdated => continue,
                 SubmitOutcome::Unknown(reason) => {
                     format!("the deployment has an unknown outcome: {reason}")
@@ -109,7 +110,8 @@ impl JobMasterCore {
         }));
     }
 
-    /// One that has been under way for too long counts as failed, though nobody knows how far it gets. No other one is begun meanwhile.
+    /// A commit that exceeds its timeout counts as failed, although its outcome is unknown. No other commit
+    /// starts meanwhile.
     pub(super) fn doubt_commit(&mut self, now_ms: u64) {
         let Commit::Running { since_ms, .. } = self.commit else {
             return;
@@ -130,18 +132,18 @@ impl JobMasterCore {
         }));
     }
 
-    /// Whether a commit is under way that may still be answered in time.
+    /// Whether a commit is in progress and within its timeout.
     pub(super) fn commit_is_awaited(&self) -> bool {
         matches!(self.commit, Commit::Running { since_ms, .. }
             if self.settled_at_ms < since_ms.saturating_add(COMMIT_PATIENCE_MS))
     }
 
-    /// What the sinks wrote can't be made visible: the job fails, once the record says so. No commit follows.
+    /// The sinks can never be committed: the job fails, once the record says so. No commit follows.
     pub(super) fn give_up_commit(&mut self, reason: &str, now_ms: u64) {
         if !matches!(self.commit, Commit::Running { .. }) {
             return;
         }
-        // It has its answer.
+        // The commit has its answer.
         self.commit = Commit::NotYet;
         let cause = format!("the sinks can't be committed: {reason}");
         self.note_job_failure(cause.clone(), now_ms);

@@ -1,8 +1,10 @@
-//! How many recovered JobMasters begin at once. A leader may recover ten thousand jobs, and whoever begins holds its record twice and
-//! once more in a write that is on its way: what all of them need together for a moment is never given back.
+//! Limit on the number of recovered JobMasters that start at the same time. A leader may recover ten thousand
+//! jobs, and a starting JobMaster holds its record twice, and once more in the write in flight. The peak of
+//! memory that all of them need together is never returned to the operating system.
 //!
-//! Who has its turn builds its ExecutionGraph and writes that it has the job; then, or when that takes long, it is the next one's turn.
-//! Jobs that are submitted do not wait here. Invariant: a JobMaster that can't write holds up no other for longer than its patience.
+//! A JobMaster with a permit builds its ExecutionGraph and writes that it has taken the job over. Then, or
+//! after a timeout, the next one gets the permit. Submitted jobs do not wait here. Invariant: a JobMaster
+//! that can't write delays the others by at most the timeout.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +12,15 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// Enough for a store to be busy all the time: a few of its round trips' worth. With 256 a takeover on ZooKeeper takes nearly twice as long.
+/// Number of permits. Keeps the store busy: a few of its round trips' worth. With 256 a takeover on ZooKeeper
+/// takes nearly twice as long.
 const AT_ONCE: usize = 1024;
 
-/// A write takes milliseconds. Whoever needs longer waits for a store that has trouble, or for a blob.
+/// Time after which the permit is returned. A write takes milliseconds; a longer one waits for a store with
+/// trouble or for a blob.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Those of one term. Cheap to clone.
+/// The permits of one term. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Beginnings {
     turns: Arc<Semaphore>,
@@ -34,7 +38,7 @@ impl Beginnings {
         Beginnings { turns }
     }
 
-    /// Waits for its turn: those who came first have theirs first.
+    /// Waits for a permit; first come, first served.
     pub(super) async fn turn(&self) -> Beginning {
         let turn = self.turns.clone().acquire_owned().await;
         Beginning {
@@ -44,10 +48,10 @@ impl Beginnings {
     }
 }
 
-/// A turn. Over when it is dropped.
+/// A permit. Returned when it is dropped.
 #[derive(Debug)]
 pub(super) struct Beginning {
     _turn: OwnedSemaphorePermit,
-    /// It is to be dropped by then.
+    /// The holder drops it by then.
     pub(super) until: Instant,
 }

@@ -1,4 +1,4 @@
-//! Recovered JobMasters that wait for their turn to begin.
+//! Recovered JobMasters that wait for their permit to start.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::gateway::persistence::MemoryJobStateStore;
 /// Longer than anything takes here.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A JobMaster of a job that another term has left, whose records are written so slowly.
+/// A JobMaster of a job that another term has left. Each write of its record takes `write`.
 async fn recovered(beginnings: &Beginnings, write: Duration) -> Fixture {
     let options = options(RestartStrategy::None);
     let former = Fixture::start(options.clone());

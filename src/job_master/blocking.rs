@@ -1,11 +1,14 @@
-//! Who reads what over blocking edges. Pure; what is complete and who is done, the core says.
+//! Which region reads what over blocking edges. Pure; the core decides what is complete and which regions are
+//! done.
 //!
-//! A subtask reads one subtask over a forward edge and all over any other one, so two vertices of n regions each may have n times n
-//! pairs that read from each other. None of them is looked at by itself: what holds of all of a vertex is found out once.
+//! A subtask reads one subtask over a forward edge and all subtasks over any other one, so two vertices of n
+//! regions each may have n times n pairs. Pairs are not examined one by one: conditions on a whole vertex are
+//! evaluated once.
 
 use super::execution_graph::{Edge, ExecutionGraph, as_index};
 
-/// What was found out about whole vertices, by their indices. It holds for as long as nothing changes that it rests on.
+/// Cached conditions on whole vertices, by their indices. Valid as long as the state that they depend on does
+/// not change.
 #[derive(Debug, Default)]
 pub(super) struct OfVertices {
     known: Vec<Option<bool>>,
@@ -21,7 +24,7 @@ impl OfVertices {
 }
 
 impl ExecutionGraph {
-    /// Whether anything is read when it is complete.
+    /// Whether the graph has blocking edges.
     pub(super) fn has_blocking_edges(&self) -> bool {
         !self.blocking_into.is_empty()
     }
@@ -42,7 +45,7 @@ impl ExecutionGraph {
         edges.next().is_some()
     }
 
-    /// The task that a subtask of the same number is at a vertex, along a forward edge.
+    /// The task with the same subtask number at another vertex, along a forward edge.
     fn opposite(&self, task: usize, at: usize) -> usize {
         self.vertices[at].first + (task - self.vertex_of(task).first)
     }
@@ -53,14 +56,15 @@ impl ExecutionGraph {
         at.first..at.first + as_index(at.parallelism)
     }
 
-    /// The regions of a vertex' subtasks: each once if its subtasks are next to each other.
+    /// The regions of a vertex's subtasks, without repetitions between neighbours.
     pub(super) fn regions_of(&self, vertex: usize) -> impl Iterator<Item = usize> {
         let tasks = &self.tasks[self.tasks_of(vertex)];
         let runs = tasks.chunk_by(|one, other| one.region == other.region);
         runs.map(|run| run[0].region)
     }
 
-    /// Whether all tasks whose output a region reads are such. `known` is of vertices that are read.
+    /// Whether `is_such` is true for all tasks whose output a region reads. `known` caches by vertex that is
+    /// read.
     pub(super) fn reads_only(
         &self,
         region: usize,
@@ -99,7 +103,8 @@ impl ExecutionGraph {
         })
     }
 
-    /// The regions that read the output of a task alone; and, if `is_turn`, those that read it with all of its vertex.
+    /// The regions that read the output of a single task over a forward edge; and, if `is_turn`, those that
+    /// read its whole vertex.
     pub(super) fn readers_of(&self, task: usize, is_turn: bool) -> Vec<usize> {
         let mut readers = Vec::new();
         for edge in self.edges_out_of(self.tasks[task].vertex) {
@@ -112,7 +117,8 @@ impl ExecutionGraph {
         readers
     }
 
-    /// Whether any region that reads the output of a task is such. `known` is of vertices that read.
+    /// Whether `is_such` is true for any region that reads the output of a task. `known` caches by vertex
+    /// that reads.
     pub(super) fn is_read_by(
         &self,
         task: usize,
@@ -126,7 +132,7 @@ impl ExecutionGraph {
         })
     }
 
-    /// Adds the regions that read from a region. Those of a vertex that each subtask reads all of are added once.
+    /// Adds the regions that read from a region. Those of a vertex that reads a whole vertex are added once.
     pub(super) fn add_readers(&self, region: usize, added: &mut OfVertices, to: &mut Vec<usize>) {
         if !self.has_blocking_edges() {
             return;
@@ -145,7 +151,8 @@ impl ExecutionGraph {
         }
     }
 
-    /// The subtasks of a region that read one other subtask when that has finished, and that one.
+    /// (subtask, its input) of the subtasks of a region that read one other subtask over a blocking forward
+    /// edge.
     pub(super) fn read_one_to_one(&self, region: usize) -> Vec<(usize, usize)> {
         let mut pairs = Vec::new();
         if self.has_blocking_edges() {
@@ -158,7 +165,7 @@ impl ExecutionGraph {
         pairs
     }
 
-    /// The tasks whose complete output a region reads, one by one.
+    /// The tasks whose complete output a region reads, as a plain list.
     #[cfg(test)]
     pub(super) fn inputs_of(&self, region: usize) -> Vec<usize> {
         let read_by = |task: &usize| {

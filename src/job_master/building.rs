@@ -1,9 +1,9 @@
-//! How an ExecutionGraph is made of a JobGraph. Pure.
+//! Builds an ExecutionGraph from a JobGraph. Pure.
 //!
-//! Regions are numbered as [`subtask_regions`] says, by the rule that the job's record names, so that every JobMaster of the job
-//! numbers them alike.
+//! Regions are numbered as [`subtask_regions`] says, so that every JobMaster of the job numbers them alike.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tanist_proto::id::{Generation, JobVertexId};
 use tanist_proto::v1 as pb;
@@ -15,7 +15,7 @@ use super::execution_graph::{
 use super::overview::{News, Overview};
 use super::profiles::profiles;
 use super::slot_uses::Kinds;
-use crate::job::{self, RegionRule, blocking_edges_within_regions, subtask_regions};
+use crate::job::{self, blocking_edges_within_regions, subtask_regions};
 
 /// Why a graph can't be executed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,13 +31,13 @@ pub enum BuildError {
         /// The id.
         id: String,
     },
-    /// A vertex without subtasks.
+    /// A vertex has no subtasks.
     #[error("vertex {0:?} has parallelism 0")]
     NoSubtasks(String),
-    /// An edge to or from nowhere.
+    /// An edge names a vertex that the graph does not have.
     #[error("an edge names the vertex {0:?}, which the graph doesn't have")]
     UnknownVertex(String),
-    /// An edge whose ends don't fit.
+    /// A forward edge joins vertices of different parallelism.
     #[error(
         "the forward edge from {source_name:?} to {target_name:?} joins different parallelisms"
     )]
@@ -56,14 +56,32 @@ pub enum BuildError {
 }
 
 impl ExecutionGraph {
+    /// The graph of a job, whose record gets its regions if it has none.
+    pub(super) fn of_record(
+        graph: &pb::JobGraph,
+        state: &mut Arc<pb::JobState>,
+        max_regions: usize,
+    ) -> Result<ExecutionGraph, BuildError> {
+        let execution = ExecutionGraph::build(graph, max_regions)?;
+        let (there, needed) = (state.regions.len(), execution.regions.len());
+        if there == 0 {
+            let regions = &mut Arc::make_mut(state).regions;
+            regions.resize_with(needed, pb::RegionState::default);
+        } else if there != needed {
+            let other = format!("it has {there} regions, the graph {needed}");
+            return Err(BuildError::OtherGraph(other));
+        }
+        Ok(execution)
+    }
+
     /// All executions CREATED with generation 0.
-    pub fn build(graph: &pb::JobGraph, rule: RegionRule) -> Result<ExecutionGraph, BuildError> {
+    pub fn build(graph: &pb::JobGraph, max_regions: usize) -> Result<ExecutionGraph, BuildError> {
         let (mut vertices, by_id) = build_vertices(graph)?;
         let profiles = profiles(graph, &vertices);
         let edges = build_edges(graph, &vertices, &by_id)?;
         let (mut blocking_into, mut blocking_out_of) = (Vec::new(), Vec::new());
         if edges.iter().any(|edge| edge.is_blocking) {
-            // A region runs as a whole, by whatever rule: a vertex that waits for another one is in none with that.
+            // A region runs as a whole: a vertex that waits for another one is in none with that.
             let within = blocking_edges_within_regions(graph);
             if let Some(target) = within.first().map(|edge| &edge.target) {
                 let mut all = graph.vertices.iter();
@@ -83,12 +101,12 @@ impl ExecutionGraph {
             blocking_into[edge.target].push(number);
             blocking_out_of[edge.source].push(number);
         }
-        let region_of = subtask_regions(graph, rule);
+        let region_of = subtask_regions(graph, max_regions);
         let count = region_of.iter().max().map_or(0, |last| last + 1);
         let mut regions = vec![Region::default(); count];
         let mut tasks = Vec::with_capacity(region_of.len());
         for (index, (vertex, from)) in vertices.iter().zip(&graph.vertices).enumerate() {
-            // A job of one region waits for nobody: nothing has to be read.
+            // With a single region no other region waits, so the operators need not be parsed.
             let is_unbounded = count > 1 && has_unbounded_source(from);
             for subtask in 0..vertex.parallelism {
                 let region = region_of[tasks.len()];
@@ -132,7 +150,8 @@ impl ExecutionGraph {
     }
 }
 
-/// Whether a source in it, which stands first, does not end by itself. One that can't be read is not counted on to end.
+/// Whether the vertex has a source (its first operator) that does not end by itself. A specification that
+/// can't be parsed counts as unbounded.
 fn has_unbounded_source(vertex: &pb::JobVertex) -> bool {
     vertex.operators.first().is_some_and(|operator| {
         let spec = job::OperatorSpec::from_json(&operator.spec);
@@ -140,7 +159,8 @@ fn has_unbounded_source(vertex: &pb::JobVertex) -> bool {
     })
 }
 
-/// By slot sharing group: how many slots those before it need at most. One more says how many all do.
+/// By slot sharing group: the maximum number of slots of all groups before it. The last entry is that of all
+/// groups.
 fn slot_offsets(vertices: &[Vertex]) -> Vec<usize> {
     let groups = vertices.iter().map(|vertex| vertex.group + 1).max();
     let mut offsets = vec![0; groups.unwrap_or_default() + 1];

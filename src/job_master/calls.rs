@@ -1,5 +1,6 @@
-//! The tasks that run the core's effects: writes, calls to TaskManagers and the ResourceManager, commits. Each ends in
-//! one [`Done`]. Every call to a TaskManager is bounded in time and names the registration that it rests on.
+//! Tasks that run the core's effects: writes, calls to TaskManagers and the ResourceManager, commits. Each
+//! ends in one [`Done`]. Every call to a TaskManager has a timeout and names the registration that it belongs
+//! to.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::gateway::{
 };
 use crate::notice::Notice;
 
-/// What a task ended with.
+/// The result of a task.
 #[derive(Debug)]
 pub(super) enum Done {
     /// The store has refused a write: a younger term exists.
@@ -39,13 +40,13 @@ pub(super) enum Done {
         wanted: Option<Arc<Needs>>,
         answer: GatewayResult<()>,
     },
-    /// Whether a TaskManager that refuses calls is gone.
+    /// The decision whether a TaskManager that refuses calls is gone.
     Judged {
         connection: Connection,
         cause: String,
         is_lost: bool,
     },
-    /// A TaskManager answered, or didn't.
+    /// A call to a TaskManager was answered or failed.
     Called {
         connection: Connection,
         event: Option<Event>,
@@ -54,20 +55,20 @@ pub(super) enum Done {
     },
 }
 
-/// What calls need to know.
+/// The context of calls.
 #[derive(Debug)]
 pub(super) struct Calls {
     pub(super) sender: Arc<pb::Sender>,
     pub(super) job: pb::JobScope,
     graph: KeptGraph,
     pub(super) id: JobMasterId,
-    /// What the ResourceManager says of this JobMaster.
+    /// What the ResourceManager says about this JobMaster.
     pub(super) verdict: Notice<Verdict>,
-    /// The same for TaskManagers, where it is too large to be sent with each deployment.
+    /// The graph in the blob server, if it is too large to be sent with each deployment.
     held: Option<HeldBlob>,
     pub(super) rpc_address: Arc<str>,
     pub(super) ask_timeout: Duration,
-    /// Of an isolated job.
+    /// Set for an isolated job.
     stop_first: Option<pb::StopFirst>,
     pub(super) retry_delay: Duration,
     connector: Arc<dyn Connector>,
@@ -115,7 +116,7 @@ impl Calls {
         })
     }
 
-    /// Starts the task of an effect that waits for somebody; others are the actor's own.
+    /// Starts the task of an effect that waits. The actor runs other effects itself.
     pub(super) fn start(&self, io: &mut JoinSet<Done>, core: &JobMasterCore, effect: Effect) {
         match effect {
             Effect::Persist {
@@ -274,7 +275,7 @@ impl Calls {
         });
     }
 
-    /// Asks a TaskManager for a full report.
+    /// Sends a heartbeat that requests a full report.
     pub(super) fn heartbeat(
         &self,
         io: &mut JoinSet<Done>,
@@ -317,7 +318,7 @@ impl Calls {
         });
     }
 
-    /// Finds out whether a TaskManager that refuses calls is gone.
+    /// Determines whether a TaskManager that refuses calls is gone.
     pub(super) fn judge(
         &self,
         io: &mut JoinSet<Done>,
@@ -338,7 +339,8 @@ impl Calls {
         });
     }
 
-    /// The job has a durable result: nothing is needed any more, and whoever holds something of it lets it go.
+    /// Tells TaskManagers and the ResourceManager that the job has a durable result, so that they release
+    /// everything they hold for it.
     pub(super) async fn close(
         &self,
         connections: Vec<(Connection, Arc<pb::TaskManagerLocation>, Vec<AllocationId>)>,
@@ -349,7 +351,7 @@ impl Calls {
             async move {
                 let answer = bounded(self.ask_timeout, peer.disconnect_job_master(request)).await;
                 if let Err(error) = answer {
-                    tracing::debug!(%error, "a TaskManager did not hear that the job has ended");
+                    tracing::debug!(%error, "could not tell a TaskManager that the job has ended");
                 }
             }
         });
@@ -359,7 +361,7 @@ impl Calls {
         let left = bounded(self.ask_timeout, left);
         let (_, left) = tokio::join!(futures::future::join_all(goodbyes), left);
         if let Err(error) = left {
-            tracing::debug!(%error, "the ResourceManager did not hear that the job has ended");
+            tracing::debug!(%error, "could not tell the ResourceManager that the job has ended");
         }
     }
 
@@ -378,7 +380,7 @@ impl Calls {
         }
     }
 
-    /// A call whose answer says nothing but that it was heard.
+    /// A call whose answer is only an acknowledgement.
     fn call<F>(
         &self,
         io: &mut JoinSet<Done>,
@@ -462,7 +464,7 @@ async fn persist(
     }
 }
 
-/// Beside the runtime's threads: it looks at files.
+/// Runs on a blocking thread, as it lists files.
 async fn prepare(
     region: usize,
     generation: u64,
@@ -473,7 +475,7 @@ async fn prepare(
         tokio::task::spawn_blocking(move || coordinator::prepare(&operators, generation, look));
     let outcome = preparing.await.unwrap_or_else(|error| {
         Err(Unprepared {
-            cause: format!("what it reads could not be looked at: {error}"),
+            cause: format!("the files to read could not be listed: {error}"),
             is_unrecoverable: false,
         })
     });
@@ -492,7 +494,7 @@ async fn commit(committer: Arc<dyn SinkCommitter>, committables: Vec<pb::Committ
             Done::Local(Event::SinksCommitted)
         }
         Err(CommitError::Failed(reason)) => {
-            tracing::warn!(reason, "committing the sinks failed, tried again");
+            tracing::warn!(reason, "committing the sinks failed; it will be retried");
             Done::Local(Event::SinksFailed(reason))
         }
         Err(CommitError::Refused(reason)) => Done::Local(Event::SinksRefused(reason)),

@@ -1,10 +1,11 @@
-//! What happened to a job, and since when it is in each status. Decides nothing.
+//! The job's events, and when it entered each status. Decides nothing.
 //!
-//! The record has it as of its last write; what was noted since rides along with the next one, as nothing is written for its sake.
-//! A status that follows from a write is in that write, with the time of the decision, and shown when the write is durable. So a
-//! leader finds every status whose cause is in the record, and since when.
+//! The record has them as of its last write. Later ones are added to the next write; none is made for their
+//! sake. A status that follows from a write is part of that write, with the time of the decision, and is
+//! shown once the write is durable. So a new leader finds every status whose cause is in the record, with its
+//! time.
 //!
-//! Invariant: a status that a job returns to from RECONCILING was never left: it keeps its time.
+//! Invariant: a status that a job returns to from RECONCILING was never left and keeps its time.
 
 use std::sync::Arc;
 
@@ -15,29 +16,29 @@ use super::core::JobMasterCore;
 use super::exceptions::shorten;
 use super::status::{illegal, is_edge};
 
-/// The record keeps so many events.
+/// Number of events that the record keeps.
 const KEPT_EVENTS: usize = 64;
-/// So much of the text of each, in bytes.
+/// Length to which the text of an event is cut, in bytes.
 const KEPT_TEXT: usize = 256;
 
-/// See the module.
+/// Events and status times of one job; see the module.
 #[derive(Debug, Clone)]
 pub(super) struct Chronicle {
     /// The status that is shown.
     status: JobStatus,
-    /// The last status that was noted, RECONCILING aside.
+    /// The last status that was noted, except RECONCILING.
     noted: JobStatus,
-    /// Entered since the last write.
+    /// Statuses entered since the last write.
     entered: Vec<StatusTimestamp>,
-    /// Happened since the last write.
+    /// Events since the last write.
     events: Vec<JobEvent>,
-    /// The term.
+    /// The epoch of this term.
     epoch: u64,
-    /// The last status in the record, if that is not durable yet.
+    /// The last status in `record`, if that is not durable yet.
     foreseen: Option<JobStatus>,
 }
 
-/// Notes when a status was entered, in place of an earlier time.
+/// Notes when a status was entered and drops an earlier time of it.
 pub(super) fn enter(entered: &mut Vec<StatusTimestamp>, status: JobStatus, at_ms: u64) {
     entered.retain(|it| it.status() != status);
     let status = status.into();
@@ -45,7 +46,7 @@ pub(super) fn enter(entered: &mut Vec<StatusTimestamp>, status: JobStatus, at_ms
 }
 
 impl Chronicle {
-    /// What the record knows. The job itself begins, or begins again, to be INITIALIZING.
+    /// Reads the record. The job itself enters INITIALIZING, for the first time or again.
     pub(super) fn of(
         state: &pb::JobState,
         is_recovered: bool,
@@ -71,13 +72,14 @@ impl Chronicle {
         }
         if is_recovered {
             let number = state.job_incarnation.saturating_add(1);
-            let text = format!("the leader of term {epoch} has it, its JobMaster number {number}");
+            let text =
+                format!("recovered by the leader of term {epoch}, as JobMaster number {number}");
             chronicle.tell(JobEventKind::Takeover, text, now_ms);
         }
         chronicle
     }
 
-    /// Something happened.
+    /// Adds an event.
     pub(super) fn tell(&mut self, kind: JobEventKind, text: String, at_ms: u64) {
         let epoch = self.epoch;
         self.add(JobEvent {
@@ -89,21 +91,22 @@ impl Chronicle {
         });
     }
 
-    /// The record has none of what was noted for it.
+    /// Forgets the status that was added to the record, as that record was discarded.
     pub(super) fn forget_foreseen(&mut self) {
         self.foreseen = None;
     }
 
     fn add(&mut self, mut event: JobEvent) {
         shorten(&mut event.text, KEPT_TEXT);
-        // A text has grown to twice its length, and a list begins with room for four; the next news may be long in coming.
+        // Saves memory: a text's capacity may be twice its length, a list starts with room for four, and the
+        // next event may come much later.
         event.text.shrink_to_fit();
         self.events.reserve_exact(1);
         self.events.push(event);
         keep_newest(&mut self.events);
     }
 
-    /// Regions start anew. What starts at one moment is told together.
+    /// Adds an event that regions restart. Restarts at the same time become one event.
     fn tell_restart(&mut self, regions: u32, due_ms: u64, failure: &pb::FailureRecord, at_ms: u64) {
         let kind = JobEventKind::Restart;
         let last = self.events.last_mut();
@@ -129,13 +132,13 @@ impl Chronicle {
         self.status
     }
 
-    /// `why`: it fails for that.
+    /// `why`: the cause, if the job fails.
     fn note(&mut self, status: JobStatus, why: &str, at_ms: u64) {
         if self.noted == status {
             return;
         }
         enter(&mut self.entered, status, at_ms);
-        // That the leader has changed is an event of its own.
+        // The takeover is an event of its own.
         if status == JobStatus::Reconciling {
             return;
         }
@@ -150,7 +153,7 @@ fn keep_newest(events: &mut Vec<JobEvent>) {
     events.drain(..surplus);
 }
 
-/// The event that a status was entered. Only a job that fails says why.
+/// The event of entering a status. Only a failing job has a cause.
 pub(super) fn entering(status: JobStatus, why: &str, epoch: u64, at_ms: u64) -> JobEvent {
     let fails = matches!(status, JobStatus::Failing | JobStatus::Failed);
     let mut text = Some(why).filter(|_| fails).unwrap_or_default().to_owned();
@@ -166,7 +169,7 @@ pub(super) fn entering(status: JobStatus, why: &str, epoch: u64, at_ms: u64) -> 
 }
 
 impl JobMasterCore {
-    /// Notes the status if it has changed.
+    /// Notes the job's status if it changed.
     pub(super) fn note_status(&mut self, now_ms: u64) {
         let (from, to) = (self.chronicle.status, self.status());
         if to == from {
@@ -175,7 +178,7 @@ impl JobMasterCore {
         if !is_edge(from, to) {
             illegal(&self.record.job_id, &from, &to);
         }
-        // A new leader tells of all jobs at once how they were recovered: ten thousand lines would hold up the takeover itself.
+        // A new leader recovers all jobs at the same time: ten thousand lines would delay the takeover.
         let is_recovery = to == JobStatus::Reconciling
             || from == JobStatus::Reconciling && to == JobStatus::Running;
         if is_recovery {
@@ -184,13 +187,14 @@ impl JobMasterCore {
             tracing::info!(job = self.record.job_id, ?from, ?to, "job status changed");
         }
         self.chronicle.status = to;
-        // If a write brought it, the record says since when.
+        // If a write made this status, the record already has its time.
         if self.chronicle.foreseen.take_if(|it| *it == to).is_none() {
             self.chronicle.note(to, &self.record.fatal_cause, now_ms);
         }
     }
 
-    /// Puts into the record what was noted, and the status that the job has once the record is durable.
+    /// Moves noted events and statuses into the record, with the status that the job will have once the
+    /// record is durable.
     pub(super) fn record_statuses(&mut self, now_ms: u64) {
         let next = self.status_by(&self.record, true);
         let chronicle = &mut self.chronicle;
@@ -202,7 +206,7 @@ impl JobMasterCore {
             return;
         }
         let record = Arc::make_mut(&mut self.record);
-        // Taken, not drained: nothing more happens to most jobs for long, and they would keep the memory.
+        // Taken, not drained: most jobs have no more events for a long time and would keep the memory.
         let mut events = std::mem::take(&mut chronicle.events);
         record.events.reserve_exact(events.len());
         record.events.append(&mut events);
@@ -212,7 +216,7 @@ impl JobMasterCore {
         }
     }
 
-    /// These regions start anew, after the failure that was noted last.
+    /// Adds the event that these regions restart after the failure that was noted last.
     pub(super) fn tell_restart(&mut self, regions: u32, due_ms: u64) {
         let failure = self.record.failures.last().cloned().unwrap_or_default();
         let now_ms = self.settled_at_ms;
@@ -220,7 +224,8 @@ impl JobMasterCore {
             .tell_restart(regions, due_ms, &failure, now_ms);
     }
 
-    /// The regions that start anew at this moment are moved off TaskManagers that are drained.
+    /// Adds the cause to the restart event of this moment: the regions are moved off TaskManagers that are
+    /// drained.
     pub(super) fn tell_move(&mut self, cause: String, now_ms: u64) {
         let failure = pb::FailureRecord {
             cause,
@@ -229,7 +234,7 @@ impl JobMasterCore {
         self.chronicle.tell_restart(0, now_ms, &failure, now_ms);
     }
 
-    /// What happened to the job, the newest last.
+    /// The job's events, the newest last.
     pub(super) fn events(&self) -> Vec<JobEvent> {
         let mut all = self.record.events.clone();
         if self.chronicle.foreseen.is_some() {

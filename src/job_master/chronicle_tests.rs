@@ -1,4 +1,4 @@
-//! Since when a job is in its status, told by one leader after the other.
+//! The times of a job's statuses, across several leaders.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobEventKind, JobStatus};
@@ -20,7 +20,7 @@ fn restarting() -> CoreOptions {
     }
 }
 
-/// A job that runs since a while; it was taken up, as every job here, at 1,000,000.
+/// A job that has run for a while. It was recovered at 1,000,000, like every job here.
 fn running() -> Recovered {
     let graph = one_region();
     let mut job = Recovered::with_options(&graph, submitted(&graph), 2, restarting());
@@ -38,7 +38,7 @@ fn running() -> Recovered {
     job
 }
 
-/// The next term of it, so much later.
+/// The next term of the job, `later_ms` later.
 fn next_term(job: &Recovered, epoch: u64, later_ms: u64) -> Recovered {
     let mut next = Recovered::at(
         &one_region(),
@@ -148,7 +148,7 @@ fn the_times_of_adopted_tasks_are_those_that_their_task_managers_know() {
             entered.find(|it| it.state() == state).map(|it| it.at_ms)
         };
         assert_eq!(subtask.started_at_ms, placed_at);
-        // It waited for its slots since it was taken up.
+        // It has waited for its slots since the takeover.
         assert_eq!(at(S::Created), Some(1_000_000));
         assert_eq!(at(S::Scheduled), Some(1_000_000));
         assert_eq!(at(S::Deploying), Some(placed_at));
@@ -161,7 +161,7 @@ fn the_times_of_adopted_tasks_are_those_that_their_task_managers_know() {
 fn what_was_never_placed_was_created_with_its_job() {
     let graph = one_region();
     let mut job = Recovered::with_options(&graph, submitted(&graph), 2, restarting());
-    // The status that it began with, as the first leader of a job notes it.
+    // The first status, as the first leader of a job notes it.
     job.stored.statuses.push(pb::StatusTimestamp {
         status: JobStatus::Created.into(),
         at_ms: 1_000_007,
@@ -196,7 +196,7 @@ fn what_has_finished_keeps_all_its_times() {
     assert_eq!(times(&next_term(&job, 3, 500)), before);
 }
 
-/// What happened, with the status or the text, in its order.
+/// The job's events in order, each with its status or its text.
 fn events(job: &Recovered) -> Vec<(JobEventKind, String)> {
     let events = job.core.details().events;
     let told = events.into_iter().map(|it| match it.kind() {
@@ -267,7 +267,7 @@ fn adopted_tasks_are_told_and_a_status_that_was_never_left_is_not() {
         kinds(&next)[before..],
         [JobEventKind::Takeover, JobEventKind::Adoption]
     );
-    assert_eq!(told[1].1, "4 tasks go on, 0 start anew");
+    assert_eq!(told[1].1, "4 tasks go on, 0 restart");
 }
 
 #[test]

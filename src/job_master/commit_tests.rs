@@ -1,4 +1,4 @@
-//! Jobs whose tasks have all finished, and whose output can't be made visible.
+//! Jobs whose tasks have all finished and whose output can't be made visible.
 
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
@@ -7,7 +7,7 @@ use super::recovered::{Recovered, both, one_region, options};
 use super::settle::COMMIT_PATIENCE_MS;
 use super::testing::submitted;
 
-/// Everything has finished, and the first commit is on its way.
+/// All tasks have finished, and the first commit is in progress.
 fn committing() -> Recovered {
     let graph = one_region();
     let mut job = Recovered::with_options(&graph, submitted(&graph), 2, options());
@@ -38,13 +38,13 @@ fn fails(job: &mut Recovered) {
     job.hear(Event::SinksFailed("the directory is not there".to_owned()));
 }
 
-/// Nothing is heard of the commit that has just begun, and the core is woken when it asks to be.
+/// The commit that has just begun is not answered. The core is woken at each of its deadlines.
 fn wait_out(job: &mut Recovered) {
     let until_ms = job.now_ms + COMMIT_PATIENCE_MS;
     while job.now_ms < until_ms {
         let due_ms = job.core.next_deadline_ms();
         let due_ms = due_ms.filter(|due_ms| *due_ms <= until_ms);
-        job.pass(due_ms.expect("it is not waited for ever") - job.now_ms);
+        job.pass(due_ms.expect("the wait has a deadline") - job.now_ms);
     }
 }
 

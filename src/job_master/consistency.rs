@@ -1,5 +1,4 @@
-//! What the core keeps up to date with each change, compared with what it finds out by looking at everything: for tests, after each
-//! event.
+//! Compares the core's indexes with what a full examination finds, after each event. For tests.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +16,12 @@ use crate::small_map::SmallMap;
 use crate::small_set::SmallSet;
 
 impl JobMasterCore {
-    /// Everything that is kept is what a plain look at all tasks and regions finds.
+    /// Asserts that all indexes equal what a full examination of all tasks and regions finds.
     pub(super) fn assert_consistent(&mut self) {
         assert_eq!(
             self.execution.overview,
             Overview::of(&self.execution),
-            "what is known of all is not so"
+            "the indexes are wrong"
         );
         self.assert_slots_in_use();
         self.assert_patience();
@@ -34,7 +33,7 @@ impl JobMasterCore {
         if self.result.is_none() {
             self.assert_nothing_forgotten();
             let held = self.adopted_slots_plainly();
-            assert_eq!(*self.adopted_slots(), held, "adopted slots are not those");
+            assert_eq!(*self.adopted_slots(), held, "the adopted slots are wrong");
         }
     }
 
@@ -58,7 +57,7 @@ impl JobMasterCore {
         assert_eq!(self.pool.idle_slots().unused(), unused);
     }
 
-    /// Regions run that end by themselves, or none does.
+    /// Checks the count of running regions that end by themselves, and the starved regions.
     fn assert_patience(&self) {
         let is_live = |task: &usize| !self.execution.tasks[*task].execution.is_ended();
         let ends = |region: &Region| {
@@ -76,7 +75,7 @@ impl JobMasterCore {
         );
     }
 
-    /// What a look at every region would decide or do was decided and done with the events that led to it.
+    /// Asserts that a full examination of all regions finds nothing that is still to be decided or done.
     fn assert_nothing_forgotten(&self) {
         let mut may_restart = 0;
         for (region, at) in self.execution.regions.iter().enumerate() {
@@ -117,7 +116,7 @@ impl JobMasterCore {
         };
         assert!(
             may_restart == 0 || waits_for_others,
-            "{may_restart} regions could start anew"
+            "{may_restart} regions could restart"
         );
         self.assert_ends_recorded();
         self.assert_ends_acknowledged();
@@ -139,7 +138,10 @@ impl JobMasterCore {
             for (task, generation) in &known.unacknowledged {
                 let durable = self.written.regions[self.execution.tasks[*task].region].generation;
                 let is_recorded = durable == *generation && self.durable_ends.contains_key(task);
-                assert!(!is_recorded && durable <= *generation, "it waits in vain");
+                assert!(
+                    !is_recorded && durable <= *generation,
+                    "an end was not acknowledged"
+                );
             }
         }
     }

@@ -1,12 +1,13 @@
 //! The decisions of a JobMaster, pure: (state, now, event) -> effects.
 //!
-//! There are two copies of the job's record: `record`, as it should be, and `written`, as it is durable. Events change
-//! `record` and the ExecutionGraph; what *acts* (deploy, cancel, acknowledge, commit, answer) is derived from `written`
-//! alone, after each event (`settle.rs`). So nothing acts on a decision that the store does not have, and a
-//! record that was read again has the same effects as one that was just written.
+//! There are two copies of the job's record: `record` is the decided state, `written` the durable one. Events
+//! change `record` and the ExecutionGraph. Everything that *acts* (deploy, cancel, acknowledge, commit,
+//! answer) is derived from `written` alone, after each event (`settle.rs`). So nothing acts on a decision
+//! that the store does not have, and a record read from the store has the same effects as one that was just
+//! written.
 //!
-//! Giving up a generation is a write of the next one without placements; placing it is another write. Invariants:
-//! generations only grow; what is deployed is what `written` says, in the epoch that wrote it, once.
+//! A generation is given up by a write of the next one without placements. Placing that one is another write.
+//! Invariants: generations only grow; only what `written` says is deployed, in the epoch that wrote it, once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,32 +30,34 @@ use super::kept_graph::KeptGraph;
 use super::moving::Moves;
 use super::patience::Patience;
 use super::reconciling::Reconciliation;
-use super::region_rule;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::SlotPool;
 use super::strays::Strays;
 use crate::gateway::Unfulfillable;
 use crate::small_map::SmallMap;
 
-/// Bounds of the core's patience, in milliseconds.
+/// Timeouts and limits of the core. Times are in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CoreOptions {
-    /// How long a region waits for its slots before that counts as a failure.
+    /// Timeout of a region's wait for slots. After it the wait counts as a failure.
     pub slot_request_timeout_ms: u64,
-    /// How long a slot that nothing needs is kept.
+    /// Time after which an idle slot that the job doesn't need is given back.
     pub slot_idle_timeout_ms: u64,
-    /// How long a task may take to stop before its TaskManager is given up.
+    /// Timeout for a cancelled task to stop. After it the JobMaster gives its TaskManager up.
     pub task_cancellation_timeout_ms: u64,
-    /// How long a TaskManager that the record names is waited for after a recovery.
+    /// Time to wait, after a recovery, for a TaskManager that the record names.
     pub reconcile_timeout_ms: u64,
-    /// Where the graph names no strategy.
+    /// The strategy for graphs that name none.
     pub restart_strategy: RestartStrategy,
-    /// With how many slots no TaskManager is started any more, where a driver does that and somebody has bounded it.
+    /// Number of slots from which on a driver starts no more TaskManagers. None if there is no driver or no
+    /// limit.
     pub max_slots: Option<u32>,
-    /// Which regions start anew after a failure.
+    /// Which regions restart after a failure.
     pub failover_strategy: FailoverStrategy,
-    /// How many failures the record keeps.
+    /// Number of failures that the record keeps.
     pub exception_history_size: usize,
+    /// A job that would have more regions has one for each set of vertices that pipelined edges connect.
+    pub max_regions: usize,
     /// Seed of the jitter.
     pub seed: u64,
 }
@@ -64,14 +67,12 @@ pub struct CoreOptions {
 pub(super) struct TaskManager {
     pub(super) registration: Registration,
     pub(super) location: Arc<pb::TaskManagerLocation>,
-    // Ended executions that it reports until they are acknowledged: index of the task, generation.
+    // Ended executions that it reports until they are acknowledged: (index of the task, generation).
     pub(super) unacknowledged: BTreeSet<(usize, u64)>,
-    // Outputs that it keeps, and how far their release is.
+    // Outputs that it keeps, and the progress of their release.
     pub(super) outputs: BTreeMap<(usize, u64), Cancellation>,
-    // Whether it was told, in this registration, that sources are to end.
+    // Whether it received, in this registration, the request that sources end.
     pub(super) is_told_to_stop: bool,
-    // Whether it takes regions from deployments.
-    pub(super) takes_regions: bool,
 }
 
 /// A task failed, or could not be placed.
@@ -84,12 +85,12 @@ pub(super) struct Failure {
     pub(super) resource_id: String,
     // Whether the restart strategy counts it.
     pub(super) is_counted: bool,
-    // Whether no restart mends it.
+    // Whether a restart can't help.
     pub(super) is_unrecoverable: bool,
 }
 
 impl Failure {
-    /// Of a region of which no task has failed: it could not be placed.
+    /// A failure of a region in which no task failed: it could not be placed.
     pub(super) fn of_region(region: usize, cause: String) -> Failure {
         let (task, host, resource_id) = Default::default();
         Failure {
@@ -104,7 +105,7 @@ impl Failure {
     }
 }
 
-/// How far the sinks' commit is.
+/// Progress of the sinks' commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Commit {
     NotYet,
@@ -113,7 +114,7 @@ pub(super) enum Commit {
     Done,
 }
 
-/// The write that is on its way.
+/// The write in flight.
 #[derive(Debug, Clone)]
 pub(super) struct Write {
     pub(super) number: u64,
@@ -136,14 +137,14 @@ pub struct JobMasterCore {
     pub(super) strays: Strays,
     pub(super) agenda: Agenda,
     pub(super) looked_at: LookedAt,
-    // Shared with `written` and what is being written while nothing has changed since.
+    // Shared with `written` and `writing` until it changes.
     pub(super) record: Arc<pb::JobState>,
     pub(super) revision: u64,
     pub(super) written: Arc<pb::JobState>,
     pub(super) written_revision: u64,
-    // Index of the task -> its end in `written`, for the present generation there.
+    // Index of the task -> its terminal state in `written`, for the generation that `written` has.
     pub(super) durable_ends: BTreeMap<usize, ExecutionState>,
-    // How many of these have finished.
+    // Number of FINISHED ones among `durable_ends`.
     pub(super) durably_finished: usize,
     pub(super) writing: Option<Write>,
     pub(super) last_write: u64,
@@ -156,27 +157,27 @@ pub struct JobMasterCore {
     pub(super) stop_is_requested: bool,
     pub(super) commit: Commit,
     pub(super) commit_failure: Option<Box<pb::FailureRecord>>,
-    // The slots that are needed, as of the last event: how many of each profile.
+    // The slots needed as of the last event: their number by profile.
     pub(super) profiles_needed: Vec<(ResourceProfile, u32)>,
-    // Counts the changes of `task_managers`: who comes, registers anew, goes.
+    // Number of changes of `task_managers`: a TaskManager registers, registers again or leaves.
     pub(super) registrations_version: u64,
     pub(super) patience: Patience,
-    // Until when regions that were given up are not placed again.
+    // (until ms, region): a region that was given up is not placed before that time.
     pub(super) held_until: BTreeSet<(u64, usize)>,
     pub(super) adopted_slots: AdoptedSlots,
     // Whether `record` has placements that no write has.
     pub(super) has_placed: bool,
-    // Since when slots are collected for a batch of regions.
+    // Since when slots are collected to place several regions in one write.
     pub(super) collecting_since_ms: Option<u64>,
-    // Whether `record` may have ends of generations that were given up.
+    // Whether `record` may have terminal states of generations that were given up.
     pub(super) has_stale_ends: bool,
     pub(super) declared: Option<Arc<Needs>>,
-    // What no TaskManager could ever give, says the ResourceManager.
+    // The part of the needs that no TaskManager could ever fulfil, according to the ResourceManager.
     pub(super) unfulfillable: Option<Box<Unfulfillable>>,
     pub(super) moves: Moves,
-    // Whether all of it ends by itself.
+    // Whether all regions end by themselves.
     pub(super) is_bounded: bool,
-    // None where no operator has a half here.
+    // None if no operator has a coordinator.
     pub(super) coordination: Option<Box<Coordination>>,
     pub(super) result: Option<Box<pb::JobResult>>,
     pub(super) chronicle: Chronicle,
@@ -186,7 +187,7 @@ pub struct JobMasterCore {
 }
 
 impl JobMasterCore {
-    /// Builds the ExecutionGraph of `graph` as `state` has it. Nothing is decided yet.
+    /// Builds the ExecutionGraph of `graph` in the state that `state` records. Decides nothing yet.
     pub fn build(
         graph: impl Into<Arc<pb::JobGraph>>,
         state: impl Into<Arc<pb::JobState>>,
@@ -204,7 +205,7 @@ impl JobMasterCore {
             );
             return Err(BuildError::OtherGraph(other));
         }
-        let mut execution = region_rule::build(&graph, &mut state)?;
+        let mut execution = ExecutionGraph::of_record(&graph, &mut state, options.max_regions)?;
         let in_graph = graph
             .options
             .as_ref()
@@ -268,7 +269,7 @@ impl JobMasterCore {
         Ok(core)
     }
 
-    /// Takes an event. Refused: nothing has changed.
+    /// Handles an event. On an error nothing has changed.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Result<Vec<Effect>, Refusal> {
         self.turn += 1;
         self.note_patience(now_ms);
@@ -290,10 +291,9 @@ impl JobMasterCore {
                 executions,
                 slots,
                 outputs,
-                takes_regions,
             } => {
                 let reported = (executions.as_slice(), slots.as_slice());
-                self.register(&connection, location, takes_regions, reported, now_ms)?;
+                self.register(&connection, location, reported, now_ms)?;
                 self.note_outputs(&connection.task_manager, &outputs, None);
             }
             Event::SlotsOffered { connection, slots } => {
@@ -404,33 +404,34 @@ impl JobMasterCore {
         Ok(())
     }
 
-    /// Whether the job is to end without finishing, durable or not.
+    /// Whether the record says that the job ends without finishing, durable or not.
     pub(super) fn is_stopping(&self) -> bool {
         self.record.wanted() == pb::WantedStatus::Canceled || !self.record.fatal_cause.is_empty()
     }
 
-    /// The turn of the last event; goes with a heartbeat, so that its answer can be judged.
+    /// The number of the last event. Sent with a heartbeat, so that its answer can be compared with later
+    /// events.
     pub fn turn(&self) -> u64 {
         self.turn
     }
 
-    /// Whether it is decided, durable or not, that the job ends without finishing.
+    /// Whether it is decided, durable or not, that the job ends without finishing, or it has ended.
     #[cfg(test)]
     pub(super) fn is_to_end(&self) -> bool {
         self.is_stopping() || self.result.is_some()
     }
 
-    /// Whether anything that this JobMaster wrote is durable: the record names it.
+    /// Whether a write of this JobMaster is durable, so that the record names it.
     pub fn is_durable(&self) -> bool {
         self.is_durable
     }
 
-    /// The number of JobMasters of this job up to and including this one.
+    /// The number of JobMasters that this job has had, including this one.
     pub fn job_incarnation(&self) -> u64 {
         self.record.job_incarnation
     }
 
-    /// All registered TaskManagers and the slots that are held there.
+    /// All registered TaskManagers and the slots held on each.
     pub fn connections(
         &self,
     ) -> Vec<(Connection, Arc<pb::TaskManagerLocation>, Vec<AllocationId>)> {
@@ -445,7 +446,7 @@ impl JobMasterCore {
         described.collect()
     }
 
-    /// Changes whenever [`JobMasterCore::registrations`] does.
+    /// Version of [`JobMasterCore::registrations`]; changes whenever they do.
     pub fn registrations_version(&self) -> u64 {
         self.registrations_version
     }
@@ -456,12 +457,12 @@ impl JobMasterCore {
         known.map(|(id, known)| (id, known.registration))
     }
 
-    /// The slots that are held of a TaskManager.
+    /// The slots held on a TaskManager.
     pub fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
         self.pool.slots_of(task_manager)
     }
 
-    /// Where a TaskManager is reached, if it is registered.
+    /// The location of a TaskManager, if it is registered.
     pub fn location(&self, task_manager: &ResourceId) -> Option<&Arc<pb::TaskManagerLocation>> {
         self.task_managers
             .get(task_manager)
@@ -469,7 +470,7 @@ impl JobMasterCore {
     }
 }
 
-/// An id from its text.
+/// Parses an id.
 pub(super) fn parse<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }

@@ -1,6 +1,6 @@
-//! The part of the core that knows when something is due: the actor sleeps until then. Decides nothing.
+//! The part of the core that computes the next deadline, until which the actor sleeps. Decides nothing.
 //!
-//! What was due at the last event and is still open waits for another event, not for time.
+//! A deadline that had passed at the last event and is still open waits for another event, not for time.
 
 use super::core::{Commit, JobMasterCore};
 use super::execution::Cancellation;
@@ -61,7 +61,8 @@ impl JobMasterCore {
         open.filter(|at_ms| *at_ms > self.settled_at_ms).min()
     }
 
-    /// When the next of these have waited for so long, from `from_ms` on at the earliest. Those that have already do not count.
+    /// When the next of these waits reaches `timeout_ms`, counted from `from_ms` at the earliest. Waits that
+    /// already reached it do not count.
     fn next_since(
         &self,
         since: &SmallSet<(u64, usize)>,

@@ -1,4 +1,4 @@
-//! The description of a job, for people and for REST, and its result. Pure; decides nothing.
+//! The description of a job, for users and REST, and its result. Pure; decides nothing.
 
 use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
@@ -9,7 +9,7 @@ use crate::gateway::persistence::was_never_placed;
 use crate::job::OperatorSpec;
 
 impl JobMasterCore {
-    /// All there is to say about the job.
+    /// The full description of the job.
     pub fn details(&self) -> pb::JobDetails {
         self.details_of(&self.graph.get())
     }
@@ -86,7 +86,7 @@ impl JobMasterCore {
         }
     }
 
-    /// The result that the job gets now, dirty.
+    /// The result of the job if it ends now, dirty.
     pub(super) fn result_of(
         &self,
         status: pb::JobStatus,
@@ -107,7 +107,7 @@ impl JobMasterCore {
     }
 }
 
-/// A result of `state`, dirty, that names what the job may leave behind.
+/// A result of `state`, dirty, that names the resources to clean up after the job.
 fn result(
     graph: &pb::JobGraph,
     state: &pb::JobState,
@@ -133,7 +133,7 @@ fn result(
         graph_digest: state.graph_digest.clone(),
         details: Some(details),
         description: None,
-        // Told by whoever writes it.
+        // Set by the Dispatcher, which writes the result.
         kept_since_ms: 0,
         counted_ms: 0,
         never_placed: was_never_placed(state),
@@ -174,7 +174,7 @@ pub fn failed_initialization(
     result(graph, state, pb::JobStatus::Failed, cause, details, now_ms)
 }
 
-/// How such a job is described until its result is written: it has not ended before that.
+/// The description of such a job until its result is written: it has not ended before that.
 pub fn before_its_end(result: &pb::JobResult) -> pb::JobDetails {
     let mut details = result.details.clone().unwrap_or_default();
     details.status = pb::JobStatus::Initializing.into();

@@ -1,6 +1,8 @@
-//! The part of the core that knows how executions have ended: what goes into the record, and what of that is durable.
+//! The part of the core that tracks terminal states of executions: which go into the record, and which are
+//! durable.
 //!
-//! Invariant: a slot is used until it is durable how what is in it has ended, or it is given up.
+//! Invariant: a slot is in use until the terminal state of its execution is durable, or the execution is
+//! given up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use tanist_proto::v1::ExecutionState;
 use super::core::JobMasterCore;
 
 impl JobMasterCore {
-    /// Ends of executions that the record does not have. Where only a restart follows, it never gets them.
+    /// Adds missing terminal states to the record. Those that only lead to a restart are never added.
     pub(super) fn record_ends(&mut self) {
         let mut ended = std::mem::take(&mut self.execution.news.ended);
         for task in &ended {
@@ -19,7 +21,7 @@ impl JobMasterCore {
             self.doubt_adopted_slot(*task);
         }
         let is_stopping = self.is_stopping();
-        // Once the job is to end, what had ended before counts, too.
+        // When the job has to end, executions that ended before are recorded, too.
         if is_stopping && !std::mem::replace(&mut self.looked_at.all_ends, true) {
             ended = (0..self.execution.tasks.len()).collect();
         }
@@ -49,13 +51,13 @@ impl JobMasterCore {
             self.execution.tasks[task].execution.is_recorded = true;
             self.revision += 1;
         }
-        // A job that has nothing more to run ends with all that is known of it.
+        // A job that has nothing more to run keeps its coordinators to the end.
         if self.agenda.has_written && !self.all_have_durably_finished() {
             self.forget_finished_coordinators();
         }
     }
 
-    /// Takes over from `written` what of the present generations has ended.
+    /// Updates the terminal states of the present generations from `written`.
     pub(super) fn note_durable_ends(&mut self) {
         let mut ends = BTreeMap::new();
         for end in &self.written.terminal {
@@ -67,7 +69,7 @@ impl JobMasterCore {
                 ends.insert(task, end.state());
             }
         }
-        // A slot is used until it is durable how what is in it has ended.
+        // A slot is in use until the terminal state of its execution is durable.
         let before = std::mem::replace(&mut self.durable_ends, ends);
         for task in before.keys().chain(self.durable_ends.keys()) {
             let (had, has) = (
@@ -86,7 +88,7 @@ impl JobMasterCore {
         self.durably_finished = self.durable_ends.values().filter(finished).count();
     }
 
-    /// Whether it is durable that the job has nothing more to run.
+    /// Whether it is durable that all tasks have finished.
     pub(super) fn all_have_durably_finished(&self) -> bool {
         self.durably_finished == self.execution.tasks.len()
     }

@@ -1,4 +1,4 @@
-//! What the core hears and what it wants done. Data only.
+//! Events (inputs of the core) and effects (its outputs). Data only.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::coordinator::{Coordinated, Unprepared};
 use crate::dataflow::Look;
 use crate::gateway::{Leaving, SubmissionNumber, Unfulfillable};
 
-/// The number of a TaskManager's registration: grows with each, also across its restarts.
+/// The number of a TaskManager's registration. Grows with each registration, also across restarts of the
+/// TaskManager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Registration(u64);
 
@@ -37,60 +38,58 @@ impl fmt::Display for Registration {
 /// A connection to a TaskManager.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Connection {
-    /// To whom.
+    /// The TaskManager.
     pub task_manager: ResourceId,
-    /// The registration that it rests on.
+    /// Its registration.
     pub registration: Registration,
 }
 
-/// Something happened.
+/// An input of the core.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The first event.
     Started,
-    /// A TaskManager registers, with all that it runs and holds for the job.
+    /// A TaskManager registers and reports all that it runs and holds for the job.
     Registered {
-        /// Who.
+        /// Its connection.
         connection: Connection,
-        /// Where it is reached, and which start of it this is.
+        /// Its address and its incarnation.
         location: pb::TaskManagerLocation,
         /// All executions of the job there.
         executions: Vec<pb::ExecutionReport>,
-        /// Slots that it offers at once.
+        /// Slots that it offers with the registration.
         slots: Vec<pb::SlotOffer>,
         /// Finished executions of the job whose output it keeps.
         outputs: Vec<pb::ExecutionId>,
-        /// Whether it takes regions from deployments.
-        takes_regions: bool,
     },
     /// A TaskManager offers slots.
     SlotsOffered {
-        /// Who.
+        /// Its connection.
         connection: Connection,
-        /// Which.
+        /// The slots.
         slots: Vec<pb::SlotOffer>,
     },
     /// A TaskManager lost a slot.
     SlotFailed {
-        /// Who.
+        /// Its connection.
         connection: Connection,
-        /// Which.
+        /// The slot.
         allocation: AllocationId,
-        /// Why.
+        /// The cause.
         cause: String,
     },
-    /// Executions changed.
+    /// A TaskManager reports changed executions.
     ExecutionsReported {
-        /// Where.
+        /// Its connection.
         connection: Connection,
-        /// How.
+        /// The executions with their states.
         executions: Vec<pb::ExecutionReport>,
     },
     /// A heartbeat was answered, with a full report.
     HeartbeatAnswered {
-        /// By whom.
+        /// The connection of the TaskManager.
         connection: Connection,
-        /// The core's turn when the heartbeat was sent.
+        /// [`super::core::JobMasterCore::turn`] when the heartbeat was sent.
         asked_in: u64,
         /// All executions of the job there.
         executions: Vec<pb::ExecutionReport>,
@@ -99,137 +98,139 @@ pub enum Event {
         /// Finished executions of the job whose output it keeps.
         outputs: Vec<pb::ExecutionId>,
     },
-    /// A connection is lost for good.
+    /// A TaskManager is lost: its connection is not coming back.
     TaskManagerLost {
-        /// Which.
+        /// Its connection.
         connection: Connection,
-        /// Why.
+        /// The cause.
         cause: String,
     },
-    /// A TaskManager says goodbye, and nothing of the job runs there any more.
+    /// A TaskManager leaves. It runs nothing of the job any more.
     TaskManagerLeft {
-        /// Which.
+        /// Its connection.
         connection: Connection,
-        /// Why.
+        /// The cause.
         cause: String,
     },
-    /// This incarnation of a TaskManager is gone for certain.
+    /// This incarnation of a TaskManager is known to be gone.
     TaskManagerGone {
-        /// Which.
+        /// The TaskManager.
         task_manager: ResourceId,
-        /// Which start of it.
+        /// The incarnation that is gone.
         incarnation: String,
     },
-    /// A deployment was answered, or not.
+    /// The request to deploy tasks was answered or failed.
     TasksSubmitted {
-        /// To whom.
+        /// The connection that the request was sent on.
         connection: Connection,
-        /// What.
+        /// The tasks.
         tasks: Vec<pb::ExecutionId>,
-        /// What became of it.
+        /// Its outcome.
         outcome: SubmitOutcome,
     },
-    /// A cancellation of tasks was answered, or not.
+    /// The request to cancel tasks was answered or failed.
     TasksCancelled {
-        /// By whom.
+        /// The connection that the request was sent on.
         connection: Connection,
-        /// What.
+        /// The tasks.
         tasks: Vec<pb::TaskCancellation>,
-        /// Whether the TaskManager took note.
+        /// Whether the TaskManager confirmed it.
         is_confirmed: bool,
     },
-    /// What the coordinators of a region have to know was found out, or why not.
+    /// The preparation of a region's coordinators succeeded or failed.
     Prepared {
-        /// Which region.
+        /// The region.
         region: usize,
-        /// For which generation.
+        /// The generation that it was prepared for.
         generation: u64,
-        /// What.
+        /// The states of the coordinators, or the failure.
         outcome: Result<Vec<pb::CoordinatorState>, Unprepared>,
     },
-    /// A task asks the coordinator of one of its operators.
+    /// A task sends a request to the coordinator of one of its operators.
     CoordinatorAsked {
-        /// Through whom.
+        /// The connection of its TaskManager.
         connection: Connection,
-        /// What.
+        /// The request.
         request: CoordinatorRequest,
     },
-    /// The ResourceManager says what of the job's needs no TaskManager could ever give, or that there is nothing.
+    /// The ResourceManager names the part of the job's needs that no TaskManager could ever fulfil; None:
+    /// there is none.
     Unfulfillable(Option<Box<Unfulfillable>>),
-    /// Whether what the job needs at least would fit into the cluster if others left it.
+    /// Whether the job's minimum would fit into the cluster if no other job had slots there.
     HasRoom(bool),
-    /// Which TaskManagers the job is to leave: all of them.
+    /// The full list of the TaskManagers that the job has to leave, as they are drained.
     Leaving(Arc<Leaving>),
-    /// Somebody wants the job canceled.
+    /// A client requests cancellation.
     CancelRequested,
-    /// Somebody wants the job stopped: its sources end, and it finishes.
+    /// A client requests a stop: the sources end, and the job finishes.
     StopRequested,
     /// The write with this number is durable.
     Persisted(u64),
-    /// The write with this number was refused for good, though the term goes on.
+    /// The store refused the write with this number for good. The term goes on.
     PersistRefused(u64, String),
     /// All sinks are committed.
     SinksCommitted,
-    /// They are not; that may pass.
+    /// The commit of the sinks failed; a retry may succeed.
     SinksFailed(String),
-    /// They are not and never will be.
+    /// The commit of the sinks failed and can never succeed.
     SinksRefused(String),
-    /// Time has passed; see [`super::core::JobMasterCore::next_deadline_ms`].
+    /// A deadline has passed; see [`super::core::JobMasterCore::next_deadline_ms`].
     TimePassed,
 }
 
 /// A request to a coordinator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CoordinatorRequest {
-    /// Names the request in its answer.
+    /// Identifies the request in its answer.
     pub token: u64,
-    /// Who asks.
+    /// The execution that asks.
     pub execution: pb::ExecutionId,
-    /// The operator.
+    /// The operator's name.
     pub operator: String,
     /// Its number among the operator's requests in this execution, from 1.
     pub number: u64,
 }
 
-/// What a request to a coordinator came to.
+/// The outcome of a request to a coordinator.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CoordinatorAnswer {
-    /// It is durable that this is the answer.
+    /// The answer, which is durable.
     Decided(pb::ask_coordinator_response::Answer),
-    /// There is none, at least for now.
+    /// There is no answer at present; the reason.
     NotServed(String),
-    /// There never will be one.
+    /// The request is invalid and will never be answered; the reason.
     Invalid(String),
 }
 
 /// The answer to a deployment.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SubmitOutcome {
-    /// All were started but these.
+    /// All tasks were started except these.
     Answered(Vec<pb::TaskRefusal>),
-    /// The TaskManager has no such registration any more: it started nothing of this message, and registers anew, or is gone.
+    /// The TaskManager does not know this registration any more. It started none of the tasks, and registers
+    /// again or is gone.
     Outdated,
-    /// It is not known what was started.
+    /// It is not known which tasks were started; the reason.
     Unknown(String),
 }
 
-/// An event that changed nothing, and why.
+/// The reason for which an event was refused. A refused event changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The TaskManager has to register first.
     #[error("TaskManager {0} is not registered at this JobMaster")]
     NotRegistered(ResourceId),
-    /// A registration as young or younger was seen.
+    /// The registration is not younger than one that was seen before.
     #[error("registration {offered} of TaskManager {task_manager} is outdated: {seen} was seen")]
     Outdated {
-        /// Whose.
+        /// The TaskManager.
         task_manager: ResourceId,
-        /// The one that came.
+        /// The registration of the event.
         offered: Registration,
-        /// The youngest.
+        /// The youngest registration that was seen.
         seen: Registration,
     },
-    /// No answer is due to this execution: it is not deployed there, or of another generation, or is to end.
+    /// The execution gets no answer: it is not deployed there, or of another generation, or has to end.
     #[error("execution {}/{} of generation {} is not served", .0.vertex_id, .0.subtask, .0.generation)]
     NotServed(pb::ExecutionId),
     /// The job is over.
@@ -237,16 +238,16 @@ pub enum Refusal {
     Ended,
 }
 
-/// What a write of the record decides; where tests may stop the process.
+/// A decision that a write of the record makes durable. Tests can stop the process at each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Milestone {
     /// The job is canceled.
     CancelDecided,
     /// The job is stopped.
     StopDecided,
-    /// A generation has its placement.
+    /// A generation is placed.
     GenerationPlaced,
-    /// Tasks get what they have asked coordinators for.
+    /// Coordinators have decided answers to tasks' requests.
     CoordinatorDecided,
     /// All executions have finished.
     AllFinished,
@@ -254,118 +255,119 @@ pub enum Milestone {
     FailureDecided,
 }
 
-/// The answer to whoever wanted the job canceled, or stopped.
+/// The answer to clients that requested cancellation or a stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelAnswer {
-    /// It is durable that this is so.
+    /// The decision is durable.
     Decided,
-    /// The job ends otherwise; or it can't be stopped at present.
+    /// The job ends in another way, or can't be stopped at present; the reason.
     TooLate(String),
-    /// That could not be persisted.
+    /// The decision could not be persisted; the reason.
     Refused(String),
 }
 
 /// The slots that a job needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Needs {
-    /// How many of each profile, for all that could run.
+    /// The maximum by profile: the slots of all regions that could run.
     pub slots: Vec<(ResourceProfile, u32)>,
-    /// How many of them at least: with fewer the next region can't start, nor will it without any.
+    /// The minimum by profile: without these slots the next region can't start. The ResourceManager gives all
+    /// of it or nothing.
     pub at_once: Vec<(ResourceProfile, u32)>,
-    /// Those of them that are held since before this term, by TaskManager.
+    /// The slots among them that the job has held since before this term, by TaskManager.
     pub held: Arc<Held>,
-    /// The job's place among those that lack slots.
+    /// The job's place in the queue of jobs that lack slots.
     pub submission: SubmissionNumber,
     /// Whether all of the job ends by itself.
     pub is_bounded: bool,
 }
 
-/// Something is to be done.
+/// An output of the core, run by the actor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Write the record.
     Persist {
-        /// Names the write in its answer.
+        /// Identifies the write in its answer.
         number: u64,
         /// The record.
         state: Arc<pb::JobState>,
-        /// What it decides.
+        /// The decisions that it makes durable.
         milestones: Vec<Milestone>,
     },
-    /// Find out what the coordinators of a region have to know.
+    /// Prepare the coordinators of a region, e.g. list the files to read.
     Prepare {
-        /// Which region.
+        /// The region.
         region: usize,
-        /// For which generation.
+        /// The generation to prepare for.
         generation: u64,
-        /// Whether it is the first time.
+        /// Whether this is the first attempt.
         look: Look,
-        /// Which coordinators.
+        /// The operators whose coordinators are prepared.
         operators: Arc<[Coordinated]>,
     },
     /// The answer to a request to a coordinator.
     AnswerCoordinator {
-        /// Which request.
+        /// The request.
         token: u64,
-        /// What it came to.
+        /// The outcome.
         answer: CoordinatorAnswer,
     },
-    /// Declare which slots are needed.
+    /// Declare the needed slots to the ResourceManager.
     Declare(Arc<Needs>),
     /// Deploy tasks.
     Deploy {
-        /// Where.
+        /// The TaskManager's connection.
         connection: Connection,
-        /// What.
+        /// The tasks.
         tasks: Vec<pb::TaskDeployment>,
     },
-    /// Cancel tasks, each up to a generation, and let their outputs go.
+    /// Cancel tasks, each up to a generation, and release their outputs.
     Cancel {
-        /// Where.
+        /// The TaskManager's connection.
         connection: Connection,
-        /// What.
+        /// The tasks.
         tasks: Vec<pb::TaskCancellation>,
     },
-    /// These ended executions are in the record.
+    /// Acknowledge these ended executions: they are in the durable record.
     Acknowledge {
-        /// Where.
+        /// The TaskManager's connection.
         connection: Connection,
-        /// Which.
+        /// The executions.
         executions: Vec<pb::ExecutionId>,
     },
-    /// Give slots back.
+    /// Give slots back to a TaskManager.
     FreeSlots {
-        /// Whose.
+        /// The TaskManager's connection.
         connection: Connection,
-        /// Which.
+        /// The slots.
         allocations: Vec<AllocationId>,
-        /// Why.
+        /// The reason, for its log.
         cause: String,
     },
-    /// Ask for a full report at once.
+    /// Request a full report from a TaskManager immediately.
     AskReport(Connection),
-    /// Tell a TaskManager that it is given up, so that it registers again.
+    /// Disconnect a TaskManager that was given up, so that it registers again.
     Disconnect {
-        /// Which.
+        /// Its connection.
         connection: Connection,
-        /// Where it is reached.
+        /// Its address.
         location: Arc<pb::TaskManagerLocation>,
-        /// Why.
+        /// The cause.
         cause: String,
     },
-    /// Make visible what the sinks wrote.
+    /// Commit the sinks: make their output visible.
     CommitSinks(Vec<pb::Committable>),
     /// The answer to an offer.
     AnswerOffer {
-        /// Held from here on.
+        /// Slots that the job now holds.
         accepted: Vec<AllocationId>,
-        /// To be freed.
+        /// Slots that the TaskManager has to free.
         rejected: Vec<AllocationId>,
     },
-    /// The answer to all who wanted the job canceled so far.
+    /// The answer to all pending cancellation requests.
     AnswerCancels(CancelAnswer),
-    /// The answer to all who wanted the job stopped so far.
+    /// The answer to all pending stop requests.
     AnswerStops(CancelAnswer),
-    /// The job has ended; nothing is written any more.
+    /// The job has ended. No write follows.
     End(Box<pb::JobResult>),
 }

@@ -1,9 +1,9 @@
-//! The part of the core that remembers what failed, and what failed with it.
+//! The part of the core that records failures and the failures that came with them.
 //!
-//! A failure that something follows from is an entry of its own, written with the decision that it leads to. What fails at the same
-//! moment, or before what was to start anew has done so, is *concurrent* to it: mostly tasks that miss the first one, and those whose
-//! output was lost with it and is made anew. Those ride
-//! along with the next write, which there always is: of what is placed again, or of how the job ended.
+//! A failure that leads to a decision is an entry of its own, written with that decision. A failure at the
+//! same moment, or before the restart has happened, is *concurrent* to it: mostly tasks that lost their
+//! connection to the first one, and tasks whose output was lost with it and is produced again. Those are part
+//! of the next write, which always follows: of the new placement, or of the job's end.
 
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use tanist_proto::v1 as pb;
 
 use super::core::{Failure, JobMasterCore};
 
-/// So many failures are kept with one.
+/// Maximum number of concurrent failures kept with one failure.
 const KEPT_CONCURRENT: usize = 16;
-/// So much of the cause of each of those, in bytes.
+/// Length to which the cause of each of those is cut, in bytes.
 const KEPT_CAUSE: usize = 1024;
 
 impl JobMasterCore {
-    /// The first one, if there is any, is an entry of its own, and everything else came with it.
+    /// Records the first failure, if there is any, as an entry of its own, and all others as concurrent to
+    /// it.
     pub(super) fn note_failures(
         &mut self,
         failures: &[Failure],
@@ -36,7 +37,7 @@ impl JobMasterCore {
         }
     }
 
-    /// The job as a whole fails.
+    /// Records a failure of the whole job.
     pub(super) fn note_job_failure(&mut self, cause: String, now_ms: u64) {
         self.add_failure(pb::FailureRecord {
             at_ms: now_ms,
@@ -53,7 +54,8 @@ impl JobMasterCore {
         failures.drain(..surplus);
     }
 
-    /// A failure that nothing follows from any more. Where tasks end because somebody wants that, how they do tells nothing.
+    /// Records a failure that leads to no decision. When a job is cancelled, the way its tasks end is not
+    /// recorded.
     pub(super) fn note_concurrent(&mut self, failure: Failure, now_ms: u64) {
         if self.record.wanted() == pb::WantedStatus::Canceled || failure.task.is_empty() {
             return;
@@ -86,7 +88,7 @@ fn record_of(failure: Failure, at_ms: u64) -> pb::FailureRecord {
     }
 }
 
-/// Cuts a text that is longer than so many bytes.
+/// Cuts a text to `bytes`.
 pub(super) fn shorten(text: &mut String, bytes: usize) {
     if text.len() > bytes {
         text.truncate(text.floor_char_boundary(bytes));

@@ -1,4 +1,4 @@
-//! What is remembered of failures, and what the next leader knows of them.
+//! Which failures are recorded, and which of them the next leader knows.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
@@ -33,7 +33,7 @@ fn failed(vertex: u32, subtask: u32, generation: u64, cause: &str) -> pb::Execut
     }
 }
 
-/// Each with what came with it.
+/// Each failure with the causes of its concurrent ones.
 fn told(failures: &[pb::FailureRecord]) -> Vec<(&str, Vec<&str>)> {
     failures
         .iter()

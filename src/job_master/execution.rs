@@ -1,7 +1,7 @@
-//! One attempt to run a subtask: its states, and where it is placed. Pure data and the states' edges.
+//! One attempt to run a subtask: its state and its place. Pure data and the edges between states.
 //!
-//! Invariant: a state changes only along [`next_state`], by [`Execution::enter`]; an ended execution never changes again, only a
-//! new generation replaces it.
+//! Invariant: a state changes only along [`next_state`], by [`Execution::enter`]. An ended execution never
+//! changes again; only a new generation replaces it.
 
 use std::sync::Arc;
 
@@ -11,60 +11,61 @@ use tanist_proto::v1::ExecutionState;
 
 use super::outputs::Output;
 
-/// Where an execution is placed.
+/// The place of an execution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place {
-    /// On which TaskManager.
+    /// The TaskManager.
     pub task_manager: ResourceId,
-    /// In which slot.
+    /// The slot.
     pub allocation: AllocationId,
-    /// Where that is reached.
+    /// The TaskManager's address and incarnation.
     pub location: Arc<pb::TaskManagerLocation>,
 }
 
-/// How far the cancellation of an execution has come.
+/// Progress of the cancellation of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancellation {
-    /// Not wanted, or to be sent.
+    /// Not wanted, or not sent yet.
     NotAsked,
     /// Sent.
     Asked,
-    /// The TaskManager did not answer; sent again when it is heard of.
+    /// The TaskManager did not answer. Sent again when it reports again.
     Failed,
-    /// The TaskManager took note: it never starts this generation any more.
+    /// The TaskManager confirmed it: it never starts this generation any more.
     Confirmed,
 }
 
 /// One attempt to run a subtask.
 #[derive(Debug, Clone)]
 pub struct Execution {
-    /// Its number.
+    /// Its generation.
     pub generation: Generation,
-    /// How far it is.
+    /// Its state.
     pub state: ExecutionState,
-    /// Where; `None` while no slot was chosen.
+    /// Its place; `None` while no slot was chosen.
     pub place: Option<Place>,
-    /// The turn since which every full report of its TaskManager must name it.
+    /// The step of the core since which every full report of its TaskManager must contain it.
     pub known_since: Option<u64>,
-    /// How far its cancellation is.
+    /// Progress of its cancellation.
     pub cancellation: Cancellation,
-    /// When CANCELING began, milliseconds since 1970.
+    /// When CANCELING began, in milliseconds since 1970.
     pub canceling_since_ms: u64,
-    /// When it was deployed; 0: never.
+    /// When it was deployed, in milliseconds since 1970; 0: never.
     pub started_at_ms: u64,
-    /// When it ended; 0: it did not.
+    /// When it ended, in milliseconds since 1970; 0: it has not.
     pub ended_at_ms: u64,
-    /// Why it failed.
+    /// The cause, if it failed.
     pub cause: String,
-    /// What its sinks wrote.
+    /// The output of its sinks that is to be committed.
     pub committables: Vec<pb::Committable>,
-    /// Its counters.
+    /// Its last reported counters.
     pub metrics: Option<pb::TaskMetrics>,
-    /// Whether the record has its end.
+    /// Whether the record has its terminal state.
     pub is_recorded: bool,
-    /// What it made for regions that start when it has finished.
+    /// The output that it keeps for regions that start after it has finished.
     pub output: Output,
-    /// When it entered each state, by number, milliseconds since 1970; 0: it did not, or nobody knows when.
+    /// When it entered each state, by the state's number, in milliseconds since 1970; 0: it did not, or the
+    /// time is unknown.
     entered_ms: [u64; STATES],
 }
 
@@ -92,7 +93,7 @@ impl Execution {
         }
     }
 
-    /// Moves it to a state; false if there is no such edge.
+    /// Moves it to a state. Returns false if there is no such edge.
     pub fn enter(&mut self, to: ExecutionState, at_ms: u64) -> bool {
         let Some(state) = next_state(self.state, to) else {
             return false;
@@ -108,7 +109,7 @@ impl Execution {
         true
     }
 
-    /// Notes when it entered a state, unless that is known.
+    /// Notes when it entered a state, unless the time is known already.
     pub fn note_entered(&mut self, state: ExecutionState, at_ms: u64) {
         if let Some(entered) = usize::try_from(i32::from(state))
             .ok()
@@ -119,15 +120,15 @@ impl Execution {
         }
     }
 
-    /// When it entered a state; 0: it did not, or nobody knows when.
+    /// When it entered a state; 0: it did not, or the time is unknown.
     pub fn entered_at_ms(&self, state: ExecutionState) -> u64 {
         let number = usize::try_from(i32::from(state)).ok();
         let entered = number.and_then(|state| self.entered_ms.get(state));
         entered.copied().unwrap_or_default()
     }
 
-    /// Notes what its TaskManager says of when it entered its states, as far as that is not known: so long ago, and not before it was
-    /// deployed.
+    /// Fills in unknown times of states from its TaskManager's report, which says how long ago each was
+    /// entered. No time is set before its deployment.
     pub fn note_ages(&mut self, ages: &[pb::ExecutionAge], now_ms: u64) {
         for age in ages {
             let at_ms = now_ms.saturating_sub(age.ms_ago).max(self.started_at_ms);
@@ -135,7 +136,7 @@ impl Execution {
         }
     }
 
-    /// When it entered each state that it is known to have entered, in the order of the states' numbers.
+    /// The known times of its states, in the order of the states' numbers.
     pub fn timestamps(&self) -> Vec<pb::ExecutionTimestamp> {
         let entered = (0_i32..).zip(self.entered_ms);
         let known = entered.filter(|(_, at_ms)| *at_ms > 0);
@@ -149,7 +150,7 @@ impl Execution {
         is_terminal(self.state)
     }
 
-    /// Whether a TaskManager may have it.
+    /// Whether a TaskManager may run it.
     pub fn is_deployed(&self) -> bool {
         match self.state {
             ExecutionState::Deploying
@@ -173,7 +174,7 @@ impl Execution {
     }
 }
 
-/// Whether nothing follows a state.
+/// Whether a state is terminal.
 pub fn is_terminal(state: ExecutionState) -> bool {
     match state {
         ExecutionState::Finished | ExecutionState::Canceled | ExecutionState::Failed => true,
@@ -187,11 +188,13 @@ pub fn is_terminal(state: ExecutionState) -> bool {
     }
 }
 
-/// The state after `from` when `to` is heard of or wanted; `None` if that is no edge (late or repeated news).
+/// The state after `from` when `to` is reported or decided; `None` if there is no such edge (a late or
+/// repeated report).
 ///
-/// Apache Flink's edges, and two more: what was cancelled may have finished before it heard of that, and what a new leader awaits may be
-/// found in any state that a TaskManager reports. What fails while it is cancelled is CANCELED: mostly it misses another task that was
-/// told sooner.
+/// The edges are Apache Flink's, with two more: a cancelled execution may have finished before it received
+/// the cancellation, and an execution that a new leader awaits may be reported in any state. An execution
+/// that fails while it is cancelled becomes CANCELED: mostly it lost its connection to a task that was
+/// cancelled earlier.
 pub fn next_state(from: ExecutionState, to: ExecutionState) -> Option<ExecutionState> {
     use ExecutionState as S;
     let allowed = match from {

@@ -1,6 +1,7 @@
-//! The ExecutionGraph: the JobGraph with its parallel subtasks, each with its present execution, grouped into pipelined
-//! regions. Pure data; what is decided with it is the core's. It is made in `building.rs` and changed in `transitions.rs`; what is
-//! known of all tasks and regions together is in `overview.rs`; who reads what over blocking edges says `blocking.rs`.
+//! The ExecutionGraph: the JobGraph with its parallel subtasks, each with its present execution, grouped into
+//! pipelined regions. Pure data; the core decides. `building.rs` makes it, `transitions.rs` changes it,
+//! `overview.rs` has the indexes over all tasks and regions, and `blocking.rs` answers which region reads
+//! what over blocking edges.
 //!
 //! Invariant: a region's executions have one generation.
 
@@ -18,7 +19,7 @@ use super::slot_pool::SlotKey;
 use super::slot_uses::Kinds;
 use crate::small_set::SmallSet;
 
-/// One vertex and where its subtasks stand in [`ExecutionGraph::tasks`].
+/// One vertex and the position of its subtasks in [`ExecutionGraph::tasks`].
 #[derive(Debug, Clone)]
 pub struct Vertex {
     /// Its id.
@@ -31,7 +32,7 @@ pub struct Vertex {
     pub group: usize,
     /// Index of its subtask 0.
     pub first: usize,
-    /// Whether its output is kept for regions that start when it has finished.
+    /// Whether its output is kept for regions that start after it has finished.
     pub is_kept: bool,
 }
 
@@ -61,42 +62,42 @@ pub struct Task {
     pub execution: Execution,
 }
 
-/// What a region is at.
+/// The phase of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegionPhase {
-    /// What it reads over blocking edges is not complete.
+    /// Its input over blocking edges is not complete.
     AwaitingInput,
-    /// Its executions are CREATED or SCHEDULED and wait for slots, since then.
+    /// Its executions are CREATED or SCHEDULED and wait for slots.
     Waiting {
-        /// Milliseconds since 1970.
+        /// Start of the wait, in milliseconds since 1970.
         since_ms: u64,
     },
-    /// Its executions are awaited where a former term's record places them.
+    /// Its executions are awaited on the TaskManagers where the record of an earlier term places them.
     Reconciling,
-    /// Slots are chosen; deployed once the record that says so is durable.
+    /// Its slots are chosen. It is deployed once the record that says so is durable.
     Placed,
     /// Deployed.
     Deployed,
-    /// Its executions are to end; then it is restarted or stays as it is.
+    /// Its executions have to end. Then it restarts or stays as it is.
     Stopping {
-        /// When a new generation may be placed; `None`: never.
+        /// When a new generation may be placed, in milliseconds since 1970; `None`: never.
         restart_at_ms: Option<u64>,
     },
 }
 
-/// The number of phases, whatever they hold; of those that stop, whether they restart counts.
+/// The number of phases without their data; Stopping counts twice, with and without a restart.
 pub(super) const PHASES: usize = 7;
 
 impl RegionPhase {
-    /// One that is given up for good.
+    /// The phase of a region that was given up for good.
     pub(super) const STOPPING: RegionPhase = RegionPhase::Stopping {
         restart_at_ms: None,
     };
 
-    /// One that waits for slots, to name the kind.
+    /// The phase of waiting for slots, as an argument that names the kind.
     pub(super) const WAITING: RegionPhase = RegionPhase::Waiting { since_ms: 0 };
 
-    /// Whether its slots are chosen, and nothing of it is given up.
+    /// Whether the region has slots and is not given up.
     pub(super) fn is_placed(self) -> bool {
         matches!(self, RegionPhase::Placed | RegionPhase::Deployed)
     }
@@ -123,22 +124,22 @@ impl RegionPhase {
 pub struct Region {
     /// Indices of its tasks.
     pub tasks: Vec<usize>,
-    /// What slots are needed for by it, in order, each once.
+    /// The slots that it needs, sorted, each once.
     pub slots: Vec<SlotKey>,
-    /// Whether it ends by itself: all that it reads does.
+    /// Whether it ends by itself, as all of its inputs are bounded.
     pub is_bounded: bool,
-    /// What it is at. Only [`ExecutionGraph::set_phase`] changes it.
+    /// Its phase. Only [`ExecutionGraph::set_phase`] changes it.
     pub phase: RegionPhase,
-    /// What its coordinators look at, by its number; `None`: it has none.
+    /// The number of the preparation of its coordinators; `None`: it has no coordinators.
     pub look: Option<usize>,
-    /// Since when it is durable that its generation was given up.
+    /// Since when it is durable that its generation was given up, in milliseconds since 1970.
     pub given_up_at_ms: Option<u64>,
-    /// Whether something of it was taken for gone, and may still run.
+    /// Whether an execution of it was assumed to be gone and may still run.
     pub is_end_unknown: bool,
 }
 
 impl Default for Region {
-    /// Without tasks.
+    /// A region without tasks.
     fn default() -> Region {
         Region {
             tasks: Vec::new(),
@@ -152,7 +153,7 @@ impl Default for Region {
     }
 }
 
-/// The indices of vertices by their ids, in the order of those.
+/// (id, index) of the vertices, sorted by id.
 pub(super) type ById = Vec<(JobVertexId, usize)>;
 
 /// The JobGraph as it is executed.
@@ -162,15 +163,16 @@ pub struct ExecutionGraph {
     pub vertices: Vec<Vertex>,
     /// In the graph's order.
     pub edges: Vec<Edge>,
-    /// By vertex, then by subtask. Places, states and outputs of executions are changed by methods alone.
+    /// Sorted by vertex, then by subtask. Only methods change the places, states and outputs of executions.
     pub tasks: Vec<Task>,
-    /// Each after those that it reads over blocking edges.
+    /// Sorted topologically: each after those that it reads over blocking edges.
     pub regions: Vec<Region>,
-    /// What the slots of each slot sharing group have, by its index.
+    /// The slot profile of each slot sharing group, by its index.
     pub profiles: Vec<ResourceProfile>,
     pub(super) by_id: ById,
     pub(super) kinds: Kinds,
-    /// By vertex: the numbers of the blocking edges into it, and out of it. Empty if there is none at all.
+    /// By vertex: the numbers of the blocking edges into it, and out of it. Empty if the graph has no
+    /// blocking edges.
     pub(super) blocking_into: Vec<Vec<usize>>,
     pub(super) blocking_out_of: Vec<Vec<usize>>,
     pub(super) overview: Overview,
@@ -208,7 +210,7 @@ impl ExecutionGraph {
         }
     }
 
-    /// Where a TaskManager is reached, kept once: as executions that are placed there have it.
+    /// Shares a TaskManager's location with the executions placed there, so that it is in memory only once.
     pub fn keep_once(
         &self,
         task_manager: &ResourceId,
@@ -220,12 +222,13 @@ impl ExecutionGraph {
         same.map_or_else(|| Arc::new(location), |place| place.location.clone())
     }
 
-    /// How many executions are in a state.
+    /// Number of executions in a state.
     pub fn count(&self, state: ExecutionState) -> usize {
         self.overview.states[number_of(state)]
     }
 
-    /// The regions in the phase of this kind, whatever it holds but for whether it restarts.
+    /// The regions in this kind of phase. Its data does not matter, except whether a stopping region
+    /// restarts.
     pub fn in_phase(&self, phase: RegionPhase) -> &SmallSet<usize> {
         &self.overview.phases[phase.number()]
     }
@@ -235,24 +238,24 @@ impl ExecutionGraph {
         self.in_phase(RegionPhase::WAITING)
     }
 
-    /// The regions whose executions are to end and that start anew then.
+    /// The regions whose executions have to end and which then restart.
     pub fn restarting(&self) -> &SmallSet<usize> {
         let restart_at_ms = Some(0);
         self.in_phase(RegionPhase::Stopping { restart_at_ms })
     }
 
-    /// The regions whose executions are to end.
+    /// The regions whose executions have to end.
     pub fn stopping(&self) -> impl Iterator<Item = usize> {
         let for_good = self.in_phase(RegionPhase::STOPPING);
         self.restarting().iter().chain(for_good).copied()
     }
 
-    /// How many regions are placed.
+    /// Number of placed regions.
     pub fn count_placed(&self) -> usize {
         self.in_phase(RegionPhase::Placed).len() + self.in_phase(RegionPhase::Deployed).len()
     }
 
-    /// How many executions have ended.
+    /// Number of ended executions.
     pub fn count_ended(&self) -> usize {
         use ExecutionState as S;
         let ends = [S::Finished, S::Canceled, S::Failed];
@@ -270,12 +273,12 @@ impl ExecutionGraph {
     }
 }
 
-/// A state's number.
+/// The number of a state, as an index.
 pub(super) fn number_of(state: ExecutionState) -> usize {
     usize::try_from(i32::from(state)).unwrap_or_default()
 }
 
-/// Which index an id stands with.
+/// The index of the vertex with this id.
 pub(super) fn index_of(by_id: &[(JobVertexId, usize)], id: JobVertexId) -> Option<usize> {
     let found = by_id.binary_search_by_key(&id, |(id, _)| *id);
     found.ok().map(|at| by_id[at].1)
@@ -289,11 +292,11 @@ pub fn as_index(subtask: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::RegionRule;
+    use crate::job::MAX_REGIONS;
     use crate::job_master::testing::graph_of;
 
     fn built(graph: &pb::JobGraph) -> Result<ExecutionGraph, BuildError> {
-        ExecutionGraph::build(graph, RegionRule::Vertices)
+        ExecutionGraph::build(graph, MAX_REGIONS)
     }
 
     #[test]

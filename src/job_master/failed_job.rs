@@ -1,5 +1,5 @@
-//! What is left of a JobMaster whose ExecutionGraph could not be built: it has a result and answers until that is written.
-//! As long it shows no terminal status: the job has not ended before.
+//! The replacement of a JobMaster whose ExecutionGraph could not be built: it has a result and answers until
+//! that is written. Until then the job has not ended and shows no terminal status.
 
 use futures::StreamExt as _;
 use futures::channel::mpsc;
@@ -21,7 +21,7 @@ pub(super) async fn serve_failed(
             () = seen.to_stop() => return,
             message = messages.next() => message.map(|message| *message),
         };
-        // Whoever asked and has gone does not need the answer.
+        // A caller that is gone needs no answer.
         match message {
             None => return,
             Some(Message::Describe(reply)) => {

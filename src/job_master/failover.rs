@@ -1,7 +1,8 @@
-//! The part of the core that decides what follows a failure: a restart, of which regions and when, or the end of the job.
+//! The part of the core that decides about failures: which regions restart and when, or that the job ends.
 //!
-//! A failure is a region's: nobody takes what one of its tasks has sent once another one starts anew. What no restart mends fails the
-//! job, whatever its restart strategy says (`docs/adr/0021`). All decisions go into `record`, with the failure.
+//! A failure concerns a region: once one of its tasks restarts, the records that another one has sent are of
+//! no use. A failure that no restart can fix fails the job under any restart strategy (`docs/adr/0021`). All
+//! decisions go into `record`, with the failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,30 +22,30 @@ use super::execution::Execution;
 use super::execution_graph::RegionPhase;
 use super::restart::Verdict;
 
-/// Which regions start anew after a failure.
+/// Which regions restart after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FailoverStrategy {
-    /// That of the task that failed, and those that read from it.
+    /// The region of the failed task, and the regions that read from it.
     #[default]
     Region,
     /// All that are placed and have not durably finished.
     Full,
 }
 
-/// Of one event so many failures are logged.
+/// Maximum number of failures of one event that are logged.
 const LOGGED: usize = 16;
 
 impl JobMasterCore {
-    /// Whether regions that start anew wait for each other.
+    /// Whether restarting regions wait for each other.
     pub(super) fn begins_together(&self) -> bool {
         self.options.failover_strategy == FailoverStrategy::Full
     }
 
-    /// All that failed at one event is one failure for the restart strategy.
+    /// Decides about all failures of one event. They count as one failure for the restart strategy.
     pub(super) fn judge_failures(&mut self, now_ms: u64) {
         let (mut failures, mut others): (Vec<Failure>, Vec<Failure>) = Default::default();
         let mut all = std::mem::take(&mut self.failures);
-        // Of a region that failed in several ways the worst counts.
+        // If a region failed in several ways, the worst counts.
         all.sort_by_key(|failure| (!failure.is_unrecoverable, !failure.is_counted));
         let mut known = BTreeSet::new();
         for failure in all {
@@ -63,13 +64,13 @@ impl JobMasterCore {
         let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
             failures.into_iter().partition(|failure| failure.is_counted);
         let regions: Vec<usize> = uncounted.iter().map(|failure| failure.region).collect();
-        self.log_failures(&uncounted, "region starts anew");
+        self.log_failures(&uncounted, "region restarts");
         let Some(first) = failures.first().cloned() else {
             return self.restart_all(&regions, now_ms);
         };
         let (at_once, together) = match self.options.failover_strategy {
             FailoverStrategy::Region => (regions, Vec::new()),
-            // They begin with the others.
+            // They restart together with the others.
             FailoverStrategy::Full => (Vec::new(), regions),
         };
         self.restart_all(&at_once, now_ms);
@@ -103,7 +104,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Tells the log what became of regions, each by one failure.
+    /// Logs what happens to regions, one line for each failure.
     pub(super) fn log_failures(&self, failures: &[Failure], what: &'static str) {
         for failure in failures.iter().take(LOGGED) {
             tracing::warn!(
@@ -117,8 +118,9 @@ impl JobMasterCore {
         }
     }
 
-    /// These regions get the next generation, to be placed at a time when all of the present one has ended; and so does
-    /// every one that reads from them, or by the strategy all that have not finished for good.
+    /// Gives these regions their next generation, to be placed at `at_ms` or when the present one has ended,
+    /// if that is later. So do all regions that read from them, or, with the `Full` strategy, all that have
+    /// not durably finished.
     pub(super) fn restart_all(&mut self, regions: &[usize], at_ms: u64) {
         let first: BTreeSet<usize> = regions.iter().copied().collect();
         if first.is_empty() {
@@ -128,7 +130,7 @@ impl JobMasterCore {
         if self.begins_together() {
             next.extend(self.unfinished());
         }
-        // The first one is the last that others are added to.
+        // `next` is a stack: the first region is handled first.
         next.reverse();
         let (mut given_up, mut added) = (BTreeSet::new(), OfVertices::default());
         while let Some(region) = next.pop() {
@@ -145,7 +147,7 @@ impl JobMasterCore {
                 self.give_up_stopped();
                 return;
             }
-            // Nobody mixes the records of two runs, also not with what it made of the first.
+            // A reader must not mix records of two runs, nor output that it made of the first one.
             self.execution.add_readers(region, &mut added, &mut next);
             self.add_doubted(region, &mut next);
             self.give_up_generation(region, at_ms);
@@ -168,7 +170,8 @@ impl JobMasterCore {
         self.promise_restart(region, at_ms);
     }
 
-    /// The record says until when a region that was given up is not placed again, so that a takeover does not cut its backoff short.
+    /// Records until when a given-up region is not placed again, so that a takeover does not shorten its
+    /// backoff.
     pub(super) fn promise_restart(&mut self, region: usize, at_ms: u64) {
         let delay_ms = at_ms.saturating_sub(self.settled_at_ms);
         if delay_ms > 0 {
@@ -177,8 +180,8 @@ impl JobMasterCore {
         }
     }
 
-    /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable. One that was
-    /// never placed would have been the first.
+    /// Records the next generation of a region, neither placed nor deployed. The present one is given up once
+    /// this is durable. A region that was never placed counts as generation 1.
     pub(super) fn supersede(&mut self, region: usize) {
         let record = Arc::make_mut(&mut self.record);
         let state = &mut record.regions[region];
@@ -197,7 +200,7 @@ impl JobMasterCore {
         self.revision += 1;
     }
 
-    /// The record says nothing more of the ends of generations that were given up.
+    /// Removes the terminal states of given-up generations from the record.
     pub(super) fn forget_stale_ends(&mut self) {
         if !std::mem::take(&mut self.has_stale_ends) {
             return;
@@ -213,8 +216,9 @@ impl JobMasterCore {
         });
     }
 
-    /// New executions of the generation that the record has. They are best where the former ones were. What had ended there by itself may
-    /// have left records that nobody took, and which nobody will.
+    /// Creates executions of the generation in the record. They prefer the slots of the former ones. Former
+    /// executions that ended by themselves may have left records on their TaskManager that no task will take;
+    /// those are released.
     pub(super) fn renew_executions(&mut self, region: usize) {
         let generation = Generation::new(self.record.regions[region].generation);
         let at_ms = self.created_at_ms(generation);
@@ -248,7 +252,8 @@ impl JobMasterCore {
         }
     }
 
-    /// When executions of a generation that are made at present were CREATED. What was never placed came with the job, whoever led then.
+    /// When executions of a generation that are made at present were CREATED. Those of a region that was
+    /// never placed exist since the job's submission, under any leader.
     fn created_at_ms(&self, generation: Generation) -> u64 {
         let mut entered = self.record.statuses.iter();
         let created = entered.find(|it| it.status() == pb::JobStatus::Created);

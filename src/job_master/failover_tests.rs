@@ -1,4 +1,5 @@
-//! What follows a failure: which ones end the job at once, and what starts anew after the others.
+//! Consequences of a failure: which failures end the job immediately, and which regions restart after the
+//! others.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
@@ -9,7 +10,7 @@ use super::failover::FailoverStrategy;
 use super::recovered::{Recovered, both, end, one_region, options, placed, report, two_regions};
 use super::restart::RestartStrategy;
 
-/// Restarts for ever, the first time after a second.
+/// Restarts without limit, the first time after a second.
 fn for_ever() -> CoreOptions {
     CoreOptions {
         restart_strategy: RestartStrategy::default(),
@@ -44,7 +45,7 @@ fn what_no_restart_mends_fails_the_job_in_the_write_that_says_so() {
     assert_eq!(job.stored.fatal_cause, expected);
     assert_eq!(job.stored.failures[0].cause, "no such program");
     assert_eq!(job.generations(), [3]);
-    // What still runs is ended, and then the job.
+    // The running tasks are cancelled, then the job ends.
     assert_eq!(job.cancelled().len(), 3);
     job.reports("tm0", vec![report(2, 0, 3, S::Canceled)]);
     job.reports("tm1", both(1, 3, S::Canceled));
@@ -84,7 +85,7 @@ fn the_next_leader_hears_it_again_and_decides_the_same() {
     let effects = job.core.handle(job.now_ms, event).expect("taken");
     let acknowledged = |effect: &Effect| matches!(effect, Effect::Acknowledge { .. });
     assert!(!effects.iter().any(acknowledged), "{effects:?}");
-    // It dies before the write: the end is reported again.
+    // The leader dies before the write: the end is reported again.
     let mut next = Recovered::with_options(&graph, before, 3, for_ever());
     next.register("tm1", "1", both(1, 3, S::Running));
     next.register("tm0", "1", report());
@@ -188,7 +189,7 @@ fn under_the_full_strategy_all_regions_begin_together() {
 #[test]
 fn under_the_full_strategy_what_was_never_started_begins_with_what_failed() {
     let mut job = running(&two_regions(), all_together());
-    // One region runs, the other one was placed and its tasks are not known to have started.
+    // One region runs. The other one is placed, and it is unknown whether its tasks have started.
     job.reports("tm0", vec![report(2, 0, 3, S::Failed)]);
     for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
         let ended = report(1, subtask, 3, S::Canceled);
@@ -200,7 +201,7 @@ fn under_the_full_strategy_what_was_never_started_begins_with_what_failed() {
     let running = report(1, 1, 4, S::Running);
     job.reports("tm1", vec![running, report(2, 1, 4, S::Running)]);
     job.effects.clear();
-    // It connects again: of one region it says that a task failed, of the other one it has nothing.
+    // It connects again. It reports a failed task of one region and nothing of the other one.
     job.register("tm0", "1", vec![report(1, 0, 4, S::Failed)]);
     assert_eq!(job.generations(), [5, 5]);
     job.reports("tm1", both(1, 4, S::Canceled));
@@ -226,7 +227,7 @@ fn what_has_finished_for_good_stays_so_under_the_full_strategy() {
 fn what_a_change_of_the_leader_costs_is_a_restart_of_all_under_the_full_strategy() {
     let graph = two_regions();
     let mut state = placed(&graph, 3);
-    // Of the second one half has finished.
+    // Half of the second region has finished.
     state.terminal = vec![end(2, 0, 3, S::Finished)];
     let mut job = Recovered::with_options(&graph, state, 2, all_together());
     job.register("tm1", "1", both(1, 3, S::Running));
@@ -238,7 +239,8 @@ fn what_a_change_of_the_leader_costs_is_a_restart_of_all_under_the_full_strategy
     );
 }
 
-/// All is given up, in a generation that was placed before, and a former leader knew where something of it still runs.
+/// All regions are given up after a generation that was placed. An earlier leader knew where executions of it
+/// still run.
 fn given_up(graph: &pb::JobGraph) -> pb::JobState {
     let mut state = placed(graph, 1);
     for region in &mut state.regions {
@@ -279,7 +281,7 @@ fn under_the_full_strategy_a_takeover_does_not_part_what_begins_together() {
     assert_eq!(job.deployed().len(), 4);
 }
 
-/// It restarts after a minute, which a former leader has decided.
+/// An earlier leader decided that it restarts after a minute.
 fn waiting_a_minute(graph: &pb::JobGraph) -> (pb::JobState, CoreOptions) {
     let restart_strategy = RestartStrategy::FixedDelay {
         attempts: 2,
@@ -310,7 +312,7 @@ fn a_takeover_does_not_cut_a_backoff_short() {
     let mut job = Recovered::at(&graph, stored, 3, options.clone(), 1_020_000);
     assert_eq!(job.core.status(), JobStatus::Restarting);
     assert!(!begins(&mut job));
-    // Nor do two.
+    // Two changes of the leader don't either.
     let mut job = Recovered::at(&graph, job.stored, 4, options, 1_040_000);
     assert!(!begins(&mut job));
     job.pass(19_999);

@@ -1,4 +1,5 @@
-//! The handle of a running JobMaster: what TaskManagers ask of it, as [`JobMasterGateway`], and what the Dispatcher does.
+//! The handle of a running JobMaster: the calls of TaskManagers, as [`JobMasterGateway`], and those of the
+//! Dispatcher.
 //!
 //! Cheap to clone. Decides nothing: every call is a message to the actor.
 
@@ -16,7 +17,7 @@ use crate::notice::Notice;
 
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 
-/// A message to the actor, with where its answer goes.
+/// A message to the actor, with the channel for its answer.
 #[derive(Debug)]
 pub(super) enum Message {
     Register(
@@ -38,26 +39,26 @@ pub(super) enum Message {
     ResultWritten(Reply<()>),
 }
 
-/// What others may wait for. One notice for all of it: there may be thousands of JobMasters.
+/// The states that callers may wait for. One cell for all of them: there may be thousands of JobMasters.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub(super) outcome: Option<Arc<pb::JobResult>>,
     pub(super) reconciled: Option<Adoption>,
     pub(super) begun: Option<u64>,
-    /// Why the records of a job that had a JobMaster before make none.
+    /// Why no JobMaster could be built from the records of a job that had one before.
     pub(super) unfit: Option<Box<str>>,
-    /// It is to forget everything.
+    /// The JobMaster has to stop.
     is_to_stop: bool,
-    /// Nothing of it runs any more.
+    /// None of its tasks runs any more.
     is_over: bool,
 }
 
-/// The JobMaster's end of its progress. Tells that it is over when it is dropped.
+/// The JobMaster's end of its progress. Marks it as over when dropped.
 #[derive(Debug, Default)]
 pub(super) struct Telling(pub(super) Notice<Progress>);
 
 impl Telling {
-    /// Waits until it is to forget everything.
+    /// Waits until the JobMaster has to stop.
     pub(super) async fn to_stop(&self) {
         let is_to_stop = |progress: &Progress| progress.is_to_stop.then_some(());
         self.0.find(is_to_stop).await;
@@ -76,11 +77,11 @@ pub struct JobMasterHandle {
     reached: Arc<Reached>,
 }
 
-/// How a JobMaster is reached.
+/// The shared part of all handles of a JobMaster.
 #[derive(Debug)]
 struct Reached {
     job: JobId,
-    /// Boxed: the channel keeps room for one more.
+    /// Boxed messages, because the channel keeps room for one more.
     mailbox: mpsc::Sender<Box<Message>>,
     progress: Notice<Progress>,
 }
@@ -103,51 +104,54 @@ impl JobMasterHandle {
         self.reached.job
     }
 
-    /// Cancels the job. Answered once it is durable that the job is canceled; [`GatewayError::Conflict`] if it ends
-    /// otherwise.
+    /// Cancels the job. Returns once the cancellation is durable; [`GatewayError::Conflict`] if the job ends
+    /// in another way.
     pub async fn cancel(&self) -> GatewayResult<()> {
         self.ask(Message::Cancel).await
     }
 
-    /// Has the job's sources end, so that it finishes. Answered once that is durable; [`GatewayError::Conflict`] if it ends
-    /// otherwise.
+    /// Ends the job's sources, so that it finishes. Returns once that decision is durable;
+    /// [`GatewayError::Conflict`] if the job ends in another way.
     pub async fn stop_job(&self) -> GatewayResult<()> {
         self.ask(Message::StopJob).await
     }
 
-    /// The job as it is right now.
+    /// The present state of the job.
     pub async fn describe(&self) -> GatewayResult<pb::JobDetails> {
         self.ask(Message::Describe).await
     }
 
-    /// Waits for the job's result, which is for the caller to write; it is dirty. `None`: the JobMaster was stopped, or
-    /// its term is over (the job goes on elsewhere), or it broke (a new one may be started from the stored record).
+    /// Waits for the job's result. The caller writes it; it is dirty. `None`: the JobMaster was stopped, its
+    /// term is over (the job goes on elsewhere), or it broke (a new one may be started from the stored
+    /// record).
     pub async fn ended(&self) -> Option<Arc<pb::JobResult>> {
         self.told(|progress| progress.outcome.clone()).await
     }
 
-    /// Why the records of a job that had a JobMaster before make none, where this one ended for that.
+    /// If this JobMaster ended because none could be built from the records of a job that had one before: the
+    /// reason.
     pub fn unfit(&self) -> Option<String> {
         let progress = &self.reached.progress;
         progress.look(|progress| progress.unfit.as_deref().map(str::to_owned))
     }
 
-    /// This incarnation of a TaskManager is gone for certain: what the record places there is not waited for any longer.
+    /// Reports that this incarnation of a TaskManager is known to be gone. The JobMaster no longer waits for
+    /// executions that the record places there.
     pub fn task_manager_gone(&self, resource_id: ResourceId, incarnation: String) {
         let message = Box::new(Message::Gone(resource_id, incarnation));
-        // There is room for one message of each sender. If it has ended, nothing is waited for.
+        // Each sender has room for one message. A JobMaster that has ended waits for nothing.
         let _ = self.reached.mailbox.clone().try_send(message);
     }
 
-    /// Waits until nothing that the record places is waited for any more. `None`: it stopped before that.
+    /// Waits until nothing that the record places is awaited any more. `None`: the JobMaster stopped before.
     pub async fn reconciled(&self) -> Option<Adoption> {
         self.told(|progress| progress.reconciled).await
     }
 
-    /// Waits until it is durable that this JobMaster has the job: as which incarnation, above those of all earlier ones for which
-    /// that was. `None`: it stopped before that.
+    /// Waits until it is durable that this JobMaster has the job. Returns its incarnation, which is above
+    /// that of every earlier JobMaster that got so far. `None`: it stopped before.
     pub async fn begun(&self) -> Option<u64> {
-        // One that could not be initialized has an outcome, and never begins.
+        // A job that could not be initialized has an outcome; its JobMaster never begins.
         let begun = |progress: &Progress| match (progress.begun, &progress.outcome) {
             (None, None) => None,
             (begun, _) => Some(begun),
@@ -155,12 +159,14 @@ impl JobMasterHandle {
         self.told(begun).await.flatten()
     }
 
-    /// The job's result is durable: tells the TaskManagers, gives all slots back and ends. Returns when that is done.
+    /// Tells the JobMaster that the job's result is durable. It informs the TaskManagers, gives all slots
+    /// back and ends; this returns when that is done.
     pub async fn result_written(&self) -> GatewayResult<()> {
         self.ask(Message::ResultWritten).await
     }
 
-    /// Ends the JobMaster, not the job: it forgets everything and tells nobody. Returns when nothing of it runs any more.
+    /// Ends the JobMaster, not the job: it discards its state and notifies no process. Returns when none of
+    /// its tasks runs any more.
     pub async fn stop(&self) {
         let progress = &self.reached.progress;
         progress.change(|progress| progress.is_to_stop = true);
@@ -169,7 +175,7 @@ impl JobMasterHandle {
             .await;
     }
 
-    /// Waits until something is found in its progress. `None`: it is over before that.
+    /// Waits until `find` returns a value. `None`: the JobMaster is over before.
     async fn told<T>(&self, find: impl Fn(&Progress) -> Option<T>) -> Option<T> {
         let found = self.reached.progress.find(|progress| match find(progress) {
             None if !progress.is_over => None,
@@ -178,7 +184,7 @@ impl JobMasterHandle {
         found.await
     }
 
-    /// Not an `async fn`: what waits for the answer keeps no room for the message.
+    /// Not an `async fn`, so that the future that waits for the answer has no room for the message.
     fn ask<T>(
         &self,
         message: impl FnOnce(Reply<T>) -> Message,

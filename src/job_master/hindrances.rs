@@ -1,5 +1,5 @@
-//! Why not all of a job runs, or gets no further, for people and for REST: slots that are missing, a restart that is due, who is awaited. Pure;
-//! decides nothing.
+//! Blocked reasons: why not all of a job runs or makes progress, for users and REST. Missing slots, a pending
+//! restart, awaited TaskManagers. Pure; decides nothing.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +11,9 @@ use super::core::{Commit, JobMasterCore};
 use super::outputs::Output;
 use crate::gateway::START_BY_HAND;
 
-/// So many subtasks or TaskManagers are named.
+/// Maximum number of subtasks or TaskManagers that are named.
 const NAMED: usize = 8;
-/// What the store takes longer for than this is told.
+/// Duration of a write in ms after which it is reported.
 const LONG_WRITE_MS: u64 = 1_000;
 
 pub(super) fn hindrance(kind: pb::HindranceKind, text: String) -> pb::Hindrance {
@@ -29,7 +29,8 @@ fn count(number: usize) -> u32 {
 }
 
 impl JobMasterCore {
-    /// What keeps the job, or some of its regions, from running, or tasks that run from records; nothing if all of it goes on.
+    /// The reasons that keep the job or some of its regions from running, or running tasks from records;
+    /// empty if all of it makes progress.
     pub(super) fn hindrances(&self) -> Vec<pb::Hindrance> {
         if self.result.is_some() {
             let text = "it has ended, and its result is being written".to_owned();
@@ -63,11 +64,12 @@ impl JobMasterCore {
         found.into_iter().flatten().collect()
     }
 
-    /// That the store has not confirmed for long what was decided last.
+    /// The reason if the last decision has not been confirmed by the store for a long time.
     fn storing(&self) -> Option<pb::Hindrance> {
         let is_long = self.settled_at_ms >= self.write_is_long_at_ms()?;
         is_long.then(|| {
-            let text = "the store has not confirmed yet what was decided last: nothing of that is done before";
+            let text =
+                "the store has not confirmed the last decision yet; it takes effect only then";
             pb::Hindrance {
                 since_ms: self.writing.as_ref().map_or(0, |write| write.since_ms),
                 ..hindrance(pb::HindranceKind::Store, text.to_owned())
@@ -75,7 +77,7 @@ impl JobMasterCore {
         })
     }
 
-    /// When it is to be told that what is being written is not durable yet.
+    /// When the write in flight has to be reported as slow.
     pub(super) fn write_is_long_at_ms(&self) -> Option<u64> {
         let write = self.writing.as_ref()?;
         Some(write.since_ms.saturating_add(LONG_WRITE_MS))
@@ -140,7 +142,7 @@ impl JobMasterCore {
 
     fn restarting(&self) -> Option<pb::Hindrance> {
         let restarting = self.execution.overview.restarting_at.iter();
-        // Those that are moved have not failed: `moving` tells of them.
+        // Moved regions have not failed; `moving` reports them.
         let restarting = restarting.filter(|(at_ms, _)| !self.is_of_move(*at_ms));
         let held = |region: usize| self.held_until_ms(region).unwrap_or_default();
         let due: Vec<u64> = restarting
@@ -163,7 +165,7 @@ impl JobMasterCore {
             due.len(),
             if due.len() == 1 { "is" } else { "are" },
             if is_held {
-                "; what may still run of the last attempt has stopped then (isolation: stop-first)"
+                "; by then all of the last attempt has stopped (isolation: stop-first)"
             } else {
                 ""
             }
@@ -175,7 +177,7 @@ impl JobMasterCore {
         })
     }
 
-    /// How many slots of each profile are missing.
+    /// Number of missing slots by profile.
     fn missing_slots(&self) -> Vec<(ResourceProfile, u32)> {
         let mut missing = self.execution.profiles_needed();
         for (profile, number) in &mut missing {
@@ -185,7 +187,7 @@ impl JobMasterCore {
         missing
     }
 
-    /// Says which slots are missing.
+    /// Describes the missing slots.
     pub(super) fn lacking(&self) -> String {
         let (needed, all) = (self.execution.slots_needed(), self.missing_slots());
         let missing = all.iter().map(|(_, number)| number).sum::<u32>();
@@ -201,7 +203,7 @@ impl JobMasterCore {
         format!("{missing} of {needed} slots are missing{named}")
     }
 
-    /// The same, and what to do about it.
+    /// Describes the missing slots and what to do.
     pub(super) fn lacking_with_advice(&self) -> String {
         let lacking = self.lacking();
         match self.options.max_slots {
@@ -214,7 +216,7 @@ impl JobMasterCore {
 
     fn without_slots(&self) -> Option<pb::Hindrance> {
         if self.is_reconciling() {
-            // What is held is not known yet.
+            // The job's slots are not known yet.
             return None;
         }
         let is_patient = self.is_patient();
@@ -233,7 +235,7 @@ impl JobMasterCore {
             _ if missing == 0 => self.with_slots(),
             Some(verdict) => format!("{}; {verdict}", self.lacking()),
             None if is_patient => format!(
-                "{}: what waits for them runs when regions of the job that run now have ended",
+                "{}: the waiting regions run when regions of the job that run now have ended",
                 self.lacking()
             ),
             None if self.patience.has_room => format!(
@@ -242,7 +244,7 @@ impl JobMasterCore {
             ),
             None => format!("{}{START_BY_HAND}", self.lacking()),
         };
-        // Those that already have a slot are not the ones that miss one.
+        // Subtasks that already have a slot are not named as missing one.
         let taken = self.taken_slots();
         let (mut keys, mut named) = (BTreeSet::new(), Vec::new());
         for task in &tasks {
@@ -262,7 +264,7 @@ impl JobMasterCore {
         })
     }
 
-    /// What regions wait for, though the job has slots for all of them.
+    /// What regions wait for although the job has slots for all of them.
     fn with_slots(&self) -> String {
         let (mut has_others, mut stands_back, mut is_preparing) = (false, false, false);
         for region in self.execution.waiting().iter() {
@@ -278,7 +280,7 @@ impl JobMasterCore {
         let awaited = [
             (is_blocked, "they are free of tasks of earlier attempts"),
             (stands_back, "regions that wait longer have had their turn"),
-            (is_preparing, "what it reads has been looked at"),
+            (is_preparing, "its input files have been listed"),
         ];
         let awaited = awaited.into_iter().filter(|(is_awaited, _)| *is_awaited);
         let awaited: Vec<&str> = awaited.map(|(_, what)| what).collect();
@@ -291,7 +293,7 @@ impl JobMasterCore {
         }
     }
 
-    /// When the first of the regions that wait fails, as it is at present: `give_up_waiting` decides so.
+    /// When the first waiting region fails if nothing changes, as `give_up_waiting` decides.
     fn waits_until_ms(&self) -> Option<u64> {
         let since_ms = |is_preparing: bool| {
             let mut waiting = self.execution.overview.waiting_since.iter();
@@ -306,7 +308,7 @@ impl JobMasterCore {
         Some(from_ms.saturating_add(self.options.slot_request_timeout_ms))
     }
 
-    /// That tasks run and can't reach their peers, as they told last.
+    /// The reason if running tasks can't reach their peers, according to their last reports.
     fn without_peers(&self) -> Option<pb::Hindrance> {
         let away_since = |task: &usize| {
             let execution = &self.execution.tasks[*task].execution;

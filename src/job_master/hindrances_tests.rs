@@ -1,4 +1,4 @@
-//! What a job says of why it does not run: who is awaited, and what is restarted after what.
+//! Blocked reasons of a job: which TaskManagers are awaited, and which restart follows which failure.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, HindranceKind};
@@ -9,7 +9,7 @@ use super::recovered::{
     RECONCILE_MS, Recovered, both, end, one_region, options, placed, report, two_regions,
 };
 use super::restart::RestartStrategy;
-use super::testing::{apart, submitted_earlier};
+use super::testing::{apart, submitted_whole};
 
 fn only(job: &Recovered) -> pb::Hindrance {
     let mut hindrances = job.core.hindrances();
@@ -123,7 +123,7 @@ fn it_names_the_running_tasks_whose_peer_is_away_until_it_is_there() {
     assert_eq!(job.core.hindrances(), []);
 }
 
-/// It runs, and what it decides at this event is on its way to the store: the number of that write.
+/// The job runs, and the decision about this event is being written. Returns the number of that write.
 fn deciding(job: &mut Recovered, event: impl FnOnce(&Recovered) -> Event) -> u64 {
     job.register("tm0", "1", both(0, 3, S::Running));
     job.register("tm1", "1", both(1, 3, S::Running));
@@ -185,7 +185,7 @@ fn it_says_so_of_a_job_that_is_to_end_as_well() {
 #[test]
 fn what_waits_for_slots_fails_a_while_after_the_last_region_that_could_have_left_some() {
     let graph = apart(&[1, 2]);
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     let began_ms = job.now_ms;
     job.register("tm0", "1", vec![]);
     let hindrance = only(&job);
@@ -210,15 +210,15 @@ fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
     let mut graph = one_region();
     graph.vertices[0].operators = vec![pb::Operator {
         name: "lines".to_owned(),
-        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),
     }];
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     for name in ["tm0", "tm1"] {
         job.register(name, "1", vec![]);
     }
     let hindrance = only(&job);
-    let expected = "it has its slots, and starts when what it reads has been looked at";
+    let expected = "it has its slots, and starts when its input files have been listed";
     assert_eq!(hindrance.text, expected);
     assert_eq!(hindrance.until_ms, job.now_ms + 10_000);
 }
@@ -226,13 +226,13 @@ fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
 #[test]
 fn regions_that_have_their_slots_wait_for_earlier_attempts_and_for_their_turn() {
     let graph = apart(&[2, 1]);
-    let mut state = submitted_earlier(&graph);
+    let mut state = submitted_whole(&graph);
     state.regions[0].generation = 2;
     let mut job = Recovered::new(&graph, state);
     for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
         job.register(name, "1", vec![report(1, subtask, 1, S::Running)]);
     }
-    // A turn: a region may wait for 10 s.
+    // One reservation round: 1/20 of the slot request timeout of 10 s.
     job.pass(500);
     job.register("tm2", "1", vec![]);
     let expected = "it has its slots, and starts when they are free of tasks of earlier attempts, \

@@ -1,36 +1,37 @@
-//! Which of a pool's slots nothing uses, and since when: kept up to date with each slot that comes, goes, or is used. Pure.
+//! The unused slots of a pool, and since when they are unused. Updated with each slot that is added, removed
+//! or used. Pure.
 //!
-//! Slots idle only while there are more than what is needed: the time begins with the surplus, or when the slot's last use has ended,
-//! whichever is later. Invariants: a slot is unused if it is held and has no use; each that is unused has one time, once
-//! [`IdleSlots::note_time`] was called.
+//! Slots idle only while there is a surplus: the idle time starts with the surplus or with the end of the
+//! slot's last use, whichever is later. Invariants: a slot is unused if it is held and has no use; each
+//! unused slot has one time, once [`IdleSlots::note_time`] was called.
 
 use tanist_proto::id::AllocationId;
 
 use crate::small_map::SmallMap;
 use crate::small_set::SmallSet;
 
-/// See the module.
+/// The unused slots of a pool; see the module.
 #[derive(Debug, Clone, Default)]
 pub(super) struct IdleSlots {
-    /// How many executions have which slot, held or not.
+    /// Number of executions that have a slot, held or not.
     uses: SmallMap<AllocationId, u32>,
-    /// Unused since this event.
+    /// Slots that became unused with this event.
     newly_unused: SmallSet<AllocationId>,
     unused: SmallSet<(u64, AllocationId)>,
-    /// The same by slot.
+    /// `unused` by slot.
     unused_since_ms: SmallMap<AllocationId, u64>,
     surplus_since_ms: Option<u64>,
 }
 
 impl IdleSlots {
-    /// A slot is held.
+    /// Adds a held slot.
     pub(super) fn add(&mut self, slot: AllocationId) {
         if !self.uses.contains_key(&slot) {
             self.newly_unused.insert(slot);
         }
     }
 
-    /// A slot is not held any more.
+    /// Removes a slot that is not held any more.
     pub(super) fn remove(&mut self, slot: &AllocationId) {
         self.newly_unused.remove(slot);
         if let Some(since_ms) = self.unused_since_ms.remove(slot) {
@@ -38,13 +39,13 @@ impl IdleSlots {
         }
     }
 
-    /// An execution has a slot.
+    /// Notes that an execution has a slot.
     pub(super) fn begin_use(&mut self, slot: AllocationId) {
         *self.uses.get_or_insert_with(slot, || 0) += 1;
         self.remove(&slot);
     }
 
-    /// An execution does not have a slot any more, which is held or not.
+    /// Notes that an execution does not have a slot any more, which may be held or not.
     pub(super) fn end_use(&mut self, slot: AllocationId, is_held: bool) {
         let Some(uses) = self.uses.get_mut(&slot) else {
             return;
@@ -58,12 +59,12 @@ impl IdleSlots {
         }
     }
 
-    /// Whether no execution has a slot.
+    /// Whether no execution has this slot.
     pub(super) fn is_unused(&self, slot: &AllocationId) -> bool {
         !self.uses.contains_key(slot)
     }
 
-    /// It is so late. Whether slots idle that are unused.
+    /// Sets the time. `is_surplus`: whether unused slots idle.
     pub(super) fn note_time(&mut self, now_ms: u64, is_surplus: bool) {
         for slot in std::mem::take(&mut self.newly_unused) {
             self.unused.insert((now_ms, slot));
@@ -75,7 +76,7 @@ impl IdleSlots {
         };
     }
 
-    /// The slots that have idled for so long.
+    /// The slots that have idled for `timeout_ms`.
     pub(super) fn overdue(&self, now_ms: u64, timeout_ms: u64) -> Vec<AllocationId> {
         let since_ms = now_ms.checked_sub(timeout_ms);
         let surplus = self.surplus_since_ms.zip(since_ms);
@@ -89,19 +90,19 @@ impl IdleSlots {
         overdue
     }
 
-    /// Since when the slot that idles longest does.
+    /// Start of the longest idle time.
     pub(super) fn idle_since_ms(&self) -> Option<u64> {
         let (first, _) = self.unused.first()?;
         Some(self.surplus_since_ms?.max(*first))
     }
 
-    /// How many executions have each slot that any has.
+    /// Number of executions by slot, without zeros.
     #[cfg(test)]
     pub(super) fn uses(&self) -> &SmallMap<AllocationId, u32> {
         &self.uses
     }
 
-    /// The slots that nothing uses, in order.
+    /// The unused slots, sorted.
     #[cfg(test)]
     pub(super) fn unused(&self) -> SmallSet<AllocationId> {
         let known = self.unused_since_ms.keys();

@@ -1,8 +1,10 @@
-//! The part of the core that keeps the attempts of an isolated job apart (`isolation: stop-first`, `docs/adr/0020`).
+//! The part of the core that keeps the attempts of an isolated job apart (`isolation: stop-first`,
+//! `docs/adr/0020`).
 //!
-//! A generation that was given up counts as ended when the ends of all its executions were reported, or when so much time has
-//! passed since that was durable that every TaskManager has stopped them by itself. Invariant: before that, no execution of the
-//! next one is placed. What a former JobMaster knew of ends is not known: after a change of the leader the whole time passes.
+//! A given-up generation counts as ended when the ends of all its executions were reported, or when enough
+//! time has passed since the give-up was durable for every TaskManager to have stopped them by itself.
+//! Invariant: before that, no execution of the next generation is placed. Reports to an earlier JobMaster are
+//! lost: after a change of the leader the whole time passes.
 
 use std::sync::Arc;
 
@@ -21,8 +23,8 @@ impl JobMasterCore {
         self.graph.is_stop_first()
     }
 
-    /// The record says how long whoever follows has to wait: at least as long as any JobMaster of the job has let
-    /// TaskManagers take.
+    /// Records how long the next JobMaster has to wait: at least the longest time that any JobMaster of the
+    /// job has allowed TaskManagers.
     pub(super) fn promise_to_wait(&mut self) {
         if self.is_stop_first() {
             let record = Arc::make_mut(&mut self.record);
@@ -31,7 +33,7 @@ impl JobMasterCore {
         }
     }
 
-    /// An execution is taken for gone though nobody said that it has ended.
+    /// Notes that an execution is assumed to be gone without a report of its end.
     pub(super) fn doubt_end(&mut self, task: usize) {
         let at = &self.execution.tasks[task];
         if at.execution.is_deployed() {
@@ -39,8 +41,8 @@ impl JobMasterCore {
         }
     }
 
-    /// Until when a region that was given up is not placed again, as something of it may still run. None: nothing does, or it
-    /// is not durable yet that it was given up.
+    /// Until when a given-up region is not placed again because its executions may still run. None: none
+    /// does, or the give-up is not durable yet.
     pub(super) fn held_until_ms(&self, region: usize) -> Option<u64> {
         let at = &self.execution.regions[region];
         let since_ms = at.given_up_at_ms?;
@@ -48,7 +50,7 @@ impl JobMasterCore {
         is_held.then(|| since_ms.saturating_add(self.record.stop_first_wait_ms))
     }
 
-    /// It is durable that a region was given up. Whether it can't be placed again yet.
+    /// Notes that the give-up of a region is durable. Returns whether it can't be placed again yet.
     pub(super) fn is_held(&mut self, region: usize, now_ms: u64) -> bool {
         let is_first = self.execution.regions[region].given_up_at_ms.is_none();
         self.execution.regions[region]
@@ -61,7 +63,7 @@ impl JobMasterCore {
             tracing::info!(
                 job = self.record.job_id,
                 wait_ms = until_ms.saturating_sub(now_ms),
-                "what may still run of a region is waited for"
+                "waiting until executions of a region that may still run have stopped"
             );
         }
         let is_held = now_ms < until_ms;
@@ -71,7 +73,7 @@ impl JobMasterCore {
         is_held
     }
 
-    /// The region has executions of the next generation.
+    /// Resets a region that has executions of the next generation.
     pub(super) fn forget_given_up(&mut self, region: usize) {
         let at = &mut self.execution.regions[region];
         at.given_up_at_ms = None;

@@ -1,4 +1,5 @@
-//! An isolated job: the next generation waits until what may still run of the last one has stopped.
+//! An isolated job: the next generation waits until executions of the last one that may still run have
+//! stopped.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
@@ -13,7 +14,7 @@ fn isolated() -> pb::JobGraph {
     graph
 }
 
-/// A job of generation 1 that the next term has adopted.
+/// A job in generation 1 that the next term has adopted.
 fn adopted() -> Recovered {
     let graph = isolated();
     let mut job = Recovered::new(&graph, placed(&graph, 1));
@@ -24,7 +25,7 @@ fn adopted() -> Recovered {
     job
 }
 
-/// The next generation is deployed when the wait is over, and not before.
+/// Asserts that the next generation is deployed when the wait is over, and not before.
 fn assert_waits(job: &mut Recovered) {
     assert_eq!(job.deployed(), vec![]);
     let until = job.core.next_deadline_ms().expect("something is due");
@@ -53,7 +54,7 @@ fn what_was_seen_to_end_is_followed_at_once() {
     let graph = isolated();
     let mut job = Recovered::new(&graph, placed(&graph, 1));
     job.register("tm0", "1", both(0, 1, S::Running));
-    // The same process: what it does not name does not run.
+    // The same process: tasks that it does not report don't run.
     job.register("tm1", "1", vec![]);
     assert_eq!(job.generations(), [2]);
     assert_eq!(job.deployed(), vec![]);

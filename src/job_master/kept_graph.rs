@@ -1,5 +1,6 @@
-//! The JobGraph of a job that runs: it is looked at again to deploy, and to describe the job. There may be very many jobs, so a small
-//! one is kept as it is sent and stored, in a fifth of the memory; a large one as it is, since decoding it takes time.
+//! The JobGraph of a running job, used to deploy and to describe the job. There may be very many jobs, so a
+//! small graph is kept encoded, in a fifth of the memory; a large one is kept decoded, since decoding takes
+//! time.
 
 use std::sync::Arc;
 
@@ -11,10 +12,10 @@ use super::isolation::is_stop_first;
 use crate::gateway::blobs::{HeldBlob, ServedBlobs};
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// Encoded in so many bytes a graph is decoded in a fraction of a millisecond.
+/// Encoded size in bytes up to which a graph is decoded in a fraction of a millisecond.
 const SMALL: usize = 16 * 1024;
 
-/// See the module. Cheap to clone.
+/// A JobGraph in either form; see the module. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct KeptGraph {
     form: Form,
@@ -40,7 +41,7 @@ impl KeptGraph {
         }
     }
 
-    /// The graph. Not to be kept.
+    /// The graph, possibly decoded for this call. Callers don't keep it.
     pub(super) fn get(&self) -> Arc<pb::JobGraph> {
         match &self.form {
             Form::Encoded(bytes) => {
@@ -57,8 +58,8 @@ impl KeptGraph {
     }
 }
 
-/// Serves a graph to TaskManagers that is larger than what is sent with each deployment. Encoded beside the runtime's threads: a large
-/// one would hold one up.
+/// Serves a graph to TaskManagers if it is too large to be sent with each deployment. Encoded on a blocking
+/// thread: a large graph would block a runtime thread.
 pub(super) async fn hold(
     graph: &Arc<pb::JobGraph>,
     most: usize,

@@ -1,5 +1,5 @@
-//! Whom a JobMaster counts as lost, and when: TaskManagers that are silent, can't be reached or refuse it, on paused time. What is there
-//! to be adopted after a change of the leader is not here.
+//! Which TaskManagers a JobMaster counts as lost, and when: silent, unreachable or refusing ones, on paused
+//! time. Adoption after a change of the leader is not tested here.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tanist_proto::v1::JobStatus;
 use super::RestartStrategy;
 use super::scripted::{Fixture, Mood, lock, options, wait_until};
 
-/// What a JobMaster says to whom it gives up.
+/// The call that a TaskManager receives when it is given up.
 const GOODBYE: &str = "disconnect, ended: false";
 
-/// The job fails for this reason, long before a heartbeat times out.
+/// Asserts that the job fails for this reason, long before a heartbeat times out.
 async fn fails_soon(fixture: &Fixture, reason: &str) {
     let before = tokio::time::Instant::now();
     let result = fixture.job_master.ended().await.expect("it ends");
@@ -25,7 +25,7 @@ async fn fails_soon(fixture: &Fixture, reason: &str) {
 async fn a_job_master_that_stood_still_takes_its_own_silence_for_nobody_else_s() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     fixture.report("tm1", 1, task_executor.reports()).await;
-    // As if its process had been stopped: no timer fired in between.
+    // As if the process had been stopped: no timer fired meanwhile.
     tokio::time::advance(Duration::from_secs(90)).await;
     let asked = tokio::time::Instant::now();
     while asked.elapsed() < Duration::from_secs(120) {
@@ -34,7 +34,7 @@ async fn a_job_master_that_stood_still_takes_its_own_silence_for_nobody_else_s()
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(!task_executor.was_called("cancel"));
-    // Whoever is silent afterwards is lost as always.
+    // A TaskManager that is silent afterwards is lost as usual.
     *lock(&task_executor.mood) = Mood::Silent;
     let result = fixture.job_master.ended();
     let ended = tokio::time::timeout(Duration::from_secs(300), result).await;
@@ -83,7 +83,7 @@ async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_tim
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     *lock(&task_executor.mood) = Mood::Unreachable;
     fails_soon(&fixture, "TaskManager tm1 (tm1:1) was lost").await;
-    // It may live all the same: then it is not to obey what is still on its way to it.
+    // It may still be alive. Then it must refuse late messages.
     assert!(task_executor.was_called(GOODBYE));
 }
 

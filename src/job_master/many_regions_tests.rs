@@ -1,6 +1,8 @@
-//! A job of very many regions, event by event: what happens to one of them costs as much however many there are.
+//! A job of very many regions, event by event: the cost of an event of one region does not depend on the
+//! number of regions.
 //!
-//! Its TaskManagers offer slots, and report, one by one; a write takes as long as many events, so that it is not written for each.
+//! TaskManagers offer slots and report one by one. A write takes as long as many events, so that there are
+//! fewer writes than events.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -17,18 +19,18 @@ use super::recovered::{id, location, options};
 use super::restart::RestartStrategy;
 use super::testing::{graph_of, submitted};
 
-/// A write is durable after so many further events, if there are as many.
+/// Number of further events after which a write is durable, if there are as many.
 const EVENTS_A_WRITE: usize = 200;
-/// So many events come in a millisecond.
+/// Number of events in a millisecond.
 const EVENTS_A_MS: usize = 10;
-/// Of a TaskManager.
+/// Slots of a TaskManager.
 const SLOTS: usize = 10;
-/// Enough of them that looking at all for each event would show.
+/// Number of regions; large enough that iterating over all of them for each event would be noticed.
 const MANY: u32 = 4_000;
-/// What no part takes on the slowest machine.
+/// Time limit of each part, far above what the slowest machine needs.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// A job, its TaskManagers that do what they are told, and its store.
+/// A job, its TaskManagers, which follow all requests, and its store.
 struct Job {
     core: JobMasterCore,
     now_ms: u64,
@@ -36,7 +38,7 @@ struct Job {
     stored: pb::JobState,
     writing: Option<(u64, pb::JobState, usize)>,
     registrations: u64,
-    /// What TaskManagers have been told to run, by allocation: subtask and generation.
+    /// Deployed tasks that TaskManagers have not started yet, with the number of their TaskManager.
     deployed: VecDeque<(usize, pb::TaskDeployment)>,
     running: BTreeMap<u32, (usize, u64, String)>,
     deployments: usize,
@@ -115,7 +117,7 @@ impl Job {
         }
     }
 
-    /// Until nothing is on its way any more.
+    /// Completes all writes.
     fn settle_down(&mut self) {
         while let Some((number, state, _)) = self.writing.take() {
             self.stored = state;
@@ -148,11 +150,10 @@ impl Job {
             executions,
             slots,
             outputs: vec![],
-            takes_regions: true,
         });
     }
 
-    /// The TaskManagers start what they were told to, each task by itself.
+    /// The TaskManagers start the deployed tasks and report each one by itself.
     fn run_deployed(&mut self) {
         while let Some((at, task)) = self.deployed.pop_front() {
             let execution = pb::ExecutionId {
@@ -229,7 +230,7 @@ fn offer(allocation_id: String, index: usize) -> pb::SlotOffer {
     }
 }
 
-/// What each part of a job's life took.
+/// Durations of the parts of a job's life.
 struct Watch {
     since: Instant,
     parts: Vec<(&'static str, Duration)>,
@@ -242,7 +243,7 @@ impl Watch {
     }
 }
 
-/// A whole life of a job of so many independent subtasks.
+/// A whole life of a job of `count` independent subtasks.
 fn live(count: u32) -> Vec<(&'static str, Duration)> {
     let graph = graph_of(&[("source and sink", count)], &[]);
     let many = usize::try_from(count).expect("fits");

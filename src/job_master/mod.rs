@@ -1,8 +1,8 @@
 //! The JobMaster: one job, from its JobGraph to its result.
 //!
-//! It turns the graph into an ExecutionGraph, declares the slots that it needs, takes offered ones into its pool, places
-//! and deploys pipelined regions, restarts what fails, and ends the job. It owns the record `states/<job>`; results,
-//! cleanup and other jobs are the Dispatcher's, workers the ResourceManager's.
+//! It turns the graph into an ExecutionGraph, declares the slots that it needs, takes offered ones into its pool,
+//! places and deploys pipelined regions, restarts regions that fail, and ends the job. It owns the record
+//! `states/<job>`. The Dispatcher is responsible for results, cleanup and other jobs, the ResourceManager for workers.
 //!
 //! A region goes through these phases; *written* means durable in the record, by this term:
 //!
@@ -21,10 +21,11 @@
 //!     +-- backoff over ----------+     no restart: that is written
 //! ```
 //!
-//! After a recovery a region that has finished stays so, and one that is placed is Reconciling: its executions are awaited
-//! where the record has them, for `heartbeat.timeout` or until their TaskManager is proven gone, and those that are there
-//! are adopted as they are (`reconciling.rs`). A region that a former term gave up and did not place again starts Waiting
-//! under the generation after that. What is reported and is not the record's is cancelled.
+//! After a recovery a region that has finished stays so, and one that is placed is Reconciling: its executions are
+//! awaited on the TaskManagers in the record, until `heartbeat.timeout` or until their TaskManager is known to be gone.
+//! Those that are there are adopted unchanged (`reconciling.rs`). A region that an earlier term gave up and did not
+//! place again starts Waiting under the generation after that. Reported executions that are not the record's are
+//! cancelled.
 
 mod act;
 mod actor;
@@ -104,9 +105,8 @@ mod recovered;
 mod recovery;
 #[cfg(test)]
 mod refused_writes_tests;
-mod region_rule;
 #[cfg(test)]
-mod region_rule_tests;
+mod regions_tests;
 mod registering;
 #[cfg(test)]
 mod registering_tests;

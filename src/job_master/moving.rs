@@ -1,16 +1,20 @@
-//! The part of the core that leaves TaskManagers that are drained (`docs/adr/0051`): nothing begins there, and what runs there is moved, if that is
-//! asked for, as soon as all slots that it needs elsewhere are here.
+//! The part of the core that leaves TaskManagers that are drained (`docs/adr/0051`): nothing is placed there,
+//! and running regions are moved, if that is requested, as soon as the job has all the slots that they need
+//! elsewhere.
 //!
-//! A *move* is of all regions that have a slot there together: a slot is for one number of a slot sharing group, so those that share it go
-//! together. One is under way at a time, the smallest first. It is a restart that nobody's failure led to: 1 slots are asked for beyond those in use;
-//! 2 they are here; 3 the regions' next generation is written; 4 the present one is cancelled; 5 the next one is placed and deployed. Nothing
-//! but 3 is persisted: the next leader begins with 1 again, or ends what it finds at 3 as it ends any restart.
+//! A *move* contains all regions that share a slot there: a slot is for one number of a slot sharing group,
+//! so they have to go together. One move is under way at a time, the smallest first. It is a restart without
+//! a failure: 1 slots are requested in addition to those in use; 2 they arrive; 3 the regions' next
+//! generation is written; 4 the present one is cancelled; 5 the next one is placed and deployed. Only 3 is
+//! persisted: the next leader begins with 1 again, or, after 3, finishes it as any restart.
 //!
-//! Invariants: until 3 the regions run as they did; from 3 to 5 nothing else is placed in what they are to have.
+//! Invariants: until 3 the regions run unchanged; from 3 to 5 nothing else is placed in their new slots.
 //!
-//! Other regions of the job may wait for slots meanwhile. What waits does not run, and what is moved does: so until 3 they have *turns*, and the
-//! first one is that of those who wait. In theirs no move begins with what they could use, and what they lack is asked for; in those of the move
-//! they take nothing that it could use, and what it lacks is asked for. So neither keeps the other one waiting for ever, whatever comes free.
+//! Other regions of the job may wait for slots meanwhile. They don't run, while the moved regions do. So
+//! until 3 they alternate in *rounds*, and the first round is theirs. In their rounds no move begins with
+//! slots that they could use, and their missing slots are requested. In the rounds of the move they take no
+//! slots that the move could use, and its missing slots are requested. So neither delays the other without
+//! limit, no matter which slots become free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,32 +32,32 @@ use super::slot_assignment::SlotAssignment;
 use super::slot_pool::SlotKey;
 use crate::gateway::{Leave, Leaving};
 
-/// What of the free slots of a job is for what is moved.
+/// The free slots of a job that are reserved for moves.
 #[derive(Debug, Clone)]
 pub(super) enum LeftToMoves {
     Nothing,
-    /// Those that serve one of these profiles.
+    /// The slots that serve one of these profiles.
     Profiles(Vec<ResourceProfile>),
     All,
 }
 
-/// What is to be left, and what is under way of it.
+/// The TaskManagers to leave, and the move that is under way.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    /// The TaskManagers, and how.
+    /// The TaskManagers to leave, and how each is left.
     pub(super) leaving: Arc<Leaving>,
-    /// The regions that are moved, until all of them are placed elsewhere.
+    /// The regions of the move, until all of them are placed elsewhere.
     regions: BTreeSet<usize>,
-    /// The slots that they have there: as many are asked for beside them.
+    /// Their slots on the TaskManagers to leave. The job requests as many in addition.
     replaced: BTreeMap<SlotKey, AllocationId>,
-    /// Since when slots are waited for.
+    /// Since when the move waits for slots, in ms.
     since_ms: u64,
-    /// For when regions that were moved last are restarted: it tells them from those that have failed.
+    /// The restart time of the regions that were moved last. It distinguishes them from failed ones.
     restart_at_ms: u64,
 }
 
 impl JobMasterCore {
-    /// Moves what is to be moved and can be.
+    /// Starts, extends or completes a move, where that is possible.
     pub(super) fn move_regions(&mut self, now_ms: u64) {
         let is_any = self.moves.leaving.values().any(|it| *it > Leave::ByItself);
         let is_open = self.is_durable
@@ -83,7 +87,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Whether a region that is moved is not elsewhere yet.
+    /// Whether a region of the move is not placed elsewhere yet.
     fn is_under_way(&self, region: usize) -> bool {
         match self.execution.regions[region].phase {
             RegionPhase::Stopping { .. } | RegionPhase::Waiting { .. } => true,
@@ -92,7 +96,8 @@ impl JobMasterCore {
         }
     }
 
-    /// Whether a region waits and there are no slots for it: it has stopped, and others need not wait for it.
+    /// Whether a region waits and there are no slots for it. It has stopped, so other moves need not wait for
+    /// it.
     fn waits_in_vain(&self, region: usize, unused: &[u32]) -> bool {
         let need = &self.execution.overview.regions[region].need;
         self.execution.waiting().contains(&region) && need.lacks(unused)
@@ -111,7 +116,7 @@ impl JobMasterCore {
             .any(|task| self.leave(*task) > Some(Leave::ByItself))
     }
 
-    /// The regions that run where they are to leave in this way.
+    /// The regions that run on TaskManagers that are left in this way.
     fn regions_to_leave(&self, how: impl Fn(Leave) -> bool) -> BTreeSet<usize> {
         let there = self.moves.leaving.iter().filter(|(_, it)| how(**it));
         let tasks = there.flat_map(|(id, _)| self.execution.live_on(id));
@@ -120,7 +125,8 @@ impl JobMasterCore {
         regions.filter(runs).collect()
     }
 
-    /// What there is no more time for starts elsewhere, whether there are slots or not; what is kept there is lost.
+    /// Restarts regions whose time to leave is over, whether there are slots elsewhere or not. Outputs kept
+    /// there are lost.
     fn leave_at_once(&mut self, now_ms: u64) {
         let at_once = |leave: Leave| leave == Leave::AtOnce;
         let regions: Vec<usize> = self.regions_to_leave(at_once).into_iter().collect();
@@ -138,7 +144,7 @@ impl JobMasterCore {
         let stopped = regions.into_iter().filter(|it| self.is_stopped(*it));
         let stopped: BTreeSet<usize> = stopped.collect();
         if !stopped.is_empty() {
-            // What ran and waited for slots begins its move anew, behind these.
+            // Regions that still run and wait for slots begin their move again, behind these.
             let phases = &self.execution.regions;
             let moved = &mut self.moves.regions;
             moved.retain(|region| !phases[*region].phase.is_placed());
@@ -152,7 +158,8 @@ impl JobMasterCore {
         matches!(phase, RegionPhase::Stopping { .. })
     }
 
-    /// Chooses what is moved next: what needs the fewest slots. If there is nothing, what has been moved and waits in vain stays first in line.
+    /// Chooses the next move: the one that needs the fewest slots. If there is none, moved regions that wait
+    /// in vain keep their place in line.
     fn begin_move(&mut self, now_ms: u64) {
         let mut open = self.regions_to_leave(|leave| leave > Leave::ByItself);
         let by_slot = self.regions_by_slot_to_leave();
@@ -183,7 +190,7 @@ impl JobMasterCore {
         }
     }
 
-    /// While slots are waited for, others may have begun in slots of those that are moved: they go with them.
+    /// Adds regions to the move that were placed in its slots while it waited for slots.
     fn join_move(&mut self) {
         let is_gone = |region: &usize| {
             let phase = self.execution.regions[*region].phase;
@@ -205,7 +212,7 @@ impl JobMasterCore {
         self.moves.regions = together;
     }
 
-    /// Which regions that run have each slot that is to be left.
+    /// The running regions in each slot that has to be left.
     fn regions_by_slot_to_leave(&self) -> BTreeMap<SlotKey, BTreeSet<usize>> {
         let mut by_slot: BTreeMap<SlotKey, BTreeSet<usize>> = BTreeMap::new();
         let there = self.moves.leaving.keys();
@@ -219,7 +226,8 @@ impl JobMasterCore {
         by_slot
     }
 
-    /// A region, and all that run with it in slots that are to be left; all that run where they begin together.
+    /// A region and all that share slots with it on TaskManagers to leave; all running regions if the job's
+    /// regions restart together.
     fn regions_with_slots_of(
         &self,
         region: usize,
@@ -241,7 +249,7 @@ impl JobMasterCore {
         together
     }
 
-    /// The slots that these regions have where they are to leave.
+    /// The slots of these regions on TaskManagers to leave.
     fn slots_to_leave(&self, regions: &BTreeSet<usize>) -> BTreeMap<SlotKey, AllocationId> {
         if regions.is_empty() {
             return BTreeMap::new();
@@ -255,7 +263,7 @@ impl JobMasterCore {
         there.filter_map(slot).collect()
     }
 
-    /// The tasks that run where they are not left to end by themselves.
+    /// The tasks on TaskManagers where tasks are not left to end by themselves.
     fn tasks_to_leave(&self) -> Vec<usize> {
         let leaving = self.moves.leaving.iter();
         let there = leaving.filter(|(_, it)| **it > Leave::ByItself);
@@ -264,14 +272,14 @@ impl JobMasterCore {
             .collect()
     }
 
-    /// What is in slots where nothing begins any more.
+    /// The keys of slots on TaskManagers where nothing is placed any more.
     pub(super) fn keys_to_leave(&self) -> BTreeSet<SlotKey> {
         let there = self.moves.leaving.keys();
         let tasks = there.flat_map(|id| self.execution.live_on(id));
         tasks.map(|task| self.execution.slot_key(task)).collect()
     }
 
-    /// The slots that are being left: who has begun to wait joins nobody who has not stopped there yet.
+    /// Slots whose tasks are stopping for a move. No waiting region is placed into them.
     pub(super) fn slots_being_left(&self) -> Vec<AllocationId> {
         let tasks = self.tasks_to_leave().into_iter();
         let stops = tasks.filter(|task| self.is_stopped(self.execution.tasks[*task].region));
@@ -280,40 +288,40 @@ impl JobMasterCore {
         slots.collect()
     }
 
-    /// Whether this is for when regions are restarted that are moved.
+    /// Whether this is the restart time of the move.
     pub(super) fn is_of_move(&self, restart_at_ms: u64) -> bool {
         !self.moves.regions.is_empty() && restart_at_ms == self.moves.restart_at_ms
     }
 
-    /// Whether a region is moved, or waits for that.
+    /// Whether a region is part of the move.
     pub(super) fn is_moved(&self, region: usize) -> bool {
         self.moves.regions.contains(&region)
     }
 
-    /// Whether slots elsewhere are waited for, while all that is moved runs on.
+    /// Whether the move waits for slots elsewhere while all its regions still run.
     pub(super) fn awaits_replacements(&self) -> bool {
         let runs = |region: &usize| self.execution.regions[*region].phase.is_placed();
         !self.moves.replaced.is_empty() && self.moves.regions.iter().all(runs)
     }
 
-    /// How many turns are over since slots are waited for.
+    /// Number of rounds since the move began to wait for slots.
     fn turns_of_move(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.moves.since_ms) / self.turn_ms()
     }
 
-    /// Whether it is the turn of what is moved, and not of those who wait for slots beside it.
+    /// Whether the present round belongs to the move, and not to regions that wait for slots.
     pub(super) fn is_turn_of_move(&self, now_ms: u64) -> bool {
         self.awaits_replacements() && !self.turns_of_move(now_ms).is_multiple_of(2)
     }
 
-    /// When the next such turn begins, or ends.
+    /// The end of the present round of the move or of the waiting regions.
     pub(super) fn next_turn_of_move_ms(&self, now_ms: u64) -> Option<u64> {
         let next = (self.turns_of_move(now_ms) + 1).saturating_mul(self.turn_ms());
         let at_ms = self.moves.since_ms.saturating_add(next);
         self.awaits_replacements().then_some(at_ms)
     }
 
-    /// Whether what is moved may have free slots: in its turn, or what those leave who wait.
+    /// Whether the move may take free slots: in its rounds, or if enough are left for the waiting regions.
     fn may_take_replacements(&self, now_ms: u64) -> bool {
         if self.is_turn_of_move(now_ms) {
             return true;
@@ -326,7 +334,7 @@ impl JobMasterCore {
         wanted == 0 || unused as usize >= self.moves.replaced.len().saturating_add(wanted)
     }
 
-    /// Whether there are slots elsewhere for all that is moved.
+    /// Whether there are slots elsewhere for the whole move.
     fn has_replacements(&self) -> bool {
         let unused: u32 = self.unused_slots().iter().sum();
         if self.moves.replaced.len() > unused as usize {
@@ -341,7 +349,8 @@ impl JobMasterCore {
         assignment.assign(&self.pool, &wanted).is_some()
     }
 
-    /// The next generation of these regions runs elsewhere. Nothing has failed: the restart strategy does not hear of it.
+    /// Restarts these regions, to be placed elsewhere. Nothing has failed, so the restart strategy does not
+    /// count it.
     fn restart_moved(&mut self, regions: &[usize], now_ms: u64) {
         if regions.iter().any(|region| self.would_lose_input(*region)) {
             return;
@@ -366,7 +375,7 @@ impl JobMasterCore {
         format!("TaskManagers that are drained: {}", named.join(", "))
     }
 
-    /// So many slots of each profile, and those that are asked for beside the ones that are to be left.
+    /// `needed`, plus the slots that replace those to be left.
     pub(super) fn with_replacements(
         &self,
         mut needed: Vec<(ResourceProfile, u32)>,
@@ -381,8 +390,8 @@ impl JobMasterCore {
         needed
     }
 
-    /// What other regions leave to those that are moved: everything while those have stopped and begin nowhere yet, though there are slots for
-    /// them; and in turns what these wait for.
+    /// The free slots that other regions leave to the move: all, while its regions have stopped, or wait
+    /// although there are slots for them; and in its rounds those that it waits for.
     pub(super) fn left_to_moves(&self, now_ms: u64) -> LeftToMoves {
         let moved = &self.moves.regions;
         if moved.is_empty() {
@@ -412,7 +421,7 @@ impl JobMasterCore {
         LeftToMoves::Profiles(profiles)
     }
 
-    /// Whether a region takes no slots at present, as these are for what is moved.
+    /// Whether a region takes no slots at present because they are reserved for the move.
     pub(super) fn leaves_slots(&self, region: usize, left: &LeftToMoves) -> bool {
         if self.moves.regions.contains(&region) {
             return false;
@@ -432,7 +441,8 @@ impl JobMasterCore {
         }
     }
 
-    /// Gives back at once what nothing is in, where nothing begins any more: it may be all that keeps the TaskManager.
+    /// Gives back unused slots on TaskManagers to leave immediately: they may be all that keeps the
+    /// TaskManager.
     pub(super) fn free_left_slots(&mut self) {
         let is_open = self.is_durable && !self.is_stopping() && !self.is_reconciling();
         if self.moves.leaving.is_empty() || !is_open {
@@ -459,7 +469,7 @@ impl JobMasterCore {
         }
     }
 
-    /// That slots are waited for which a move needs, or that regions stop for it.
+    /// The blocked reason while a move waits for slots or its regions stop.
     pub(super) fn moving(&self) -> Option<pb::Hindrance> {
         let restarting = self.execution.overview.restarting_at.iter();
         let stopping = restarting.filter(|(at_ms, _)| self.is_of_move(*at_ms));
@@ -477,7 +487,7 @@ impl JobMasterCore {
         self.awaits_replacements().then(|| {
             let slots = self.moves.replaced.len();
             let text = format!(
-                "it runs, and is to leave {}; {slots} slots elsewhere are waited for",
+                "the job runs, but has to leave {}; it waits for {slots} slots elsewhere",
                 self.named_to_leave()
             );
             pb::Hindrance {

@@ -1,5 +1,5 @@
-//! Moves of which the JobMaster hears late, or whose JobMaster ends: TaskManagers that are drained while others move there, drains that are taken back, leaders
-//! that end after each step of a move, and clusters without room.
+//! Moves with late events or changes of the leader: TaskManagers that are drained while regions move to them,
+//! cancelled drains, leaders that end after each step of a move, and clusters without room.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
@@ -9,7 +9,8 @@ use super::moving_tests::{asked, assert_no_failure, freed, leaves, with_slots};
 use super::recovered::{Recovered, both, one_region, report, slot};
 use crate::gateway::Leave;
 
-/// A job of one region on `tm0` and `tm1`, which is to leave `tm1` and has a slot of `tm2` for that: it stops.
+/// A job of one region on `tm0` and `tm1`. It has to leave `tm1` and has a slot of `tm2` for that, so it
+/// stops.
 fn moving() -> Recovered {
     let mut job = with_slots(&one_region(), &["tm0", "tm1"]);
     leaves(&mut job, &[("tm1", Leave::Moved)]);
@@ -24,7 +25,7 @@ fn all_stops(job: &mut Recovered) {
     }
 }
 
-/// Where the tasks of a generation were deployed, each TaskManager once.
+/// The TaskManagers to which tasks of a generation were deployed, each once.
 fn deployed_in(job: &Recovered, generation: u64) -> Vec<String> {
     let all = job.deployed().into_iter();
     let in_it = all.filter(|(_, of)| *of == generation);
@@ -67,7 +68,7 @@ fn a_drain_that_is_taken_back_while_slots_come_moves_nothing() {
     assert_eq!((asked(&job), job.generations()), ((4, 4), vec![1]));
     leaves(&mut job, &[]);
     assert_eq!(asked(&job), (2, 2));
-    // It was on its way.
+    // The slot was offered before the drain was cancelled.
     job.register("tm3", "1", vec![]);
     job.pass(5_000);
     assert_eq!((job.generations(), job.cancelled()), (vec![1], vec![]));
@@ -104,7 +105,7 @@ fn without_room_elsewhere_nothing_is_stopped_and_nothing_fails() {
     assert_no_failure(&job);
 }
 
-/// The next term finds the record, and these TaskManagers with what runs there.
+/// The next term recovers from the record, with these TaskManagers and their executions.
 fn next_leader(stored: &pb::JobState, there: Vec<(&str, Vec<pb::ExecutionReport>)>) -> Recovered {
     let mut next = Recovered::in_term(&one_region(), stored.clone(), 3);
     for (name, executions) in there {
@@ -151,13 +152,13 @@ fn the_next_leader_stops_what_of_a_move_still_runs_before_anything_begins() {
         next.cancelled()
     );
     next.reports("tm1", both(1, 1, S::Canceled));
-    // What was given up and not placed is given up once more by whoever leads next.
+    // The next leader gives up again a generation that was given up and not placed.
     assert_eq!(deployed_in(&next, 3), ["tm0", "tm2"]);
     assert_eq!(freed(&next), ["tm1"]);
     assert_no_failure(&next);
 }
 
-/// What runs on `tm2` since the move.
+/// The executions on `tm2` after the move.
 fn on_the_new_one() -> Vec<pb::ExecutionReport> {
     [1, 2]
         .map(|vertex| pb::ExecutionReport {
@@ -176,7 +177,7 @@ fn the_next_leader_places_anew_what_was_placed_by_a_move_and_not_deployed() {
     assert_eq!(next.generations(), [3]);
     assert_eq!(deployed_in(&next, 3), ["tm0", "tm2"]);
     assert_eq!(freed(&next), ["tm1"]);
-    // That it is not there is told as of every change of the leader, and not counted.
+    // The missing task is reported as with every change of the leader, and not counted.
     let restarts = next.stored.restarts.clone().unwrap_or_default();
     assert_eq!(restarts, pb::RestartCounters::default());
 }

@@ -1,5 +1,5 @@
-//! Jobs that leave TaskManagers which are drained: what is asked for, what stays, and that it counts as no failure. The restart strategy of
-//! these jobs is none, so that a failure that it counts would end them.
+//! Jobs that leave TaskManagers which are drained: which slots are requested, which regions stay, and that it
+//! counts as no failure. The restart strategy of these jobs is none, so a counted failure would end them.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use tanist_proto::v1::{ExecutionState as S, HindranceKind};
 
 use super::event::{Effect, Event};
 use super::recovered::{Recovered, both, id, one_region, report, two_regions};
-use super::testing::{apart, submitted_earlier};
+use super::testing::{apart, submitted_whole};
 use crate::gateway::{Leave, Leaving};
 
-/// A turn of what is moved, or of those who wait beside it.
+/// One round of the move, or of regions that wait beside it.
 pub(super) const TURN_MS: u64 = 500;
 
 pub(super) fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
-    let mut job = Recovered::new(graph, submitted_earlier(graph));
+    let mut job = Recovered::new(graph, submitted_whole(graph));
     for name in task_managers {
         job.register(name, "1", vec![]);
     }
@@ -29,7 +29,7 @@ pub(super) fn leaves(job: &mut Recovered, all: &[(&str, Leave)]) {
     job.hear(Event::Leaving(Arc::new(leaving)));
 }
 
-/// What was asked for last: at least, and at most.
+/// The last declaration: (minimum, maximum).
 pub(super) fn asked(job: &Recovered) -> (u32, u32) {
     let sum = |of: &[(ResourceProfile, u32)]| of.iter().map(|(_, number)| number).sum();
     let needs = |effect: &Effect| match effect {
@@ -40,7 +40,7 @@ pub(super) fn asked(job: &Recovered) -> (u32, u32) {
     last.expect("it has asked")
 }
 
-/// On which TaskManagers slots were given back.
+/// The TaskManagers to which slots were given back.
 pub(super) fn freed(job: &Recovered) -> Vec<String> {
     let freed = |effect: &Effect| match effect {
         Effect::FreeSlots { connection, .. } => Some(connection.task_manager.to_string()),
@@ -108,7 +108,7 @@ fn only_the_regions_that_run_there_move() {
     assert_eq!(next, [("tm2".to_owned(), 2)]);
     assert_eq!(freed(&job), ["tm1"]);
     assert_no_failure(&job);
-    // The other one goes later.
+    // The other one leaves later.
     leaves(&mut job, &[("tm0", Leave::Moved)]);
     job.register("tm3", "1", vec![]);
     assert_eq!(job.generations(), [2, 2]);
@@ -185,7 +185,7 @@ fn the_next_leader_ends_a_move_that_was_written() {
     leaves(&mut job, &[("tm1", Leave::Moved)]);
     job.register("tm2", "1", vec![]);
     assert_eq!(job.generations(), [2]);
-    // It was written, and nobody was told: all runs as it did.
+    // It was written, and no TaskManager received a cancellation: all executions still run.
     let mut next = Recovered::in_term(&graph, job.stored.clone(), 3);
     leaves(&mut next, &[("tm1", Leave::Moved)]);
     for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
@@ -200,7 +200,8 @@ fn the_next_leader_ends_a_move_that_was_written() {
     assert_no_failure(&next);
 }
 
-/// The regions of two vertices share their slots on `tm0` and `tm1`, and all of the first one stops before the other one.
+/// The regions of two vertices share their slots on `tm0` and `tm1`. All tasks of the first one stop before
+/// those of the other one.
 fn assert_nobody_goes_back(how: Leave) {
     let mut job = with_slots(&two_regions(), &["tm0", "tm1"]);
     assert_eq!(job.deployed().len(), 4);
@@ -248,7 +249,7 @@ fn slots_that_came_for_a_move_are_for_what_is_moved() {
     assert_eq!(freed(&job), ["tm0"]);
     leaves(&mut job, &[]);
     leaves(&mut job, &[("tm1", Leave::Moved)]);
-    // In the turn of what is moved.
+    // In the round of the move.
     job.pass(TURN_MS);
     job.register("tm2", "1", vec![]);
     assert_eq!(job.generations(), [2, 2]);

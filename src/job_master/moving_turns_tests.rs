@@ -1,4 +1,5 @@
-//! Regions that wait for slots beside those that are to be moved: who has which slots, and that neither keeps the other one waiting for ever.
+//! Regions that wait for slots beside a move: which gets which slots, and that neither delays the other
+//! without limit.
 
 use tanist_proto::v1::ExecutionState as S;
 
@@ -8,7 +9,7 @@ use super::recovered::{Recovered, report, slot};
 use super::testing::apart;
 use crate::gateway::Leave;
 
-/// The first region, of one slot, waits without any; the other one runs in two that are to be left.
+/// The first region, of one slot, waits without any. The other one runs in two slots that have to be left.
 fn one_waits_and_one_is_to_be_moved() -> Recovered {
     let mut job = with_slots(&apart(&[1, 2]), &["tm0", "tm1", "tm2"]);
     leaves(&mut job, &[("tm0", Leave::AtOnce)]);
@@ -26,7 +27,7 @@ fn deployed_since(job: &Recovered, first: usize) -> Vec<String> {
 #[test]
 fn who_waits_is_served_before_what_runs_is_moved() {
     let mut job = one_waits_and_one_is_to_be_moved();
-    // What is moved is not asked for with it: there may be enough for the one that waits alone.
+    // The slots of the move are not requested with it: there may be enough for the waiting region alone.
     assert_eq!(asked(&job), (3, 5));
     job.register("tm3", "1", vec![]);
     assert_eq!(deployed_since(&job, 3), ["tm3"]);
@@ -44,7 +45,7 @@ fn nobody_takes_single_slots_that_are_gathered_for_a_move_in_its_turn() {
     let next_ms = job.core.next_deadline_ms();
     assert_eq!(next_ms, Some(job.now_ms + TURN_MS));
     job.pass(TURN_MS);
-    // Nor is what the other one lacks asked for: there may be enough for the move alone.
+    // The slots that the other one lacks are not requested either: there may be enough for the move alone.
     assert_eq!(asked(&job), (4, 5));
     job.register("tm3", "1", vec![]);
     assert_eq!(deployed_since(&job, 3), [] as [&str; 0]);
@@ -76,12 +77,12 @@ fn what_is_too_little_for_a_move_is_for_who_waits_when_its_turn_is_over() {
     assert_no_failure(&job);
 }
 
-/// The first region, of one slot, runs on `tm0`; the other one, of three, on those that are named next.
+/// The first region, of one slot, runs on `tm0`. The other one, of three, runs on the other TaskManagers.
 fn one_and_three() -> Recovered {
     with_slots(&apart(&[1, 3]), &["tm0", "tm1", "tm2", "tm3"])
 }
 
-/// The other one has stopped, and its slots are gone.
+/// The other region has stopped, and its slots were given back.
 fn three_stop(job: &mut Recovered) {
     for (name, subtask) in [("tm1", 0), ("tm2", 1), ("tm3", 2)] {
         let mut ended = report(2, subtask, 1, S::Canceled);
@@ -135,7 +136,7 @@ fn what_is_too_little_for_a_move_goes_back_when_it_has_idled() {
     job.pass(1);
     assert_eq!(freed(&job), [] as [&str; 0]);
     job.pass(5_000);
-    // Else two jobs could hold what each of them lacks.
+    // Otherwise two jobs could each hold what the other lacks.
     assert_eq!(freed(&job), ["tm2"]);
     assert_eq!(asked(&job), (4, 4), "it still waits for all of them");
     job.register("tm3", "1", vec![]);

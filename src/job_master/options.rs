@@ -1,4 +1,4 @@
-//! What a JobMaster is given: bounds, collaborators, and the job. Nothing here is configuration text.
+//! The inputs of a JobMaster: options, collaborators and the job. No configuration text is parsed here.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +17,9 @@ use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::persistence::JobStateStore;
 use crate::gateway::refusals::Refusals;
 use crate::gateway::{Connector, ResourceRequirementsGateway};
+use crate::job::MAX_REGIONS;
 
-/// What TaskManagers are told of isolated jobs.
+/// Timeouts of isolated jobs, sent to TaskManagers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopFirst {
     /// `taskmanager.isolation-timeout`.
@@ -36,38 +37,40 @@ impl Default for StopFirst {
     }
 }
 
-/// Bounds of a JobMaster. The defaults are Apache Flink's.
+/// Options of a JobMaster. The defaults are Apache Flink's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobMasterOptions {
-    /// How often TaskManagers are asked.
+    /// Interval of the heartbeats to TaskManagers.
     pub heartbeat_interval: Duration,
-    /// After this silence a TaskManager is lost.
+    /// Time without an answer after which a TaskManager is lost.
     pub heartbeat_timeout: Duration,
-    /// After so many calls in a row that can't reach it, unless this process is what is cut off, or heartbeats that it
-    /// refuses, a TaskManager is lost; 0: never.
+    /// Number of consecutive failed calls after which a TaskManager is lost; 0: never. Counted are heartbeats
+    /// that it refuses, and calls that can't reach it unless this process itself is cut off.
     pub rpc_failure_threshold: u32,
-    /// A call that is not answered in this time has no answer.
+    /// Timeout of a call.
     pub rpc_ask_timeout: Duration,
-    /// A larger graph (encoded, in bytes) is not sent with deployments but fetched (`rpc.inline-deployment-threshold`).
+    /// A graph that is larger (encoded, in bytes) is fetched, not sent with deployments
+    /// (`rpc.inline-deployment-threshold`).
     pub inline_deployment_threshold: usize,
-    /// How long a region waits for slots before that counts as a failure.
+    /// Timeout of a region's wait for slots. After it the wait counts as a failure.
     pub slot_request_timeout: Duration,
-    /// `slotmanager.number-of-slots.max`, where a driver starts TaskManagers and somebody has set it: to be named where slots lack.
+    /// `slotmanager.number-of-slots.max`, if it is set and a driver starts TaskManagers. Named in messages
+    /// about missing slots.
     pub max_slots: Option<u32>,
-    /// How long a slot that nothing needs is kept.
+    /// Time after which an idle slot that the job doesn't need is given back.
     pub slot_idle_timeout: Duration,
-    /// How long a task may take to stop before its TaskManager is given up.
+    /// Timeout for a cancelled task to stop. After it the JobMaster gives its TaskManager up.
     pub task_cancellation_timeout: Duration,
-    /// After how long without an answer of the store a TaskManager stops the tasks of an isolated job, and how long they may
-    /// take for that: together well below `heartbeat_timeout`.
+    /// Time without an answer of the store after which a TaskManager stops the tasks of an isolated job, and
+    /// timeout for them to stop: together well below `heartbeat_timeout`.
     pub stop_first: StopFirst,
-    /// Where the graph names no strategy.
+    /// The strategy for graphs that name none.
     pub restart_strategy: RestartStrategy,
-    /// Which regions start anew after a failure.
+    /// Which regions restart after a failure.
     pub failover_strategy: FailoverStrategy,
-    /// How many failures of the job are remembered (`web.exception-history-size`).
+    /// Number of the job's failures that are kept (`web.exception-history-size`).
     pub exception_history_size: usize,
-    /// How many messages may wait, beside one of each sender.
+    /// Capacity of the mailbox, besides one message of each sender.
     pub mailbox_capacity: usize,
 }
 
@@ -93,13 +96,14 @@ impl Default for JobMasterOptions {
 }
 
 impl JobMasterOptions {
-    /// The part that the core needs.
+    /// The options of the core.
     pub(super) fn core_options(&self) -> CoreOptions {
         CoreOptions {
             slot_request_timeout_ms: millis(self.slot_request_timeout),
             max_slots: self.max_slots,
             slot_idle_timeout_ms: millis(self.slot_idle_timeout),
-            // A TaskManager that is alive ends itself before: only one that does not is given up while its tasks may still run.
+            // A live TaskManager ends itself before this timeout. Only one that does not is given up while
+            // its tasks may still run.
             task_cancellation_timeout_ms: millis(
                 self.task_cancellation_timeout
                     .saturating_add(self.rpc_ask_timeout),
@@ -108,56 +112,57 @@ impl JobMasterOptions {
             restart_strategy: self.restart_strategy.clone(),
             failover_strategy: self.failover_strategy,
             exception_history_size: self.exception_history_size,
+            max_regions: MAX_REGIONS,
             seed: rand::random(),
         }
     }
 }
 
-/// Makes visible what a job's sinks wrote.
+/// Commits a job's sinks: makes their output visible.
 #[async_trait]
 pub trait SinkCommitter: Send + Sync + fmt::Debug + 'static {
-    /// Makes all of it visible. Idempotent: what is visible already stays so.
+    /// Makes all of it visible. Idempotent: visible output stays visible.
     async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError>;
 }
 
-/// Why sinks were not committed. The texts are for people.
+/// Why sinks were not committed. The texts are shown to users.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// This may pass: it is tried again, and seen among the job's exceptions.
+    /// May succeed later: it is retried and listed among the job's exceptions.
     #[error("{0}")]
     Failed(String),
-    /// This never passes: the job fails.
+    /// Can never succeed: the job fails.
     #[error("{0}")]
     Refused(String),
 }
 
-/// The job, the term that it is in, and who the JobMaster works with.
+/// The job, its term, and the collaborators of the JobMaster.
 pub struct JobMasterContext {
-    /// What is executed.
+    /// The JobGraph.
     pub graph: Arc<pb::JobGraph>,
-    /// Its record as it is stored.
+    /// The job's record as stored.
     pub state: pb::JobState,
-    /// Whether a former JobMaster may have run it.
+    /// Whether an earlier JobMaster may have run the job.
     pub is_recovered: bool,
-    /// Cluster incarnation and epoch of this term; goes with each message, with the registration filled in.
+    /// Cluster incarnation and epoch of this term. Sent with each message, with the registration filled in.
     pub sender: Arc<pb::Sender>,
-    /// Where TaskManagers reach this JobMaster: `host:port`.
+    /// The address at which TaskManagers reach this JobMaster: `host:port`.
     pub rpc_address: Arc<str>,
     /// Persists the record.
     pub state_store: Arc<dyn JobStateStore>,
     /// The ResourceManager of this term.
     pub resources: Arc<dyn ResourceRequirementsGateway>,
-    /// The way to TaskManagers.
+    /// Connects to TaskManagers.
     pub connector: Arc<dyn Connector>,
-    /// Whether calls that TaskManagers refuse count.
+    /// Decides whether calls that TaskManagers refuse count.
     pub refusals: Arc<dyn Refusals>,
     /// Commits sinks.
     pub committer: Arc<dyn SinkCommitter>,
-    /// Told of younger terms that others name.
+    /// Called when another process names a younger term.
     pub on_higher_epoch: OnHigherEpoch,
     /// Serves a graph that is too large for messages, while this JobMaster lives.
     pub blobs: ServedBlobs,
-    /// Where a recovered one waits for its turn.
+    /// Limits how many recovered JobMasters start at the same time.
     pub beginnings: Beginnings,
 }
 

@@ -1,9 +1,11 @@
-//! The part of the core that knows the outputs of finished tasks which other regions read later, over blocking edges
-//! (`docs/adr/0011`): which are kept and where, which are lost and needed, which nobody needs any more.
+//! The part of the core that tracks the outputs of finished tasks which other regions read later, over
+//! blocking edges (`docs/adr/0011`): where they are kept, which are lost but needed, and which are not needed
+//! any more.
 //!
-//! An output is a task's, with all its blocking edges, at the generation in which it finished, on the TaskManager where the
-//! record places it. A region that reads it and is deployed is left alone if it gets lost: it has read what it needs, or
-//! fails and says so. Nothing of this is persisted: after a change of the leader outputs are awaited like executions.
+//! An output belongs to a task, with all its blocking edges, at the generation in which it finished, on the
+//! TaskManager where the record places it. A deployed region that reads an output is left alone if that gets
+//! lost: it has read all it needs, or fails and reports it. Nothing of this is persisted: after a change of
+//! the leader outputs are awaited like executions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,19 +20,19 @@ use super::event::{Connection, Effect};
 use super::execution::Cancellation;
 use super::execution_graph::RegionPhase;
 
-/// Why an output is gone that all have read who were to.
-const RELEASED: &str = "it was released when nobody needed it any more";
+/// The reason of an output that was released after all its readers had read it.
+const RELEASED: &str = "it was released when no task needed it any more";
 
 /// The output of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// It can't be read, for this reason; empty: it is not complete.
+    /// It can't be read, for this reason. Empty: it is not complete.
     Gone(String),
     /// The TaskManager where it should be has not registered yet.
     Awaited,
-    /// It is complete and there. Full reports that were asked for after this turn name it.
+    /// It is complete and available. Full reports that were requested after this step contain it.
     Kept {
-        /// The turn.
+        /// The step of the core.
         since: u64,
     },
 }
@@ -42,7 +44,7 @@ impl Default for Output {
 }
 
 impl JobMasterCore {
-    /// A task has finished: its output is where it ran.
+    /// Notes that a task has finished and its output is where it ran.
     pub(super) fn note_output(&mut self, task: usize) {
         if !self.execution.vertex_of(task).is_kept {
             return;
@@ -61,7 +63,7 @@ impl JobMasterCore {
         }
     }
 
-    /// After a recovery: what other regions still need is awaited where it should be.
+    /// After a recovery: marks outputs that other regions still need as awaited.
     pub(super) fn await_outputs(&mut self) {
         let mut known = OfVertices::default();
         let is_unfinished = |region: usize| {
@@ -95,8 +97,8 @@ impl JobMasterCore {
         !self.has_reconciled() && self.execution.overview.outputs_awaited > 0
     }
 
-    /// A full report of the outputs that a TaskManager holds, of a registration or of a heartbeat that was sent in turn
-    /// `asked_in`.
+    /// Applies a full report of the outputs on a TaskManager, from a registration or from a heartbeat that
+    /// was sent in step `asked_in`.
     pub(super) fn note_outputs(
         &mut self,
         task_manager: &ResourceId,
@@ -112,7 +114,7 @@ impl JobMasterCore {
         let Some(known) = self.task_managers.get_mut(task_manager) else {
             return;
         };
-        // One that was to be released and is still there is asked for again.
+        // A requested release whose output is still there is requested again.
         let asked = |key: &(usize, u64)| match known.outputs.get(key) {
             Some(Cancellation::Asked) if asked_in.is_some() => Cancellation::Asked,
             Some(_) | None => Cancellation::NotAsked,
@@ -134,7 +136,7 @@ impl JobMasterCore {
             };
             let is_there = reported.contains(&(task, execution.generation.get()));
             let output = if place.location.incarnation != incarnation {
-                Output::Gone("its TaskManager was started anew".to_owned())
+                Output::Gone("its TaskManager was restarted".to_owned())
             } else if is_there && execution.output == Output::Awaited {
                 Output::Kept { since: turn }
             } else if !is_there && is_older {
@@ -146,7 +148,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Outputs that were on a TaskManager, or awaited there, are lost: those of these tasks that are such.
+    /// Marks the outputs of these tasks for which `is_meant` is true as lost.
     pub(super) fn lose_outputs(
         &mut self,
         tasks: Vec<usize>,
@@ -163,7 +165,7 @@ impl JobMasterCore {
         }
     }
 
-    /// A task could not read the output of another one, whoever says that it is there.
+    /// Notes that a task could not read another task's output, even if a TaskManager reports it as kept.
     pub(super) fn note_unreadable(&mut self, id: &pb::ExecutionId, cause: &str) {
         let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
             return;
@@ -176,14 +178,15 @@ impl JobMasterCore {
         }
     }
 
-    /// Regions whose output is lost are run again if another one waits to read it.
+    /// Restarts regions whose output is lost and which another region waits to read.
     pub(super) fn restart_lost(&mut self, now_ms: u64) {
         let reads = self.execution.news.reads;
         let has_changed = std::mem::replace(&mut self.looked_at.outputs, reads) != reads;
         if !self.execution.has_blocking_edges() || !has_changed {
             return;
         }
-        // What runs again may need what was lost of others. A job that was being stopped may fail for it instead, which ends this.
+        // A restarted region may need outputs of others that were lost too. If the job was being stopped it
+        // may fail instead, which ends the loop.
         while !self.is_stopping() {
             let mut all: Vec<Failure> = Vec::new();
             for (task, cause) in self.lost_and_needed() {
@@ -206,8 +209,8 @@ impl JobMasterCore {
         }
     }
 
-    /// Outputs are lost for a reason of their own, or follow from what failed at the same moment: a TaskManager with them, or the run
-    /// that needs them again.
+    /// Records lost outputs as failures of their own, or as consequences of a failure at the same moment: the
+    /// loss of their TaskManager, or a restart that needs them again.
     fn note_lost(&mut self, lost: Vec<Failure>, now_ms: u64) {
         let root = self.record.failures.last();
         match root.is_some_and(|root| root.at_ms == now_ms) {
@@ -216,7 +219,7 @@ impl JobMasterCore {
         }
     }
 
-    /// The tasks whose output was lost, region by region, and why.
+    /// The tasks whose output is lost and needed, in the order of regions, with the reasons.
     fn lost_and_needed(&self) -> Vec<(usize, String)> {
         let waits = |region: usize| match self.execution.regions[region].phase {
             RegionPhase::AwaitingInput
@@ -249,8 +252,9 @@ impl JobMasterCore {
         lost
     }
 
-    /// Whether all that a region reads over blocking edges has durably finished and is there. What a region made that is about to run
-    /// again is not: by the time its reader is deployed it has another generation.
+    /// Whether all inputs of a region over blocking edges have durably finished and are available. The output
+    /// of a region that is about to run again is not: by the time its reader is deployed it has another
+    /// generation.
     pub(super) fn is_consumable(&self, region: usize, known: &mut OfVertices) -> bool {
         self.execution.reads_only(region, known, |task| {
             let at = &self.execution.tasks[task];
@@ -262,7 +266,8 @@ impl JobMasterCore {
         })
     }
 
-    /// A subtask that reads one other subtask's output is best where that is.
+    /// Prefers slots near the input: a subtask that reads the output of one other subtask is placed best
+    /// where that output is.
     pub(super) fn prefer_inputs(&mut self, region: usize) {
         for (task, producer) in self.execution.read_one_to_one(region) {
             if let Some(place) = &self.execution.tasks[producer].execution.place {
@@ -273,7 +278,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Tells TaskManagers to let go what nobody needs any more, by the durable record.
+    /// Releases outputs on TaskManagers that are not needed any more according to the durable record.
     pub(super) fn release_outputs(&mut self) {
         if !self.is_durable {
             return;
@@ -317,7 +322,7 @@ impl JobMasterCore {
         }
     }
 
-    /// A TaskManager has taken note of releases, or not.
+    /// Notes whether a TaskManager confirmed releases.
     pub(super) fn note_released(
         &mut self,
         task_manager: &ResourceId,
@@ -343,7 +348,8 @@ impl JobMasterCore {
         }
     }
 
-    /// Whether some region may still read an output. What is above the durable generation is unheard of.
+    /// Whether a region may still read an output. A generation above the durable one is unexpected and counts
+    /// as needed.
     fn is_needed(&self, task: usize, generation: u64, known: &mut OfVertices) -> bool {
         let durable = &self.written.regions;
         let region = self.execution.tasks[task].region;
@@ -354,7 +360,7 @@ impl JobMasterCore {
             let is_present = durable[reader].generation == self.record.regions[reader].generation;
             !is_present || !self.has_durably_finished(reader)
         };
-        // What a task has made for readers of its own region, over pipelined edges, goes with it.
+        // Output for readers in the task's own region, over pipelined edges, is released together with it.
         !self.has_durably_finished(region) || self.execution.is_read_by(task, known, may_read)
     }
 

@@ -1,4 +1,4 @@
-//! When outputs that are kept are let go, and where those run who read them.
+//! When kept outputs are released, and where their readers run.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
@@ -13,7 +13,7 @@ const MAKER: u32 = 1;
 const BESIDE: u32 = 2;
 const AFTER: u32 = 3;
 
-/// One vertex that is read by another of its region, and by one that comes after it.
+/// A vertex that is read by another one in its region, and over a blocking edge by a later one.
 fn read_by_two() -> pb::JobGraph {
     let vertices = [("maker", 2), ("beside", 2), ("after", 2)];
     let mut graph = graph_of(&vertices, &[(0, 1), (0, 2)]);
@@ -51,7 +51,7 @@ fn an_output_is_kept_until_also_those_have_read_who_run_beside_its_maker() {
     assert_eq!(job.cancelled(), released);
 }
 
-/// Where a subtask runs that reads another one's output, which is on `tm1`, when `tm0` has a slot as well.
+/// Returns where a subtask runs that reads an output on `tm1`, when `tm0` has a slot as well.
 fn reader_runs_on(partitioning: pb::Partitioning) -> String {
     let mut graph = graph_of(&[("maker", 1), ("reader", 1)], &[(0, 1)]);
     graph.edges[0].set_exchange(pb::Exchange::Blocking);
@@ -77,7 +77,7 @@ fn who_reads_one_subtask_runs_where_its_output_is_and_who_reads_all_where_least_
     assert_eq!(reader_runs_on(pb::Partitioning::Rebalance), "tm0");
 }
 
-/// Three stages, one after the other, of which the last one runs.
+/// Three stages in sequence, of which the last one runs.
 fn in_the_last_stage() -> Recovered {
     let mut graph = graph_of(&[("a", 1), ("b", 1), ("c", 1)], &[(0, 1), (1, 2)]);
     for edge in &mut graph.edges {
@@ -126,7 +126,7 @@ fn outputs_that_are_made_anew_after_a_failure_came_with_it() {
         .map(|it| (it.task.as_str(), it.cause.as_str()))
         .collect();
     let of_b = format!("its output was lost and is needed: {lost}");
-    let of_a = "its output is needed again: it was released when nobody needed it any more";
+    let of_a = "its output is needed again: it was released when no task needed it any more";
     assert_eq!(followed, [("b (1/1)", of_b.as_str()), ("a (1/1)", of_a)]);
 }
 

@@ -1,8 +1,8 @@
-//! What is known of all tasks and regions of an ExecutionGraph together, kept up to date with each change, so that nobody has to look
-//! at all of them to learn it. Pure.
+//! Indexes and counts over all tasks and regions of an ExecutionGraph, updated with each change, so that no
+//! decision has to iterate over all of them. Pure.
 //!
-//! Changes are made by the methods of [`ExecutionGraph`] in `transitions.rs` alone. Invariant: at any time it is what
-//! [`Overview::of`] finds out by looking at everything; the simulation compares them after each event.
+//! Only the methods of [`ExecutionGraph`] in `transitions.rs` make changes. Invariant: the indexes always
+//! equal what [`Overview::of`] computes from scratch. The simulation compares them after each event.
 
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1::ExecutionState;
@@ -15,53 +15,53 @@ use super::slot_uses::SlotUses;
 use super::waiting_list::{Need, WaitingList};
 use crate::small_set::SmallSet;
 
-/// What is known of one region.
+/// Counts of one region.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RegionTally {
-    /// How many of its executions have not ended.
+    /// Number of its executions that have not ended.
     pub(super) live: usize,
-    /// How many are RECONCILING.
+    /// Number of its executions that are RECONCILING.
     pub(super) awaited: usize,
-    /// Whether it runs, or waits for nothing but slots.
+    /// Whether it runs, or waits only for slots.
     pub(super) could_run: bool,
-    /// The slots that it has to be given.
+    /// The slots that it still needs.
     pub(super) need: Need,
 }
 
-/// See the module.
+/// Indexes over an ExecutionGraph; see the module.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Overview {
-    /// How many executions are in each state.
+    /// Number of executions in each state.
     pub(super) states: [usize; STATES],
     /// The regions in each phase.
     pub(super) phases: [SmallSet<usize>; PHASES],
     pub(super) regions: Vec<RegionTally>,
-    /// Regions that are placed and have not ended, and how many of them end by themselves.
+    /// Number of regions that are placed and have not ended, and of those among them that end by themselves.
     pub(super) running: usize,
     pub(super) running_bounded: usize,
-    /// By vertex: how many of its executions have finished.
+    /// By vertex: the number of its executions that have finished.
     pub(super) finished: Vec<usize>,
     pub(super) slots: SlotUses,
-    /// The regions that wait for slots, and those that will: when their backoff is over, or when it is durable that their input is
-    /// complete.
+    /// Regions that wait for slots, and regions that will: when their backoff is over, or when it is durable
+    /// that their input is complete.
     pub(super) waiting: WaitingList,
     pub(super) to_wait: WaitingList,
     pub(super) waiting_since: SmallSet<(u64, usize)>,
-    /// When the backoff of which region is over.
+    /// (end of the backoff in ms, region).
     pub(super) restarting_at: SmallSet<(u64, usize)>,
-    /// Since when which task is CANCELING.
+    /// (since ms, task) of tasks that are CANCELING.
     pub(super) canceling_since: SmallSet<(u64, usize)>,
-    /// Which tasks are placed on which TaskManager, ended ones included.
+    /// (TaskManager, task) of placed tasks, including ended ones.
     pub(super) places: SmallSet<(ResourceId, usize)>,
     pub(super) outputs_awaited: usize,
 }
 
-/// What of one execution counts.
+/// The part of one execution's state that the indexes depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) state: ExecutionState,
     pub(super) is_live: bool,
-    /// Whether it is in a slot, or will be.
+    /// Whether it is in a slot or will be.
     pub(super) is_in_slot: bool,
     pub(super) canceling_since_ms: Option<u64>,
     pub(super) is_output_awaited: bool,
@@ -90,7 +90,7 @@ impl Share {
 }
 
 impl Overview {
-    /// Finds everything out anew.
+    /// Computes all indexes from scratch.
     pub(super) fn of(graph: &ExecutionGraph) -> Overview {
         let mut overview = Overview {
             regions: vec![RegionTally::default(); graph.regions.len()],
@@ -165,7 +165,7 @@ impl Overview {
         self.list(region, at.phase);
     }
 
-    /// A region is in this phase since.
+    /// Adds a region to the indexes of the phase that it enters.
     pub(super) fn enter(&mut self, region: usize, phase: RegionPhase) {
         self.phases[phase.number()].insert(region);
         match phase {
@@ -183,7 +183,7 @@ impl Overview {
         }
     }
 
-    /// A region is not in this phase any more.
+    /// Removes a region from the indexes of the phase that it leaves.
     pub(super) fn leave(&mut self, region: usize, phase: RegionPhase) {
         self.phases[phase.number()].remove(&region);
         match phase {
@@ -202,7 +202,7 @@ impl Overview {
         }
     }
 
-    /// Puts a region into the list where one in this phase is, if there is any.
+    /// Adds a region to the waiting list that belongs to this phase, if there is one.
     pub(super) fn list(&mut self, region: usize, phase: RegionPhase) {
         let RegionTally {
             need, could_run, ..
@@ -223,7 +223,7 @@ impl Overview {
         }
     }
 
-    /// Takes a region out of the list in which it is, with what it needs by then.
+    /// Removes a region from its waiting list. The list is keyed by the region's present need.
     pub(super) fn unlist(&mut self, region: usize, phase: RegionPhase) {
         let need = &self.regions[region].need;
         match phase {
@@ -236,26 +236,26 @@ impl Overview {
     }
 }
 
-/// What has changed since whoever acts on it has looked last. A region or task that is named need not be so any more.
+/// Changes since their consumer last looked. An entry may be outdated: the consumer checks the present state.
 #[derive(Debug, Clone, Default)]
 pub(super) struct News {
     /// Tasks whose execution has ended.
     pub(super) ended: Vec<usize>,
-    /// Regions of which nothing is awaited any more.
+    /// Regions that have no awaited execution any more.
     pub(super) reconciled: SmallSet<usize>,
-    /// Regions whose executions are to end.
+    /// Regions whose executions have to end.
     pub(super) stopping: SmallSet<usize>,
-    /// Of these those that may have ended.
+    /// Regions among `stopping` that may have ended.
     pub(super) stopped: SmallSet<usize>,
     /// Regions that wait for slots.
     pub(super) waiting: SmallSet<usize>,
-    /// Counts the changes of what readers of outputs depend on: phases, and outputs that are there or not. The end of an execution is
-    /// none: it counts when it is durable.
+    /// Number of changes that readers of outputs depend on: phases, and outputs that appear or are lost. The
+    /// end of an execution does not count until it is durable.
     pub(super) reads: u64,
 }
 
 impl News {
-    /// Everything is new.
+    /// News that names everything.
     pub(super) fn of(graph: &ExecutionGraph) -> News {
         let stopping = graph.stopping().collect::<SmallSet<usize>>();
         let reconciling = graph.in_phase(RegionPhase::Reconciling).iter().copied();

@@ -1,17 +1,19 @@
-//! The part of the core that knows which slots a region has to have before it can start, and how long it waits for them
-//! (`docs/adr/0022`).
+//! The part of the core that decides which slots a region needs before it can start, and how long it waits
+//! for them (`docs/adr/0022`).
 //!
-//! A job needs at once what its tasks are in, and what the next region that waits lacks; all else that could run is welcome. A region
-//! needs nothing at once that it will find in slots which the job has: those that nothing is in, and those of regions that end by
-//! themselves. While such a region runs, the time that others may wait does not begin. Slots that are too few for any region that
-//! waits go back when they have idled: else two jobs could hold what each of them lacks. Whoever has but one region keeps them until it
-//! has failed for want of the others.
+//! The job's minimum is the slots that its tasks are in, plus those that the next waiting region lacks. Slots
+//! for all other regions that could run are only in the maximum. A region adds nothing to the minimum if it
+//! will find its slots among those the job has: unused ones, and those of regions that end by themselves.
+//! While such a region runs, the timeout of waiting regions does not start. Slots that are too few for any
+//! waiting region are given back after they have idled; otherwise two jobs could each hold what the other
+//! lacks. A job with a single region keeps its slots until it has failed for lack of the others.
 //!
-//! What the cluster has room for waits for its turn, without limit: nobody fails because others were first (`docs/adr/0050`). After
-//! `slot.request.timeout` it only ceases to keep slots that are too few for it.
+//! A region for which the cluster has room waits without limit: it does not fail because other jobs were
+//! first (`docs/adr/0050`). After `slot.request.timeout` it only stops keeping slots that are too few for it.
 //!
-//! Whoever waits in vain has *turns*, every other one: in the others what those behind it lack is asked for, and what it could use is
-//! theirs. So neither those that fit nowhere starve those that do, nor small ones, one after the other, a large one.
+//! A starved region gets every other *reservation round*. In the rounds between, the slots of regions behind
+//! it are requested, and those regions may take the slots that it could use. So regions that fit nowhere do
+//! not starve those that fit, and a sequence of small regions does not starve a large one.
 
 use std::collections::BTreeMap;
 
@@ -22,36 +24,36 @@ use super::execution_graph::RegionPhase;
 use super::waiting_list::Need;
 use crate::small_set::SmallSet;
 
-/// A region may wait for slots so many turns.
+/// Number of reservation rounds in one `slot.request.timeout`.
 const TURNS: u64 = 20;
 
-/// Since when what waits for slots waits in earnest.
+/// State of the wait for slots.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Patience {
-    /// The last moment at which a region ran that ends by itself.
+    /// The last time at which a region ran that ends by itself.
     pub(super) from_ms: u64,
-    /// Whether the cluster has room for what the job needs at least, says the ResourceManager.
+    /// Whether the cluster has room for the job's minimum, according to the ResourceManager.
     pub(super) has_room: bool,
-    /// The last moment at which it had.
+    /// The last time at which it had room.
     pub(super) room_until_ms: u64,
-    /// How many slots there were after the last event.
+    /// Number of slots after the last event.
     slots: usize,
-    /// The first region that lacks slots which the job does not have.
+    /// Rounds of the first region that lacks slots which the job does not have.
     lacking: Turns,
-    /// The first region that waits for those which the job has.
+    /// Rounds of the first region that waits for slots which the job has.
     waiting: Turns,
-    /// The regions that failed for want of slots and were not placed since.
+    /// The starved regions: they timed out for lack of slots and were not placed since.
     pub(super) in_vain: SmallSet<usize>,
 }
 
-/// Whose turns they are, and since when: its own ones are the first, the third and so on.
+/// Reservation rounds of a region: (the region, since ms). Its own ones are the first, the third and so on.
 #[derive(Debug, Clone, Copy, Default)]
 struct Turns {
     of: Option<(usize, u64)>,
 }
 
 impl Turns {
-    /// As long as it is the same region, nothing begins anew.
+    /// Sets the region. The rounds continue if it is still the same one.
     fn note(&mut self, region: Option<usize>, now_ms: u64) {
         let since_ms = |region| match self.of {
             Some((of, since_ms)) if of == region => since_ms,
@@ -60,13 +62,13 @@ impl Turns {
         self.of = region.map(|region| (region, since_ms(region)));
     }
 
-    /// Whose they are, and how many are over.
+    /// The region, and the number of rounds that are over.
     fn at(&self, now_ms: u64, length_ms: u64) -> Option<(usize, u64)> {
         let (region, since_ms) = self.of?;
         Some((region, now_ms.saturating_sub(since_ms) / length_ms))
     }
 
-    /// When the present one is over.
+    /// The end of the present round.
     fn next_ms(&self, now_ms: u64, length_ms: u64) -> Option<u64> {
         let (_, over) = self.at(now_ms, length_ms)?;
         let (_, since_ms) = self.of?;
@@ -81,7 +83,7 @@ impl Turns {
 }
 
 impl Patience {
-    /// This process stood still for so long.
+    /// Moves all times by the duration for which this process stood still.
     pub(super) fn put_off(&mut self, by_ms: u64) {
         self.from_ms = self.from_ms.saturating_add(by_ms);
         self.room_until_ms = self.room_until_ms.saturating_add(by_ms);
@@ -91,7 +93,7 @@ impl Patience {
 }
 
 impl JobMasterCore {
-    /// Until this moment it was as it is. To be called before anything changes.
+    /// Records the slot count and the wait conditions before an event is applied.
     pub(super) fn note_patience(&mut self, now_ms: u64) {
         self.patience.slots = self.pool.len();
         if self.is_patient() {
@@ -102,7 +104,7 @@ impl JobMasterCore {
         }
     }
 
-    /// From when the time counts after which regions that wait fail; nothing: it does not count at present.
+    /// The start of the timeout after which waiting regions fail. None: the timeout does not run at present.
     pub(super) fn fails_from_ms(&self) -> Option<u64> {
         let Patience {
             from_ms,
@@ -118,7 +120,8 @@ impl JobMasterCore {
         matches!(phase, RegionPhase::Waiting { .. })
     }
 
-    /// Whether a region runs that ends by itself, and leaves its slots to others, or room for theirs. Sources end once they were told to.
+    /// Whether a region runs that ends by itself and so leaves its slots, or room, to others. After a stop
+    /// request sources end, too.
     pub(super) fn is_patient(&self) -> bool {
         let overview = &self.execution.overview;
         let will_end = match self.tells_to_stop() {
@@ -128,8 +131,8 @@ impl JobMasterCore {
         self.execution.regions.len() > 1 && will_end > 0
     }
 
-    /// How many slots of each profile the job has to have before it can begin anything more, or move anything: not both together where slots
-    /// are waited for, as there may be enough for either.
+    /// The minimum by profile: the slots that the job needs before it can start one more region or move one.
+    /// Not both at once while replacement slots are awaited, as there may be enough for either alone.
     pub(super) fn needed_at_once(&self) -> Vec<(ResourceProfile, u32)> {
         if self.execution.regions.len() == 1 {
             return self.profiles_needed.clone();
@@ -143,8 +146,9 @@ impl JobMasterCore {
         }
     }
 
-    /// How many slots of each kind regions that wait would find: those that do not stay in use. What tasks are in that end by themselves
-    /// comes free, but where nothing begins any more.
+    /// Number of slots of each kind that waiting regions would find: the job's slots that do not stay in use.
+    /// The slots of tasks that end by themselves become free, except on TaskManagers where nothing is placed
+    /// any more.
     fn found(&self) -> Vec<u32> {
         let (slots, is_told) = (&self.execution.overview.slots, self.tells_to_stop());
         let there = |profile: &ResourceProfile| self.pool.count_for(profile);
@@ -162,7 +166,7 @@ impl JobMasterCore {
         (self.options.slot_request_timeout_ms / TURNS).max(1)
     }
 
-    /// Notes who is the first that waits in vain. To be called when all that can be placed has been.
+    /// Notes the first starved regions. To be called after all possible placements.
     pub(super) fn note_turns(&mut self, now_ms: u64) {
         let (mut lacking, mut waiting) = (None, None);
         if self.execution.regions.len() > 1 {
@@ -178,8 +182,9 @@ impl JobMasterCore {
         self.patience.waiting.note(waiting, now_ms);
     }
 
-    /// The region whose slots are asked for: the first that waits for slots, or will, and does not find them in those that the job has;
-    /// and in turns that are not its own one of those behind it, the smallest first, then the next one that needs something else.
+    /// The region whose slots are requested. In its own rounds it is the first region that waits for slots,
+    /// or will, and does not find them among the job's. In the other rounds it is a region behind it: the
+    /// smallest first, in the next such round the next one with a different need.
     fn next_served(&self) -> Option<usize> {
         let now_ms = self.settled_at_ms;
         let (first, over) = self.patience.lacking.at(now_ms, self.turn_ms())?;
@@ -202,14 +207,15 @@ impl JobMasterCore {
         Some(which.map_or(first, |which| in_order[which]))
     }
 
-    /// The region for which those behind it leave what comes free, now.
+    /// The region for which the regions behind it leave free slots, in the present round.
     pub(super) fn served_first(&self, now_ms: u64) -> Option<usize> {
         let (first, over) = self.patience.waiting.at(now_ms, self.turn_ms())?;
-        // The first turn is nobody's: mostly there is enough for all soon.
+        // In the first round nothing is reserved: mostly there is enough for all soon.
         (!over.is_multiple_of(2) && self.waits(first)).then_some(first)
     }
 
-    /// Whether a region takes no slots at present, as one before it that waits longer could use them.
+    /// Whether a region takes no slots at present because a region before it that waits longer could use
+    /// them.
     pub(super) fn stands_back(&self, region: usize, now_ms: u64) -> bool {
         let Some(first) = self.served_first(now_ms).filter(|first| *first < region) else {
             return false;
@@ -222,7 +228,7 @@ impl JobMasterCore {
         of(region).any(|own| of(first).any(|other| own.is_matching(other)))
     }
 
-    /// When somebody else's turn begins, where more than one region waits, or one beside what is moved.
+    /// The start of the next round, if more than one region waits, or one beside a move.
     pub(super) fn next_turn_ms(&self) -> Option<u64> {
         let (now_ms, length_ms) = (self.settled_at_ms, self.turn_ms());
         let Patience {
@@ -237,15 +243,16 @@ impl JobMasterCore {
         both.into_iter().flatten().chain(of_move).min()
     }
 
-    /// Whether slots came with the last event: those that came before have not idled in vain.
+    /// Whether slots were added by the last event. If so, the idle time of the others starts again.
     pub(super) fn has_more_slots(&self) -> bool {
         self.pool.len() > self.patience.slots
     }
 
-    /// The slots that are not given back: all that could be used, or only those that tasks are in, where all others together are too
-    /// few for any region that waits, and no more come. Whose turn it is does not matter: what is kept for one idles. Whoever has but
-    /// one region waits for what it has lost, and keeps the rest until that was in vain. What is moved has what it waits for as a whole; what is
-    /// too little for it is no more worth keeping than what is too little for others.
+    /// The slots that are not given back when idle, by profile. Normally all that the job could use. Only
+    /// those that tasks are in, if all others together are too few for any waiting region and no more arrive.
+    /// The reservation round does not matter: a slot reserved for a region idles. A job with a single region
+    /// keeps its slots while it waits for those it lost, until that wait has failed. A move is given its
+    /// replacement slots as a whole; too few slots for a move are not kept either.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
         let mut waiting = self.execution.overview.waiting.iter();
         let lacks = waiting.any(|(need, _)| !self.is_looking(need.look));
@@ -261,8 +268,8 @@ impl JobMasterCore {
         }
     }
 
-    /// Whether what nothing is in is enough for a region that waits, or will: it has it once it has been looked at what it reads, in the
-    /// next turn, or when its backoff is over.
+    /// Whether the unused slots are enough for a region that waits or will. It takes them when its input has
+    /// been checked, in its next round, or when its backoff is over.
     fn is_unused_enough(&self) -> bool {
         let unused = self.unused_slots();
         let overview = &self.execution.overview;

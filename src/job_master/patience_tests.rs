@@ -1,5 +1,5 @@
-//! Jobs of several regions with fewer slots than all of them need: one region after the other, and nobody fails for want of slots that
-//! will be free, or holds in vain what others lack.
+//! Jobs of several regions with fewer slots than all of them need: regions run one after the other, none
+//! fails for lack of slots that will become free, and no job holds slots in vain that others lack.
 
 use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
@@ -9,11 +9,11 @@ use super::core::CoreOptions;
 use super::event::{Effect, Event};
 use super::recovered::{Recovered, one_region, options, report};
 use super::restart::RestartStrategy;
-use super::testing::{apart, submitted_earlier};
+use super::testing::{apart, submitted_whole};
 use crate::gateway::Unfulfillable;
 use crate::job::OperatorSpec;
 
-/// The vertex reads a source without an end.
+/// Gives the vertex an unbounded source.
 fn never_ends(graph: &mut pb::JobGraph, vertex: usize) {
     let source = OperatorSpec::Datagen {
         rate: None,
@@ -28,16 +28,16 @@ fn never_ends(graph: &mut pb::JobGraph, vertex: usize) {
     }];
 }
 
-/// Not recovered; these TaskManagers have a slot each.
+/// A job that was not recovered, and these TaskManagers with one slot each.
 fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
-    let mut job = Recovered::new(graph, submitted_earlier(graph));
+    let mut job = Recovered::new(graph, submitted_whole(graph));
     for name in task_managers {
         job.register(name, "1", vec![]);
     }
     job
 }
 
-/// What was asked for last: at least, and at most.
+/// The last declaration: (minimum, maximum).
 fn asked(job: &Recovered) -> (u32, u32) {
     let sum = |of: &[(ResourceProfile, u32)]| of.iter().map(|(_, number)| number).sum();
     let needs = |effect: &Effect| match effect {
@@ -63,12 +63,12 @@ fn finishes(job: &mut Recovered, vertex: u32) {
 #[test]
 fn regions_of_a_job_run_one_after_the_other_in_the_slot_that_there_is() {
     let graph = apart(&[1, 1]);
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     assert_eq!(asked(&job), (1, 2));
     job.register("tm0", "1", vec![]);
     assert_eq!(job.deployed().len(), 1);
     assert_eq!(asked(&job), (1, 2), "the slot will be free");
-    // Much longer than anybody waits for slots.
+    // Much longer than the slot request timeout.
     job.pass(100_000);
     finishes(&mut job, 1);
     assert_eq!(job.deployed().len(), 2);
@@ -104,7 +104,7 @@ fn what_bounds_the_slots_is_named_where_they_are_too_few() {
             max_slots,
             ..options()
         };
-        let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, bounded);
+        let mut job = Recovered::with_options(&graph, submitted_whole(&graph), 2, bounded);
         job.register("tm0", "1", vec![]);
         job.pass(10_000);
         let cause = &job.stored.fatal_cause;
@@ -140,7 +140,7 @@ fn slots_that_are_too_few_for_any_region_go_back_when_they_have_idled() {
     assert_eq!((freed(&job), asked(&job)), (1, (2, 2)));
 }
 
-/// By default a turn is shorter than slots idle, and others are served in every other one.
+/// By default a round is shorter than the idle timeout, and others are served in every other round.
 #[test]
 fn slots_that_are_too_few_go_back_while_a_region_runs_whose_slots_are_waited_for() {
     let options = CoreOptions {
@@ -149,7 +149,7 @@ fn slots_that_are_too_few_go_back_while_a_region_runs_whose_slots_are_waited_for
         ..options()
     };
     let graph = apart(&[1, 2]);
-    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    let mut job = Recovered::with_options(&graph, submitted_whole(&graph), 2, options);
     for name in ["tm0", "tm1"] {
         job.register(name, "1", vec![]);
     }
@@ -171,7 +171,7 @@ fn what_a_region_that_stands_back_has_in_the_next_turn_does_not_idle() {
         ..options()
     };
     let graph = apart(&[1, 1, 2, 1]);
-    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    let mut job = Recovered::with_options(&graph, submitted_whole(&graph), 2, options);
     for name in ["tm0", "tm1"] {
         job.register(name, "1", vec![]);
     }
@@ -195,7 +195,7 @@ fn a_job_of_one_region_asks_for_all_and_keeps_what_it_has() {
     assert_eq!(asked(&job), (2, 2));
 }
 
-/// A job of one region of two slots that restarts after so long, and has but one slot.
+/// A job with one region of two slots that has only one slot. It restarts after `delay_ms`.
 fn restarting(delay_ms: u64) -> Recovered {
     let options = CoreOptions {
         restart_strategy: RestartStrategy::FixedDelay {
@@ -205,7 +205,7 @@ fn restarting(delay_ms: u64) -> Recovered {
         ..options()
     };
     let graph = one_region();
-    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    let mut job = Recovered::with_options(&graph, submitted_whole(&graph), 2, options);
     job.register("tm0", "1", vec![]);
     job
 }
@@ -250,7 +250,7 @@ fn what_the_cluster_has_room_for_waits_without_limit_and_keeps_nobody_from_their
     assert_eq!(freed(&job), 1, "one is too few, and others may need it");
     job.pass(1_000_000);
     assert_eq!(job.stored.fatal_cause, "");
-    // From when there is no room any more it has its time.
+    // Its timeout starts when there is no room any more.
     job.hear(Event::HasRoom(false));
     job.pass(9_999);
     assert_eq!(job.stored.fatal_cause, "");
@@ -269,7 +269,7 @@ fn what_no_task_manager_can_ever_give_fails_at_once_also_where_there_is_room_for
         })
             .into(),
     );
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     job.hear(Event::HasRoom(true));
     let profile = job.core.profiles_needed[0].0.clone();
     let verdict = Unfulfillable {
@@ -309,7 +309,7 @@ fn as_many_regions_run_as_there_are_slots_and_the_next_takes_the_first_that_is_l
     assert_eq!(asked(&job), (2, 2));
 }
 
-/// The only subtask of a vertex ends, wherever it is.
+/// The only subtask of a vertex finishes, on any TaskManager.
 fn ends(job: &mut Recovered, vertex: u32) {
     let details = job.core.details();
     let number = usize::try_from(vertex - 1).expect("small");
@@ -326,13 +326,13 @@ fn placed(job: &Recovered) -> Vec<bool> {
     placed.collect()
 }
 
-/// A turn: a region may wait for 10 s.
+/// One reservation round: 1/20 of the slot request timeout of 10 s.
 const TURN_MS: u64 = 500;
 
 #[test]
 fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_other_turn() {
     let graph = apart(&[3, 1]);
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     assert_eq!(asked(&job), (3, 4));
     for _ in 0..3 {
         job.pass(TURN_MS - 1);
@@ -363,13 +363,13 @@ fn of_those_behind_it_each_that_needs_something_else_has_its_turn() {
         };
         vertex.resources = Some((&resources).into());
     }
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     let mut turns = Vec::new();
     for _ in 0..6 {
         turns.push(asked(&job).0);
         job.pass(TURN_MS);
     }
-    // The second and third need the same: one of them stands for both.
+    // The second and third have the same need: one of them is enough for both.
     assert_eq!(turns, [4, 1, 4, 2, 4, 1]);
 }
 

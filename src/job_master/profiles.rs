@@ -1,4 +1,5 @@
-//! What the slots of a job have to have, how many of each are needed, and which regions can never be served.
+//! The resource profiles of a job's slots: how many of each are needed, and which regions can never get their
+//! slots.
 
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
@@ -10,45 +11,45 @@ use super::slot_pool::SlotKey;
 use crate::gateway::Unfulfillable;
 use crate::job::resources::slot_profile;
 
-/// What the slots of each slot sharing group have.
+/// The slot profile of each slot sharing group.
 pub(super) fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<ResourceProfile> {
     let mut profiles = Vec::new();
-    // Groups are numbered as they come.
+    // Groups are numbered in the order of their first vertex.
     for (vertex, built) in graph.vertices.iter().zip(vertices) {
         if built.group == profiles.len() {
             let group = &vertex.slot_sharing_group;
             profiles.push(slot_profile(graph, group));
         }
     }
-    // Most jobs have one.
+    // Saves memory: most jobs have one.
     profiles.shrink_to_fit();
     profiles
 }
 
 impl ExecutionGraph {
-    /// What the slot of a key has.
+    /// The profile of a key's slot.
     pub fn profile_of(&self, key: SlotKey) -> &ResourceProfile {
         &self.profiles[key.group]
     }
 
-    /// How many slots are needed for what runs or could, and has not finished.
+    /// Number of slots needed for unfinished tasks of regions that run or could run.
     pub fn slots_needed(&self) -> usize {
         self.overview.slots.needed().map(as_index).sum()
     }
 
-    /// What the slots that are needed have, and how many of each. Asked after each event.
+    /// The needed slots by profile. Called after each event.
     pub fn profiles_needed(&self) -> Vec<(ResourceProfile, u32)> {
         self.kinds.by_profile(self.overview.slots.needed())
     }
 
-    /// What the slots have that something is in, or will be, and how many of each.
+    /// The slots that tasks are in or will be, by profile.
     pub(super) fn profiles_taken(&self) -> Vec<(ResourceProfile, u32)> {
         let kinds = 0..self.kinds.profiles().len();
         let taken = kinds.map(|kind| self.overview.slots.taken(kind));
         self.kinds.by_profile(taken)
     }
 
-    /// The same if a region was placed, too.
+    /// The taken slots by profile, plus those that a region still needs.
     pub(super) fn profiles_taken_with(&self, region: usize) -> Vec<(ResourceProfile, u32)> {
         let need = &self.overview.regions[region].need;
         let more = need.of_kinds.iter().enumerate();
@@ -58,7 +59,7 @@ impl ExecutionGraph {
 }
 
 impl JobMasterCore {
-    /// The regions of these that will never get their slots, and why, if that is known.
+    /// Those of `regions` that can never get their slots, with the reason, if that is known.
     pub(super) fn never_served(&self, regions: &[usize]) -> Vec<(usize, &Unfulfillable)> {
         let Some(verdict) = self.unfulfillable.as_deref() else {
             return Vec::new();

@@ -1,4 +1,5 @@
-//! Jobs that state resources, and vertices that are to share slots: what is asked for, what is taken, and where tasks go.
+//! Jobs that state resources, and vertices that share slots: which slots are requested and accepted, and
+//! where tasks are placed.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ fn cores(number: u32) -> Resources {
     }
 }
 
-/// Two vertices in one region, each of two subtasks in a group of its own: one core, and two.
+/// Two vertices in one region, each with two subtasks in a group of its own. Their slots need one and two
+/// cores.
 fn with_resources() -> pb::JobGraph {
     let mut graph = graph_of(&[("a", 2), ("b", 2)], &[(0, 1)]);
     for (number, vertex) in (1..).zip(&mut graph.vertices) {
@@ -30,7 +32,7 @@ fn with_resources() -> pb::JobGraph {
     graph
 }
 
-/// `tm9` offers slots: number, and its cores.
+/// `tm9` offers slots: (number, cores).
 fn offer(job: &mut Recovered, slots: &[(u32, u32)]) {
     job.registrations += 1;
     let slots = slots.iter().map(|&(number, has)| pb::SlotOffer {
@@ -48,7 +50,6 @@ fn offer(job: &mut Recovered, slots: &[(u32, u32)]) {
         executions: vec![],
         slots,
         outputs: vec![],
-        takes_regions: true,
     });
 }
 
@@ -60,7 +61,7 @@ fn declared(job: &Recovered) -> Vec<Needs> {
     job.effects.iter().filter_map(needs).collect()
 }
 
-/// Where each deployed task went: vertex, subtask, generation, allocation.
+/// The deployed tasks: (vertex, subtask, generation, allocation).
 fn deployed_into(job: &Recovered) -> Vec<(String, u32, u64, AllocationId)> {
     let mut deployed = Vec::new();
     for effect in &job.effects {
@@ -114,7 +115,7 @@ fn slots_are_asked_for_by_profile_and_only_these_are_used() {
     offer(&mut job, &[(0, 1), (1, 2), (2, 2), (3, 2), (4, 4), (5, 1)]);
     let into: Vec<AllocationId> = deployed_into(&job).into_iter().map(|it| it.3).collect();
     assert_eq!(into, [slot(0), slot(5), slot(1), slot(2)]);
-    // What is more than is needed goes back, of each kind by itself.
+    // Surplus slots are given back, for each kind separately.
     job.pass(1);
     job.pass(6_000);
     let mut freed: Vec<AllocationId> = Vec::new();
@@ -163,7 +164,7 @@ fn adopted_slots_are_stated_by_their_profiles() {
         let both = [1, 2].map(|vertex| report(vertex, subtask, 1, S::Running));
         job.register(name, "1", both.to_vec());
     }
-    // Both vertices share slots: a slot has what both need.
+    // Both vertices share slots: a slot has the resources of both.
     let both = ResourceProfile::from(cores(2));
     let held = [
         (id("tm0"), vec![both.clone()]),
@@ -199,7 +200,7 @@ fn co_located_subtasks_share_their_slot_also_after_an_adoption_and_a_restart() {
         job.register(name, "1", both.to_vec());
     }
     assert_eq!(job.core.status(), JobStatus::Running);
-    // There are other slots, on a TaskManager with nothing to do.
+    // There are other slots, on an idle TaskManager.
     offer(&mut job, &[(7, 1), (8, 1)]);
     let failed = pb::ExecutionReport {
         cause: "broken".to_owned(),
@@ -211,7 +212,7 @@ fn co_located_subtasks_share_their_slot_also_after_an_adoption_and_a_restart() {
     let vertex = format!("{:032x}", 1);
     let expected = [0, 1].map(|subtask| (vertex.clone(), subtask, 2, slot(subtask)));
     assert_eq!(deployed_into(&job), expected, "beside those that went on");
-    // Its other half fails too, and the TaskManager of one is gone: both pairs move together.
+    // The other task fails too, and the TaskManager of one is gone: both pairs move together.
     let lost = job.connection("tm1");
     let cause = "it is gone".to_owned();
     job.hear(Event::TaskManagerLost {

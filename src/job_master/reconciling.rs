@@ -1,14 +1,15 @@
-//! The part of the core that adopts: a recovered region is left alone if its TaskManagers still have all of it, and is
-//! restarted if not.
+//! The part of the core that adopts: a recovered region goes on unchanged if its TaskManagers still have all
+//! of it; otherwise it is restarted.
 //!
-//! An execution is *awaited* (RECONCILING) until the TaskManager that the record places it on has registered. It is there
-//! if that reports it, by equality of generation, running or ended; ends that the record has need nobody to report them.
-//! A region whose executions are all there is adopted: nothing is written, nothing is sent. A region that misses one gets
-//! the next generation; that is what the former leader left or what was lost meanwhile, not a failure that the restart
-//! strategy counts. What is there of such a region is stopped first, and so is what is still awaited, up to its bound.
+//! An execution is *awaited* (RECONCILING) until the TaskManager on which the record places it has
+//! registered. It is there if that TaskManager reports it with the same generation, running or ended.
+//! Terminal states in the record need no report. A region whose executions are all there is adopted: nothing
+//! is written or sent. A region that misses one gets the next generation. That was left by the former leader
+//! or lost meanwhile; the restart strategy does not count it as a failure. The reported executions of such a
+//! region are stopped first, and so are the awaited ones, until their timeout.
 //!
-//! Invariants: no generation that a former term wrote is ever deployed; as long as anything is awaited, no requirements
-//! are declared, no slot is given back, and no region fails for want of slots.
+//! Invariants: no generation that an earlier term wrote is ever deployed. While anything is awaited, no
+//! requirements are declared, no slot is given back, and no region fails for lack of slots.
 
 use std::collections::BTreeSet;
 
@@ -21,45 +22,47 @@ use super::execution_graph::RegionPhase;
 use super::outputs::Output;
 use crate::gateway::Adoption;
 
-/// How far the adoption of what the record places is.
+/// Progress of the adoption.
 #[derive(Debug, Default)]
 pub(super) struct Reconciliation {
-    // When the wait began: the first write of this JobMaster was durable. Before, a slow store would use up the bound.
+    // Start of the wait: when the first write of this JobMaster became durable. An earlier start would let a
+    // slow store use up the timeout.
     since_ms: Option<u64>,
-    // What is not there, by region, since the last event.
+    // Executions found missing since the last event.
     missed: Vec<Failure>,
-    // Nothing is awaited any more, nor will be.
+    // Nothing is awaited any more, and nothing will be.
     is_over: bool,
-    // Whether something was awaited after the last event.
+    // Whether anything was awaited after the last event.
     was_under_way: bool,
     pub(super) adoption: Adoption,
 }
 
 impl JobMasterCore {
-    /// Whether something that the record places is still awaited. A job that is to end awaits it only to stop it.
+    /// Whether an execution or output that the record places is still awaited. False for a job that has to
+    /// end: it awaits executions only to stop them.
     pub(super) fn is_reconciling(&self) -> bool {
         !self.reconciliation.is_over
             && !self.is_stopping()
             && (self.is_any_awaited() || self.awaits_outputs())
     }
 
-    /// Whether an execution is awaited, if only to be stopped.
+    /// Whether an execution is awaited, even if only to be stopped.
     pub(super) fn is_any_awaited(&self) -> bool {
         self.execution.count(ExecutionState::Reconciling) > 0
     }
 
-    /// Whether nothing is awaited any more, nor will be.
+    /// Whether nothing is awaited any more, and nothing will be.
     pub(super) fn has_reconciled(&self) -> bool {
         self.reconciliation.is_over
     }
 
-    /// What was adopted; `None` as long as something is awaited.
+    /// The result of the adoption; `None` while anything is awaited.
     pub fn adoption(&self) -> Option<Adoption> {
         let is_open = self.result.is_none() && self.is_reconciling();
         (!is_open).then_some(self.reconciliation.adoption)
     }
 
-    /// Says who is awaited.
+    /// Logs the awaited TaskManagers.
     pub(super) fn announce_reconciliation(&mut self) {
         let awaited = self.execution.tasks.iter().filter(|task| {
             let is_awaited = task.execution.state == ExecutionState::Reconciling
@@ -83,18 +86,18 @@ impl JobMasterCore {
         self.reconciliation.was_under_way = true;
     }
 
-    /// The wait begins, once.
+    /// Starts the wait. Later calls change nothing.
     pub(super) fn begin_reconciliation(&mut self, now_ms: u64) {
         self.reconciliation.since_ms.get_or_insert(now_ms);
     }
 
-    /// Until when TaskManagers of the record may register.
+    /// Until when TaskManagers that the record names may register.
     pub(super) fn reconciliation_deadline_ms(&self) -> Option<u64> {
         let since_ms = self.reconciliation.since_ms?;
         Some(since_ms.saturating_add(self.options.reconcile_timeout_ms))
     }
 
-    /// This process stood still for so long: whoever is waited for has as much more time.
+    /// Moves all deadlines by the duration for which this process stood still.
     pub fn put_off_deadlines(&mut self, by_ms: u64) {
         let later = |since_ms: &mut u64| *since_ms = since_ms.saturating_add(by_ms);
         self.reconciliation.since_ms.iter_mut().for_each(later);
@@ -105,7 +108,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Gives up what is awaited for too long.
+    /// Gives up awaited executions and outputs after the timeout.
     pub(super) fn miss_overdue(&mut self, now_ms: u64) {
         let is_any = self.is_any_awaited() || self.execution.overview.outputs_awaited > 0;
         let deadline_ms = self.reconciliation_deadline_ms().filter(|_| is_any);
@@ -119,7 +122,8 @@ impl JobMasterCore {
         self.lose_outputs(all, |output| *output == Output::Awaited, &cause);
     }
 
-    /// This incarnation of a TaskManager is gone for certain. If it has registered, its heartbeats say more.
+    /// Gives up the awaited executions of a TaskManager incarnation that is known to be gone. If it has
+    /// registered, its heartbeats decide.
     pub(super) fn miss_task_manager(&mut self, gone: &ResourceId, incarnation: &str, now_ms: u64) {
         if self.task_managers.contains_key(gone) {
             return;
@@ -135,7 +139,7 @@ impl JobMasterCore {
         self.lose_outputs(there, |_| true, cause);
     }
 
-    /// Those of these tasks that are awaited are not there.
+    /// Marks the awaited ones of these tasks as missing.
     fn miss_awaited(&mut self, tasks: &[usize], cause: &str, now_ms: u64) {
         for task in tasks.iter().copied() {
             let execution = &self.execution.tasks[task].execution;
@@ -146,14 +150,14 @@ impl JobMasterCore {
         }
     }
 
-    /// A task that the record places is not there to be adopted.
+    /// Notes that a task which the record places can't be adopted.
     pub(super) fn miss(&mut self, task: usize, cause: &str) {
         let cause = format!("not there after a change of the leader: {cause}");
         let missed = self.failure_of(task, cause);
         self.reconciliation.missed.push(missed);
     }
 
-    /// Regions that miss a task are restarted at once.
+    /// Restarts regions that miss a task.
     pub(super) fn restart_missed(&mut self, now_ms: u64) {
         let mut all = std::mem::take(&mut self.reconciliation.missed);
         all.retain(|missed| {
@@ -168,7 +172,8 @@ impl JobMasterCore {
         self.restart_all(&regions, now_ms);
     }
 
-    /// Regions of which nothing is awaited any more are adopted. With the last one, patience with slots begins.
+    /// Adopts regions whose executions were all reported. With the last one the timeout of the wait for slots
+    /// begins.
     pub(super) fn adopt_regions(&mut self, now_ms: u64) {
         if self.is_stopping() {
             return self.note_under_way(now_ms);
@@ -182,7 +187,7 @@ impl JobMasterCore {
                 .tasks
                 .iter()
                 .map(|task| &self.execution.tasks[*task].execution);
-            // Those whose end the record had were not heard of.
+            // Executions whose terminal state was in the record were not reported.
             let adopted = executions.filter(|execution| execution.known_since.is_some());
             let adopted = u32::try_from(adopted.count()).unwrap_or(u32::MAX);
             self.pool
@@ -196,10 +201,10 @@ impl JobMasterCore {
         self.note_under_way(now_ms);
     }
 
-    /// Notes whether anything is awaited still.
+    /// Notes whether anything is still awaited.
     fn note_under_way(&mut self, now_ms: u64) {
         let is_under_way = self.is_reconciling();
-        // Only a recovery has something awaited.
+        // Only a recovery awaits anything.
         self.reconciliation.is_over |= !is_under_way && !self.is_stopping();
         if std::mem::replace(&mut self.reconciliation.was_under_way, is_under_way) && !is_under_way
         {
@@ -214,7 +219,7 @@ impl JobMasterCore {
                 tasks_restarted,
                 "reconciled"
             );
-            let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} start anew");
+            let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} restart");
             let kind = pb::JobEventKind::Adoption;
             self.chronicle.tell(kind, text, now_ms);
             for region in self.execution.waiting().clone() {

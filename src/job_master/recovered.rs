@@ -1,5 +1,5 @@
-//! A job that the next term has taken up, for the tests of adoption: what the former one left, and a core whose writes are
-//! durable at once.
+//! A job that the next term has recovered, for the tests of adoption: the state that the earlier term left,
+//! and a core whose writes are durable immediately.
 
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, ResourceId};
@@ -11,6 +11,7 @@ use super::event::{Connection, Effect, Event, Refusal, Registration};
 use super::failover::FailoverStrategy;
 use super::restart::RestartStrategy;
 use super::testing::{graph_of, submitted};
+use crate::job::MAX_REGIONS;
 
 pub(super) const RECONCILE_MS: u64 = 50_000;
 
@@ -36,12 +37,13 @@ pub(super) fn one_region() -> pb::JobGraph {
     graph_of(&[("a", 2), ("b", 2)], &[(0, 1)])
 }
 
-/// The same vertices in a region each.
+/// The same vertices in a region each, as no more are allowed.
 pub(super) fn two_regions() -> pb::JobGraph {
     graph_of(&[("a", 2), ("b", 2)], &[])
 }
 
-/// What a term of epoch 1 has left of the graph: every region in this generation, subtask 0 on `tm0` and 1 on `tm1`.
+/// The state that a term of epoch 1 has left: every region in this generation, subtask 0 on `tm0` and 1 on
+/// `tm1`.
 pub(super) fn placed(graph: &pb::JobGraph, generation: u64) -> pb::JobState {
     let mut state = submitted(graph);
     let placements = |ids: Vec<&str>| {
@@ -89,7 +91,7 @@ pub(super) fn report(vertex: u32, subtask: u32, generation: u64, state: S) -> pb
     }
 }
 
-/// What a TaskManager reports of its two tasks.
+/// A TaskManager's reports of its two tasks.
 pub(super) fn both(subtask: u32, generation: u64, state: S) -> Vec<pb::ExecutionReport> {
     [1, 2]
         .map(|vertex| report(vertex, subtask, generation, state))
@@ -107,7 +109,7 @@ pub(super) fn end(vertex: u32, subtask: u32, generation: u64, state: S) -> pb::T
     }
 }
 
-/// Without restarts.
+/// Options without restarts.
 pub(super) fn options() -> CoreOptions {
     CoreOptions {
         slot_request_timeout_ms: 10_000,
@@ -118,11 +120,12 @@ pub(super) fn options() -> CoreOptions {
         restart_strategy: RestartStrategy::None,
         failover_strategy: FailoverStrategy::Region,
         exception_history_size: 16,
+        max_regions: MAX_REGIONS,
         seed: 1,
     }
 }
 
-/// A job taken up by the next term.
+/// A job recovered by the next term.
 pub(super) struct Recovered {
     pub(super) core: JobMasterCore,
     pub(super) stored: pb::JobState,
@@ -130,8 +133,6 @@ pub(super) struct Recovered {
     pub(super) now_ms: u64,
     pub(super) registrations: u64,
     pub(super) effects: Vec<Effect>,
-    /// What TaskManagers say of themselves when they register.
-    pub(super) takes_regions: bool,
 }
 
 impl Recovered {
@@ -139,7 +140,7 @@ impl Recovered {
         Recovered::in_term(graph, state, 2)
     }
 
-    /// How the job has ended, if it has: its result is still to be written.
+    /// The status with which the job ended, if it has. Its result is not written yet.
     pub(super) fn ended_as(&self) -> Option<JobStatus> {
         self.core.result.as_ref().map(|result| result.status())
     }
@@ -161,9 +162,13 @@ impl Recovered {
         graph: &pb::JobGraph,
         state: pb::JobState,
         epoch: u64,
-        options: CoreOptions,
+        mut options: CoreOptions,
         now_ms: u64,
     ) -> Recovered {
+        if !state.regions.is_empty() {
+            // As many as the former term had.
+            options.max_regions = state.regions.len();
+        }
         let epoch = Epoch::new(epoch);
         let core = JobMasterCore::build(graph.clone(), state.clone(), true, epoch, options, now_ms);
         let mut recovered = Recovered {
@@ -173,7 +178,6 @@ impl Recovered {
             now_ms,
             registrations: 10 * epoch.get(),
             effects: Vec::new(),
-            takes_regions: true,
         };
         recovered.hear(Event::Started);
         recovered
@@ -228,7 +232,6 @@ impl Recovered {
             executions,
             slots,
             outputs: vec![],
-            takes_regions: self.takes_regions,
         });
     }
 
@@ -287,7 +290,7 @@ impl Recovered {
         self.effects.iter().filter_map(needed).collect()
     }
 
-    /// Nothing but that it was taken up was written, nothing was sent, and it runs under its old attempts.
+    /// Asserts that only the takeover was written, nothing was sent, and the job runs with its old attempts.
     pub(super) fn assert_adopted(&self, tasks: u32) {
         assert_eq!(self.core.status(), JobStatus::Running);
         assert_eq!((self.deployed(), self.cancelled()), (vec![], vec![]));
@@ -300,7 +303,8 @@ impl Recovered {
         assert_eq!(self.declared(), [2]);
     }
 
-    /// What is left of the old generation stops, then all of the next one is deployed.
+    /// Asserts that the remaining executions of the old generation stop, then all of the next one is
+    /// deployed.
     pub(super) fn assert_restarts(&mut self, old: u64, left: &[(&str, u32)]) {
         assert!(self.deployed().is_empty(), "{:?}", self.deployed());
         assert_eq!(

@@ -1,5 +1,5 @@
-//! The part of the core that takes up a stored record: what has finished stays, what is placed is looked for, and what
-//! a former term left unplaced starts anew. What becomes of what is looked for is decided in `reconciling.rs`.
+//! The part of the core that restores a stored record: finished executions stay, placed ones are awaited, and
+//! regions that an earlier term left unplaced start again. `reconciling.rs` decides about awaited ones.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use super::execution_graph::{BuildError, RegionPhase};
 use super::status::illegal;
 
 impl JobMasterCore {
-    /// Takes up what the record says: finished executions stay, those that are placed are awaited where they should be,
-    /// and a region that was given up without being placed again gets a new generation, when the backoff is over that it was given up
-    /// with.
+    /// Restores the state from the record. Finished executions stay. Placed ones are awaited on their
+    /// TaskManagers. A region that was given up and not placed again gets a new generation, to be placed when
+    /// its recorded backoff is over.
     pub(super) fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
         self.settled_at_ms = now_ms;
         for region in 0..self.execution.regions.len() {
@@ -27,7 +27,7 @@ impl JobMasterCore {
             let state = &self.record.regions[region];
             let generation = state.generation;
             let was_placed = state.placed_before;
-            // Clocks of two leaders may be apart.
+            // The clocks of two leaders may differ.
             let latest_ms = now_ms.saturating_add(state.restart_delay_ms);
             let restart_at_ms = state.restart_at_ms.clamp(now_ms, latest_ms);
             let tasks = &self.execution.regions[region].tasks;
@@ -50,7 +50,8 @@ impl JobMasterCore {
             } else if is_placed {
                 RegionPhase::Reconciling
             } else if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
-                // What the former term knew of the ends of older generations is not known any more: of those that were placed.
+                // The former term's knowledge about the ends of older generations is lost. That matters for
+                // regions that were placed.
                 self.supersede(region);
                 self.promise_restart(region, restart_at_ms);
                 self.execution.regions[region].is_end_unknown = was_placed;
@@ -79,14 +80,14 @@ impl JobMasterCore {
             .restarts
             .iter_mut()
             .flat_map(|it| &mut it.failures_ms);
-        // They are over, whatever the clock of the leader showed that noted them.
+        // These failures are in the past, even if the clock of the leader that noted them was ahead.
         failures.for_each(|at_ms| *at_ms = (*at_ms).min(now_ms));
         self.revision += 1;
         self.announce_reconciliation();
         Ok(())
     }
 
-    /// Has the region's executions awaited where the record places them.
+    /// Marks the region's executions as awaited where the record places them.
     fn restore_executions(&mut self, region: usize) -> Result<(), BuildError> {
         let state = self.record.regions[region].clone();
         for task in self.execution.regions[region].tasks.clone() {
@@ -99,7 +100,7 @@ impl JobMasterCore {
             let task = self.execution.find(&placement.vertex_id, placement.subtask);
             let task = task.ok_or_else(|| unknown(&placement.vertex_id))?;
             let location = placement.location.clone().unwrap_or_default();
-            // Neighbours often are in the same place.
+            // Saves memory: neighbours are often on the same TaskManager.
             let location = match before.take() {
                 Some(before) if *before == location => before,
                 _ => Arc::new(location),
@@ -133,7 +134,7 @@ impl JobMasterCore {
         Ok(())
     }
 
-    /// Gives executions the ends that the record has of them.
+    /// Restores the recorded terminal states of executions.
     fn restore_ends(&mut self) -> Result<(), BuildError> {
         for end in &self.record.terminal {
             let Some(task) = self.execution.find(&end.vertex_id, end.subtask) else {
@@ -155,7 +156,7 @@ impl JobMasterCore {
             for (state, at_ms) in entered {
                 execution.note_entered(state, at_ms);
             }
-            // Wherever it was: where a record has no placement, its end is all that counts.
+            // Without a placement in the record, only the terminal state matters.
             if execution.place.is_none() {
                 execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
             }

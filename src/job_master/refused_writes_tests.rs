@@ -1,4 +1,4 @@
-//! What a record that the next leader finds says of a job's end counts, also where the store takes no further one.
+//! A recorded end of a job counts for the next leader, even if the store accepts no further record.
 
 use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
@@ -10,7 +10,7 @@ use super::recovered::{end, one_region, options, placed};
 
 const NOW_MS: u64 = 1_000_000;
 
-/// Taken up by the next leader, whose first write is on its way.
+/// A core of the next leader, whose first write is in flight.
 fn taken_up(state: pb::JobState) -> JobMasterCore {
     let epoch = Epoch::new(2);
     let core = JobMasterCore::build(one_region(), state, true, epoch, options(), NOW_MS);
@@ -37,7 +37,7 @@ fn ended_as(core: &JobMasterCore) -> Option<JobStatus> {
     core.result.as_ref().map(|result| result.status())
 }
 
-/// All its tasks have finished, and it has something to tell.
+/// The record of a job whose tasks have all finished, with events.
 fn finished() -> pb::JobState {
     let mut state = placed(&one_region(), 1);
     let tasks = [(1, 0), (1, 1), (2, 0), (2, 1)];

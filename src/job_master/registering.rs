@@ -1,7 +1,7 @@
-//! The part of the core that takes registrations of TaskManagers, and the slots that they offer.
+//! The part of the core that handles registrations of TaskManagers and their slot offers.
 //!
-//! Invariants: of a TaskManager the youngest registration counts, and nothing is heard of it under another one; what it held and
-//! does not offer when it registers is lost.
+//! Invariants: only the youngest registration of a TaskManager counts, and events of any other one are
+//! refused. Slots that it held and does not offer when it registers are lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,12 +31,11 @@ impl JobMasterCore {
         Ok(())
     }
 
-    /// A TaskManager registers, with all that it runs and offers.
+    /// Registers a TaskManager, with its executions and slots.
     pub(super) fn register(
         &mut self,
         connection: &Connection,
         location: pb::TaskManagerLocation,
-        takes_regions: bool,
         (executions, slots): (&[pb::ExecutionReport], &[pb::SlotOffer]),
         now_ms: u64,
     ) -> Result<(), Refusal> {
@@ -61,20 +60,19 @@ impl JobMasterCore {
         self.registrations_version += 1;
         let known = self.task_managers.get(&task_manager);
         if known.is_some_and(|known| known.location.incarnation != location.incarnation) {
-            self.lose_task_manager(&task_manager, "it was started anew", now_ms);
+            self.lose_task_manager(&task_manager, "it was restarted", now_ms);
         }
         let registered = Box::new(TaskManager {
             registration: offered,
             unacknowledged: BTreeSet::new(),
             outputs: BTreeMap::new(),
             is_told_to_stop: false,
-            takes_regions,
             location: self.execution.keep_once(&task_manager, location),
         });
-        self.suit_older(&registered, now_ms);
         self.task_managers.insert(task_manager.clone(), registered);
         self.reconcile_all(&task_manager, executions, now_ms);
-        // Late offers of the former registration are refused, so that what was given back under it may be taken again.
+        // Late offers of the former registration are refused, so slots that were given back under it may be
+        // accepted again.
         self.pool.forgive(&task_manager);
         let offered: BTreeSet<&str> = slots
             .iter()
@@ -101,7 +99,7 @@ impl JobMasterCore {
         Ok(())
     }
 
-    /// Takes the slots that are offered, or rejects them.
+    /// Accepts or rejects offered slots. Returns (accepted, rejected).
     pub(super) fn offer(
         &mut self,
         task_manager: &ResourceId,
@@ -109,11 +107,6 @@ impl JobMasterCore {
         now_ms: u64,
     ) -> (Vec<AllocationId>, Vec<AllocationId>) {
         let (mut accepted, mut rejected) = (Vec::new(), Vec::new());
-        let known = self.task_managers.get(task_manager);
-        if known.is_some_and(|known| !self.may_have_tasks(known)) {
-            // It offers them again until its patience is over. Rejected, they would be back at once.
-            return (accepted, rejected);
-        }
         for offer in offers {
             let Some(allocation) = parse::<AllocationId>(&offer.allocation_id) else {
                 continue;
@@ -130,7 +123,7 @@ impl JobMasterCore {
                 OfferAnswer::Accepted => accepted.push(allocation),
                 OfferAnswer::AcceptedInsteadOf(before) => {
                     accepted.push(allocation);
-                    self.fail_slot(task_manager, &before, "its slot was allocated anew", now_ms);
+                    self.fail_slot(task_manager, &before, "its slot was reallocated", now_ms);
                 }
                 OfferAnswer::Rejected => rejected.push(allocation),
             }

@@ -1,4 +1,4 @@
-//! TaskManagers that register again while something of the job is on its way to them.
+//! TaskManagers that register again while messages of the job to them are in flight.
 
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ fn a_slow_registration_whose_deployment_came_to_nothing_counts_as_no_failure() {
             tasks: ids(0),
             outcome: SubmitOutcome::Outdated,
         };
-        // It did not hear the answer to its registration, has sent another one, and refuses what rests on the first.
+        // It did not receive the answer to its registration, has sent another one, and refuses messages under
+        // the first.
         if is_answered_first {
             job.hear(answer.clone());
             assert_eq!(job.generations(), [1], "that is open");
@@ -67,7 +68,7 @@ fn a_deployment_that_was_refused_as_outdated_and_is_there_all_the_same_runs_on()
     job.register("tm1", "1", vec![]);
     job.register("tm0", "1", both(0, 1, S::Running));
     assert_eq!((job.generations(), job.deployed().len()), (vec![1], 4));
-    // Whoever lost what it was known to run has failed it.
+    // A TaskManager that lost a task which it was known to run has failed it.
     job.register("tm0", "1", vec![]);
     assert_eq!(job.core.status(), JobStatus::Failing);
 }
@@ -88,7 +89,6 @@ fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure(
         executions: vec![],
         slots: vec![],
         outputs: vec![],
-        takes_regions: true,
     });
     job.register("tm1", "1", vec![]);
     assert_eq!(job.deployed().len(), 0, "one slot is gone");
@@ -108,7 +108,8 @@ async fn a_task_manager_that_registers_anew_for_long_is_not_lost_by_what_it_answ
         (details.status(), details.restarts),
         (JobStatus::Running, 0)
     );
-    // One that never does is lost by its silence: it can't say how its tasks end.
+    // A TaskManager that never completes its registration exceeds the heartbeat timeout: it can't report how
+    // its tasks end.
     *lock(&task_executor.mood) = Mood::RegistersAnew;
     let result = fixture.job_master.ended().await.expect("it ends");
     assert!(result.cause.contains("no heartbeat"), "{}", result.cause);

@@ -1,9 +1,10 @@
-//! The part of the core that hears of executions and slots: compares what TaskManagers report with what is believed.
+//! The part of the core that handles reports: it compares what TaskManagers report about executions and slots
+//! with its own state.
 //!
-//! An execution that is believed deployed and missing in a full report has failed; one that is there and not wanted
-//! becomes a *stray*, cancelled up to its generation once the record says that it is not wanted. Full reports may be
-//! older than what they are compared with: a report counts against an execution or a slot only if it was asked for
-//! after the TaskManager was known to have it.
+//! An execution that is deployed according to this state and missing in a full report has failed. One that is
+//! reported and not wanted becomes an *orphan*; it is cancelled up to its generation once the record says
+//! that it is not wanted. A full report may be older than the state it is compared with: it counts against an
+//! execution or a slot only if it was requested after the TaskManager was known to have it.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,7 @@ use super::execution_graph::RegionPhase;
 use super::strays::Stray;
 
 impl JobMasterCore {
-    /// Some executions changed.
+    /// Applies reports of changed executions.
     pub(super) fn hear(
         &mut self,
         task_manager: &ResourceId,
@@ -30,7 +31,7 @@ impl JobMasterCore {
                 continue;
             };
             let execution = &self.execution.tasks[task].execution;
-            // One that was given up, with its TaskManager, and turns out to be alive, is a stray like any other.
+            // An execution that was given up with its TaskManager and is still alive is an orphan.
             let is_given_up = execution.is_ended() && execution.state != ExecutionState::Finished;
             let is_present = execution.generation.get() == report.generation
                 && execution.is_on(task_manager)
@@ -107,7 +108,7 @@ impl JobMasterCore {
                 self.execution.advance(task, state, now_ms);
             }
             ExecutionState::Canceling => {
-                // Nobody who leads decided that, so its TaskManager did while nobody led.
+                // No leader decided that, so its TaskManager did while there was no leader.
                 if execution.state == ExecutionState::Reconciling {
                     self.execution
                         .advance(task, ExecutionState::Canceling, now_ms);
@@ -146,7 +147,7 @@ impl JobMasterCore {
         }
     }
 
-    /// A full report that a heartbeat of turn `asked_in` asked for.
+    /// Applies the full report in the answer to a heartbeat that was sent in step `asked_in`.
     pub(super) fn reconcile(
         &mut self,
         task_manager: &ResourceId,
@@ -173,7 +174,8 @@ impl JobMasterCore {
         });
     }
 
-    /// The full report of a registration. What is not in it is gone: the TaskManager refuses what was sent before.
+    /// Applies the full report of a registration. Executions that are not in it are gone: the TaskManager
+    /// refuses earlier messages.
     pub(super) fn reconcile_all(
         &mut self,
         task_manager: &ResourceId,
@@ -187,7 +189,7 @@ impl JobMasterCore {
             let is_here = place.map(|place| &place.location.incarnation) == incarnation.as_ref();
             if execution.is_deployed() && !is_here {
                 self.doubt_end(task);
-                self.note_gone(task, "its TaskManager was started anew", now_ms);
+                self.note_gone(task, "its TaskManager was restarted", now_ms);
             }
         }
         self.hear(task_manager, reports, now_ms);
@@ -197,7 +199,7 @@ impl JobMasterCore {
             if !execution.is_deployed() {
                 continue;
             }
-            // A cancellation that went with the former registration may have been refused.
+            // A cancellation that was sent under the former registration may have been refused.
             if execution.cancellation != Cancellation::Confirmed {
                 execution.cancellation = Cancellation::NotAsked;
                 self.agenda.to_cancel.insert(task);
@@ -228,7 +230,8 @@ impl JobMasterCore {
         reports.iter().filter_map(find).collect()
     }
 
-    /// The slots that a TaskManager holds for the job: ours that are not among them are lost.
+    /// Applies the list of slots that a TaskManager holds for the job: held slots that are not in it are
+    /// lost.
     pub(super) fn reconcile_slots(
         &mut self,
         task_manager: &ResourceId,
@@ -251,7 +254,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Fails what is in a slot that is not there any more.
+    /// Fails the executions in a slot that is lost.
     pub(super) fn fail_slot(
         &mut self,
         task_manager: &ResourceId,
@@ -279,7 +282,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Forgets a TaskManager: its slots are lost, what ran there has failed, and may still run.
+    /// Removes a TaskManager: its slots are lost, and its executions have failed but may still run.
     pub(super) fn lose_task_manager(
         &mut self,
         task_manager: &ResourceId,
@@ -294,7 +297,7 @@ impl JobMasterCore {
         self.let_task_manager_go(task_manager, cause, now_ms);
     }
 
-    /// The same where nothing of the job runs any more.
+    /// Removes a TaskManager on which nothing of the job runs any more.
     pub(super) fn let_task_manager_go(
         &mut self,
         task_manager: &ResourceId,
@@ -317,14 +320,15 @@ impl JobMasterCore {
         self.lose_outputs(there, |_| true, &cause);
     }
 
-    /// Whether an execution ends because that is wanted.
+    /// Whether an execution is supposed to end.
     fn is_to_stop(&self, task: usize) -> bool {
         let region = &self.execution.regions[self.execution.tasks[task].region];
         self.is_stopping() || matches!(region.phase, RegionPhase::Stopping { .. })
     }
 
-    /// An execution is provably not running any more, or taken for that: canceled if it was to stop, else failed. If it
-    /// was awaited, the failure happened under no leader and is none for the restart strategy.
+    /// Notes that an execution does not run any more, or is assumed not to: it is canceled if it was to stop,
+    /// else failed. If it was awaited, it failed while there was no leader, and the restart strategy does not
+    /// count that.
     pub(super) fn note_gone(&mut self, task: usize, cause: &str, now_ms: u64) {
         if self.is_to_stop(task) {
             self.execution
@@ -338,8 +342,9 @@ impl JobMasterCore {
         }
     }
 
-    /// An execution was never sent to its TaskManager, or under a registration that this did not have any more, and never will
-    /// start. Nothing of the job has failed: its region is placed anew, and the restart strategy does not count that.
+    /// Notes that an execution never started and never will: it was not sent to its TaskManager, or under a
+    /// registration that this did not have any more. Nothing of the job has failed: its region is placed
+    /// again, and the restart strategy does not count that.
     fn note_never_started(&mut self, task: usize, cause: &str, now_ms: u64) {
         self.execution.tasks[task].execution.started_at_ms = 0;
         if self.is_to_stop(task) {
@@ -355,7 +360,7 @@ impl JobMasterCore {
         }
     }
 
-    /// An execution has failed.
+    /// Notes that an execution has failed.
     pub(super) fn fail_task(&mut self, task: usize, cause: &str, now_ms: u64) {
         let is_to_stop = self.is_to_stop(task);
         if self.execution.advance(task, ExecutionState::Failed, now_ms) {
@@ -369,8 +374,8 @@ impl JobMasterCore {
         }
     }
 
-    /// An execution has failed for a reason that no restart mends. That counts also where its region is about to start anew: others of
-    /// it fail because of this one, and may be heard first.
+    /// Notes that an execution has failed for a reason that no restart can fix. That counts even if its
+    /// region is about to restart: other tasks fail because of this one, and their reports may arrive first.
     fn fail_for_good(&mut self, task: usize, cause: &str, now_ms: u64) {
         if self.execution.advance(task, ExecutionState::Failed, now_ms) {
             cause.clone_into(&mut self.execution.tasks[task].execution.cause);
@@ -384,7 +389,7 @@ impl JobMasterCore {
         }
     }
 
-    /// The region of a task has failed because of it.
+    /// Notes that the region of a task has failed because of that task.
     pub(super) fn fail_region_of(&mut self, task: usize, cause: String) {
         if self.is_to_stop(task) {
             return;
@@ -393,7 +398,7 @@ impl JobMasterCore {
         self.failures.push(failure);
     }
 
-    /// A failure of a task, with where it is.
+    /// A failure of a task, with its TaskManager.
     pub(super) fn failure_of(&self, task: usize, cause: String) -> Failure {
         let place = self.execution.tasks[task].execution.place.as_ref();
         Failure {

@@ -1,4 +1,4 @@
-//! The part of the actor that answers: who asks what of a JobMaster. Whoever asked and has gone does not need the answer.
+//! The part of the actor that handles messages and answers them. A caller that is gone needs no answer.
 
 use tanist_proto::v1 as pb;
 
@@ -115,7 +115,7 @@ impl JobMasterActor {
         Next::Continue
     }
 
-    /// A task asks a coordinator: answered now if it is refused, else by an effect.
+    /// Handles a task's request to a coordinator. A refusal is answered here, everything else by an effect.
     fn ask(
         &mut self,
         request: pb::AskCoordinatorRequest,
@@ -164,7 +164,7 @@ impl JobMasterActor {
     }
 }
 
-/// One more who asks. Of those before nobody is kept who has gone: an answer may take for ever.
+/// Adds a pending reply and drops those whose caller is gone: an answer may take forever.
 fn add(asked: &mut Vec<Reply<()>>, reply: Reply<()>) {
     asked.retain(|before| !before.is_closed());
     asked.push(reply);

@@ -1,4 +1,4 @@
-//! What the ResourceManager is told: who speaks for the job, and which slots it needs.
+//! Declarations to the ResourceManager: which JobMaster serves the job, and which slots it needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::gateway::{
 };
 
 impl Calls {
-    /// Registers where that is to be done, then states all that the job needs, where that is known.
+    /// Registers if necessary, then declares all needs of the job if they are known.
     pub(super) fn declare(
         &self,
         io: &mut JoinSet<Done>,
@@ -23,7 +23,7 @@ impl Calls {
         is_registered: bool,
     ) {
         let resources = self.resources.clone();
-        // Without anything to state, registering again is the sign of life.
+        // Without needs to declare, registering again serves as the heartbeat.
         let is_registering = !is_registered || wanted.is_none();
         let registration = is_registering.then(|| JobMasterRegistration {
             job: self.job_id(),
@@ -44,8 +44,8 @@ impl Calls {
             };
             let answer = bounded(ask_timeout, declared).await;
             if let Err(error) = &answer {
-                tracing::debug!(%error, "requirements were not taken, declared again later");
-                // Whoever is only not known any more registers at once.
+                tracing::debug!(%error, "requirements were not accepted; they are declared again");
+                // A JobMaster that is only unknown to the ResourceManager registers immediately.
                 if is_registering || !matches!(error, GatewayError::NotFound(_)) {
                     tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
                 }

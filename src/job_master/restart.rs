@@ -1,14 +1,15 @@
-//! Whether and when a failed job is restarted. Pure: counters in, verdict out; what has to survive a leader is in
-//! [`pb::RestartCounters`], time and randomness are parameters.
+//! Restart strategies: whether and when a failed job is restarted. Pure: counters in, verdict out. State that
+//! has to survive a change of the leader is in [`pb::RestartCounters`]; time and randomness are parameters.
 //!
-//! The strategies are those of Apache Flink, with its semantics: fixed-delay allows a number of restarts in all;
-//! failure-rate a number of failures per interval; exponential-delay grows the delay with each attempt, forgets after
-//! a quiet time, and counts failures that come while a restart is pending as one attempt. What happens at one event (a
-//! TaskManager with tasks of several regions is lost) is one failure for each strategy.
+//! The strategies are those of Apache Flink, with its semantics: fixed-delay allows a total number of
+//! restarts; failure-rate a number of failures per interval; exponential-delay grows the delay with each
+//! attempt, resets after a quiet time, and counts failures during a pending restart as one attempt. All
+//! failures of one event (a TaskManager with tasks of several regions is lost) count as one failure for each
+//! strategy.
 
 use tanist_proto::v1 as pb;
 
-/// No more times of failures than these are kept in the record.
+/// Maximum number of failure times in the record.
 const REMEMBERED_FAILURES: usize = 1024;
 
 /// A restart strategy. Times in milliseconds.
@@ -18,18 +19,18 @@ pub enum RestartStrategy {
     None,
     /// A number of restarts, each after the same delay.
     FixedDelay {
-        /// Restarts in the life of the job.
+        /// Number of restarts in the life of the job.
         attempts: u32,
-        /// Before each.
+        /// Delay before each restart.
         delay_ms: u64,
     },
-    /// Restarts as long as failures are rare enough.
+    /// Restarts while failures are rare enough.
     FailureRate {
-        /// One more within the interval ends the job.
+        /// Number of failures allowed in the interval. One more ends the job.
         max_failures: u32,
         /// The interval.
         interval_ms: u64,
-        /// Before each restart.
+        /// Delay before each restart.
         delay_ms: u64,
     },
     /// Restarts after growing delays.
@@ -38,13 +39,13 @@ pub enum RestartStrategy {
         initial_ms: u64,
         /// The longest delay.
         max_ms: u64,
-        /// By what it grows.
+        /// Factor by which the delay grows.
         multiplier: f64,
-        /// After this time without a failure it starts again.
+        /// Time without a failure after which the delay and the attempts are reset.
         reset_ms: u64,
         /// Fraction by which a delay varies, both ways.
         jitter: f64,
-        /// Attempts until then; `None`: no limit.
+        /// Number of attempts until a reset; `None`: no limit.
         attempts: Option<u32>,
     },
 }
@@ -64,7 +65,7 @@ impl Default for RestartStrategy {
 }
 
 impl RestartStrategy {
-    /// What a graph says; `None` where it says nothing.
+    /// The strategy that a graph names; `None` if it names none.
     pub fn from_proto(strategy: &pb::RestartStrategy) -> Option<RestartStrategy> {
         use pb::restart_strategy::Strategy;
         Some(match strategy.strategy.as_ref()? {
@@ -90,31 +91,31 @@ impl RestartStrategy {
     }
 }
 
-/// What follows a failure.
+/// The decision about a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The failed regions are restarted at this time.
+    /// Restart the failed regions at this time.
     Restart {
         /// Milliseconds since 1970.
         at_ms: u64,
     },
     /// The job fails for good.
     GiveUp {
-        /// What the strategy says.
+        /// The reason that the strategy gives.
         reason: String,
     },
 }
 
-/// A strategy and the restart that is pending.
+/// A strategy and its pending restart.
 #[derive(Debug, Clone)]
 pub struct RestartBackoff {
     strategy: RestartStrategy,
-    // When the last restart was or is due. The record has it, too, as long as it is not over.
+    // When the last restart was or is due. The record has it, too, until it is over.
     restart_at_ms: Option<u64>,
 }
 
 impl RestartBackoff {
-    /// With nothing pending.
+    /// A backoff without a pending restart.
     pub fn new(strategy: RestartStrategy) -> RestartBackoff {
         RestartBackoff {
             strategy,
@@ -122,7 +123,7 @@ impl RestartBackoff {
         }
     }
 
-    /// A former leader has decided on a restart at this time.
+    /// Takes over a restart that an earlier leader decided for this time.
     pub fn go_on(&mut self, restart_at_ms: u64) {
         self.restart_at_ms = self.restart_at_ms.max(Some(restart_at_ms));
     }

@@ -1,7 +1,9 @@
-//! The part of the core that schedules: chooses slots for regions that wait, in topological order, and places them.
+//! The part of the core that schedules: it chooses slots for waiting regions, in topological order, and
+//! places them.
 //!
-//! Each write says all of the job again. Where very many regions are placed slot by slot, they are placed in batches that grow with what
-//! is placed already, so that the job is not written as often as it has regions.
+//! Each write contains the whole job. So when very many regions are placed slot by slot, they are placed in
+//! batches that grow with the number of placed regions; otherwise the job would be written as many times as
+//! it has regions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,16 +20,16 @@ use super::execution_graph::RegionPhase;
 use super::slot_assignment::{Assigned, SlotAssignment};
 use super::waiting_list::Need;
 
-/// As long as not more regions than these are placed, each is when it can be.
+/// Number of placed regions up to which each region is placed as soon as possible.
 const FEW: usize = 64;
-/// Then a batch is at least a quarter of them,
+/// Above it, a batch has at least this fraction (1/4) of the placed regions,
 const SHARE: usize = 4;
-/// or what came in this time.
+/// or those that became ready within this time, in ms.
 const COLLECT_MS: u64 = 20;
 
 impl JobMasterCore {
-    /// Chooses slots for regions that wait and whose inputs are complete, in topological order. They are looked at one by one only where
-    /// some of them are placed.
+    /// Chooses slots for waiting regions whose inputs are complete, in topological order. Iterates over
+    /// single regions only if some of them will be placed.
     pub(super) fn schedule(&mut self, now_ms: u64) {
         let awaits_input = self.execution.in_phase(RegionPhase::AwaitingInput);
         let is_any_waiting = !self.execution.waiting().is_empty() || !awaits_input.is_empty();
@@ -50,8 +52,9 @@ impl JobMasterCore {
         }
     }
 
-    /// Whether something runs of attempts that were given up, of regions that are to begin together: they would meet it. A former leader
-    /// knew where that was; this one does when its TaskManager has registered.
+    /// Whether executions of given-up attempts still run although the job's regions start together: the new
+    /// attempt would meet them. The former leader knew where they ran; this one knows once their TaskManager
+    /// has registered.
     fn meets_former_attempts(&self) -> bool {
         let is_unplaced = |task: usize| {
             let region = self.execution.tasks[task].region;
@@ -61,7 +64,8 @@ impl JobMasterCore {
         self.begins_together() && strays.any(|(_, (task, _), _)| is_unplaced(task))
     }
 
-    /// Whoever reads what is complete when it starts waits for slots from when all of that is there, and as long as it is.
+    /// Moves regions with blocking inputs between AwaitingInput and Waiting: they wait for slots while all
+    /// their input is available.
     fn look_at_inputs(&mut self, now_ms: u64) {
         let reads = self.execution.news.reads;
         let has_changed = std::mem::replace(&mut self.looked_at.inputs, reads) != reads;
@@ -86,7 +90,7 @@ impl JobMasterCore {
         }
     }
 
-    /// The executions of regions that wait for slots are SCHEDULED.
+    /// Marks the executions of waiting regions SCHEDULED.
     fn schedule_executions(&mut self, now_ms: u64) {
         for region in std::mem::take(&mut self.execution.news.waiting) {
             if !self.execution.waiting().contains(&region) {
@@ -101,13 +105,15 @@ impl JobMasterCore {
         }
     }
 
-    /// The regions that wait for nothing but slots, in topological order: those first that are moved, as slots came for them.
+    /// The regions that wait only for slots, in topological order; those of a move first, as slots were
+    /// requested for them.
     fn ready(&mut self, now_ms: u64) -> Vec<usize> {
         let waiting: Vec<usize> = self.execution.waiting().iter().copied().collect();
         let (mut looks, left) = (OfVertices::default(), self.left_to_moves(now_ms));
         let is_ready = |region: &usize| {
             let look = self.execution.regions[*region].look;
-            // What is moved ran, and has stopped for slots that are there: nobody else has a turn before it.
+            // Regions of a move ran, and stopped for slots that are there: no other region has priority over
+            // them.
             self.is_prepared(look, &mut looks)
                 && (self.is_moved(*region) || !self.stands_back(*region, now_ms))
                 && !self.leaves_slots(*region, &left)
@@ -117,8 +123,8 @@ impl JobMasterCore {
         ready
     }
 
-    /// Whether enough of what is ready finds slots. Slots come one by one, and each is an event: nothing is looked for that can't be
-    /// there.
+    /// Whether enough ready regions find slots. Slots arrive one by one, each as an event: counting avoids a
+    /// search that can't succeed.
     fn is_batch(&mut self, now_ms: u64) -> bool {
         let waiting = self.execution.overview.waiting.iter();
         let looks: BTreeSet<Option<usize>> = waiting.map(|(need, _)| need.look).collect();
@@ -133,7 +139,7 @@ impl JobMasterCore {
             }
         }
         if number > 0 && self.served_first(now_ms).is_some() {
-            // Not all of them may take what is free.
+            // Not all of them may take the free slots.
             (number, all) = (0, 0);
             free = self.free_slots();
             for region in self.ready(now_ms) {
@@ -156,7 +162,7 @@ impl JobMasterCore {
         true
     }
 
-    /// How many slots of each kind nothing is in.
+    /// Number of unused slots of each kind.
     pub(super) fn unused_slots(&self) -> Vec<u32> {
         let there = |profile: &ResourceProfile| self.pool.count_for(profile);
         let taken = |kind| self.execution.overview.slots.taken(kind);
@@ -169,7 +175,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Until when slots are collected for a batch of regions.
+    /// Until when slots are collected to place a batch of regions.
     pub(super) fn collecting_until_ms(&self) -> Option<u64> {
         let since_ms = self.collecting_since_ms?;
         Some(since_ms.saturating_add(COLLECT_MS))
@@ -188,7 +194,8 @@ impl JobMasterCore {
                     .get(&slot.task_manager)
                     .map(|known| (slot, known))
             }) else {
-                // Slots go with their TaskManager, so this can't be; an unplaced region just goes on waiting.
+                // Can't happen, as slots are removed with their TaskManager. An unplaced region just goes on
+                // waiting.
                 return;
             };
             placements.push(pb::Placement {
@@ -204,7 +211,7 @@ impl JobMasterCore {
             };
             places.push((task, place));
         }
-        // Once it waits no more, what it needs is nobody's concern.
+        // The phase changes first: the need of a region that does not wait is not tracked.
         self.execution.set_phase(region, RegionPhase::Placed);
         self.patience.in_vain.remove(&region);
         for (task, place) in places {
@@ -232,12 +239,11 @@ impl JobMasterCore {
             ..pb::RegionState::default()
         };
         self.has_placed = true;
-        self.fix_rule();
         self.record_prepared(region);
         self.revision += 1;
     }
 
-    /// The slots in which something of the job is, or will be.
+    /// The slots in which executions of the job are or will be.
     pub(super) fn taken_slots(&self) -> Assigned {
         let mut taken = Assigned::new();
         for (task, at) in self.execution.tasks.iter().enumerate() {
@@ -253,13 +259,13 @@ impl JobMasterCore {
         taken
     }
 
-    /// The slots in which a stray is.
+    /// The slots in which orphan executions are.
     pub(super) fn blocked_slots(&self) -> BTreeSet<AllocationId> {
         let strays = self.strays.iter();
         strays.filter_map(|(.., stray)| stray.allocation).collect()
     }
 
-    /// From which regions get slots, as the pool and what runs are at present.
+    /// The assignment from which regions get slots, made from the pool and the running executions.
     pub(super) fn slot_assignment(&self) -> SlotAssignment {
         let (taken, mut blocked) = (self.taken_slots(), self.blocked_slots());
         blocked.extend(self.slots_being_left());
@@ -268,13 +274,13 @@ impl JobMasterCore {
     }
 }
 
-/// How many slots of each kind are left.
+/// Number of free slots of each kind.
 struct Free {
     of_kinds: Vec<u32>,
 }
 
 impl Free {
-    /// Gives slots to as many of so many regions with the same need as there are slots for; gives how many these are.
+    /// Takes slots for up to `regions` regions with the same need. Returns the number of regions that fit.
     fn take(&mut self, need: &Need, regions: usize) -> usize {
         let number = need
             .fits(&self.of_kinds)

@@ -1,5 +1,5 @@
-//! A JobMaster's surroundings for its actor's tests: TaskExecutors that run what they are given until the test says
-//! otherwise, and a ResourceManager and a committer that note what they hear.
+//! The environment of a JobMaster for tests of its actor: TaskExecutors that run their tasks until the test
+//! changes them, and a ResourceManager and a committer that record their calls.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,7 +36,7 @@ pub(super) enum Mood {
     RegistersAnew,
 }
 
-/// A TaskExecutor that runs what it is given until the test says otherwise.
+/// A TaskExecutor that runs its tasks until the test changes them.
 #[derive(Debug, Default)]
 pub(super) struct TaskExecutor {
     pub(super) mood: Mutex<Mood>,
@@ -75,7 +75,7 @@ impl TaskExecutor {
         lock(&self.running).values().cloned().collect()
     }
 
-    /// Moves all that runs to a state and gives the reports of it.
+    /// Moves all running tasks to a state and returns their reports.
     pub(super) fn all_become(&self, state: ExecutionState) -> Vec<pb::ExecutionReport> {
         for report in lock(&self.running).values_mut() {
             report.set_state(state);
@@ -162,7 +162,7 @@ impl TaskExecutorGateway for TaskExecutor {
     ) -> GatewayResult<pb::Ack> {
         let goodbye = format!("disconnect, ended: {}", request.job_ended);
         if *lock(&self.mood) != Mood::Well {
-            // It was said, whatever comes of it.
+            // The call is recorded even if it fails.
             lock(&self.calls).push(goodbye.clone());
         }
         self.answer(goodbye).await
@@ -183,18 +183,18 @@ impl TaskExecutorGateway for TaskExecutor {
     }
 }
 
-/// All that surrounds a JobMaster.
+/// The environment of a JobMaster.
 #[derive(Debug, Default)]
 pub(super) struct Surroundings {
     pub(super) task_executors: BTreeMap<String, Arc<TaskExecutor>>,
     pub(super) declared: Mutex<Vec<u32>>,
     pub(super) registered: Mutex<Vec<JobMasterRegistration>>,
-    /// What the next declarations are refused with, the last first.
+    /// Errors for the next declarations, the last one first.
     pub(super) refusals: Mutex<Vec<GatewayError>>,
     pub(super) committed: Mutex<Vec<pb::Committable>>,
     pub(super) failing_commits: Mutex<u32>,
     pub(super) is_occupied: Mutex<bool>,
-    /// Whether refusals don't count.
+    /// Whether refused calls don't count, as this process is cut off.
     pub(super) is_cut_off: Mutex<bool>,
 }
 
@@ -357,7 +357,7 @@ impl Fixture {
         }
     }
 
-    /// One whose three tasks run, and `tm1`, which has them all.
+    /// A JobMaster whose three tasks run, and `tm1`, which runs them all.
     pub(super) async fn running(options: JobMasterOptions) -> (Fixture, Arc<TaskExecutor>) {
         let fixture = Fixture::start(options);
         let task_executor = fixture.task_executor("tm1");
@@ -398,7 +398,6 @@ impl Fixture {
             }),
             executions: self.task_executor(name).reports(),
             slots: offers,
-            takes_regions: true,
         };
         self.job_master.register_task_manager(request).await
     }

@@ -1,7 +1,8 @@
-//! The part of the core that decides and acts, after each event and whenever time has passed: a function of the state
-//! alone, so that nothing depends on which event came in which order.
+//! The part of the core that decides and acts, after each event and each deadline. It is a function of the
+//! state alone, so that no result depends on the order of events.
 //!
-//! Decisions (restart, give up, cancel, place, record an end) go into `record`; acts follow from `written`.
+//! Decisions (restart, give up, cancel, place, record a terminal state) go into `record`; acts follow from
+//! `written`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +16,12 @@ use super::event::{CancelAnswer, Connection, Effect};
 use super::execution::Cancellation;
 use super::execution_graph::RegionPhase;
 
-/// So long a region waits whose slots nobody could ever give: a restart strategy without delay must not go round and round.
+/// Time to wait for slots that no TaskManager could ever give. It keeps a restart strategy without delay from
+/// looping.
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
-/// The first delay after a failed commit of the sinks.
+/// Delay before the first retry of a failed commit of the sinks.
 const COMMIT_RETRY_MS: u64 = 100;
-/// So long a commit of the sinks may give no answer before it counts as one that has failed: a file system that hangs says nothing.
+/// Timeout of a commit of the sinks; then it counts as failed. A file system that hangs returns no error.
 pub(super) const COMMIT_PATIENCE_MS: u64 = 60_000;
 
 impl JobMasterCore {
@@ -67,7 +69,7 @@ impl JobMasterCore {
         self.move_regions(now_ms);
     }
 
-    /// Gives up what took too long: tasks that don't stop, TaskManagers that don't come back, slots that don't come.
+    /// Handles timeouts: tasks that don't stop, TaskManagers that don't come back, slots that don't arrive.
     fn give_up_overdue(&mut self, now_ms: u64) {
         let overdue =
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
@@ -110,8 +112,8 @@ impl JobMasterCore {
         self.give_up_waiting(now_ms);
     }
 
-    /// Gives up regions that have waited for too long. Those that wait longest come first, and whoever comes after one that has not
-    /// waited for long enough has not either.
+    /// Fails or marks regions that have waited for too long. They are sorted by waiting time, longest first,
+    /// so the loop ends at the first one that has not waited long enough.
     fn give_up_waiting(&mut self, now_ms: u64) {
         let overdue =
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
@@ -133,10 +135,11 @@ impl JobMasterCore {
         let waiting = waiting.take_while(|(since_ms, _)| overdue(*since_ms, bound_ms));
         for (since_ms, region) in waiting.copied() {
             if overdue(since_ms, timeout_ms) && self.is_preparing(region) {
-                let cause = format!("what it reads could not be looked at within {timeout_ms} ms");
+                let cause = format!("the files to read could not be listed within {timeout_ms} ms");
                 without_slots.push((region, cause));
             } else if overdue(since_ms, timeout_ms) && is_over && !fails {
-                // It waits for its turn, and meanwhile keeps nobody from theirs.
+                // The cluster has room, or had it until recently, so the region goes on waiting, but it no
+                // longer keeps slots from other jobs.
                 self.patience.in_vain.insert(region);
             } else if overdue(since_ms, timeout_ms) && is_over {
                 let lacking = lacking.get_or_insert_with(|| self.lacking_with_advice());
@@ -147,7 +150,7 @@ impl JobMasterCore {
                 maybe_never.push(region);
             }
         }
-        // Failures are told in the order of regions.
+        // Failures are reported in the order of regions.
         without_slots.sort_unstable_by_key(|(region, _)| *region);
         maybe_never.sort_unstable();
         let never_served = without_slots.len();
@@ -163,7 +166,8 @@ impl JobMasterCore {
         }
     }
 
-    /// A cancel is decided unless the job has durably finished. While a write is on its way, that is open.
+    /// Decides a cancellation unless the job has durably finished. That is not known while a write is in
+    /// flight.
     fn decide_cancel(&mut self) {
         if !self.cancel_is_requested {
             return;
@@ -181,7 +185,7 @@ impl JobMasterCore {
         } else if has_finished && (self.commit_failure.is_none() || self.commit == Commit::Done) {
             CancelAnswer::TooLate("all tasks of the job have finished".to_owned())
         } else if has_finished && self.commit_is_awaited() {
-            // Whether that succeeds is open.
+            // The outcome of the commit is not known yet.
             return;
         } else if let Some(reason) = &self.refusal {
             CancelAnswer::Refused(reason.clone())
@@ -201,7 +205,7 @@ impl JobMasterCore {
         self.effects.push(Effect::AnswerCancels(answer));
     }
 
-    /// Where executions are to end, those that no TaskManager has heard of have ended.
+    /// In regions that stop, marks executions CANCELED that were never deployed.
     fn stop_regions(&mut self, now_ms: u64) {
         if self.is_stopping()
             && self.execution.in_phase(RegionPhase::STOPPING).len() < self.execution.regions.len()
@@ -227,8 +231,8 @@ impl JobMasterCore {
         }
     }
 
-    /// Regions that were given up start anew when that is durable, all of them has ended and their backoff is over: whichever comes last
-    /// has them looked at.
+    /// Restarts regions that were given up. Three conditions must hold: the give-up is durable, all
+    /// executions have ended, and the backoff is over. The last one to be met triggers the check.
     fn restart_regions(&mut self, now_ms: u64) {
         let mut may_restart = std::mem::take(&mut self.execution.news.stopped);
         if self.agenda.has_written {
@@ -267,7 +271,7 @@ impl JobMasterCore {
         }
     }
 
-    /// The regions whose backoff is over since this was asked last, or that are not held any more.
+    /// The regions whose backoff or hold has ended since the last call.
     fn restarts_due_by(&mut self, now_ms: u64) -> Vec<usize> {
         let before_ms = std::mem::replace(&mut self.looked_at.restarts_ms, now_ms);
         let (after, until) = ((before_ms, usize::MAX), (now_ms, usize::MAX));
@@ -282,7 +286,7 @@ impl JobMasterCore {
         due
     }
 
-    /// Ends the job, or makes visible what it wrote, where the durable record says so.
+    /// Ends the job or commits its sinks, if the durable record says so.
     fn finish(&mut self, now_ms: u64) {
         if self.writing.is_some() {
             return;
@@ -290,7 +294,7 @@ impl JobMasterCore {
         let is_canceled = self.written.wanted() == pb::WantedStatus::Canceled;
         let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
         let all_have_ended = self.execution.count_ended() == self.execution.tasks.len();
-        // What a record says that is there is so, also where this term can't write another one.
+        // A durable record is valid even if this term can't write another one.
         if is_canceled && (self.is_durable || self.refusal.is_some()) {
             if all_have_ended || self.refusal.is_some() {
                 self.end(pb::JobStatus::Canceled, String::new(), now_ms);

@@ -1,7 +1,7 @@
-//! Which slots of a pool the regions of a job get, one region after the other. Pure.
+//! Assigns slots of a pool to the regions of a job, one region after the other. Pure.
 //!
-//! What is looked through is put in order once, however many regions there are: each takes its slots from there. Invariants: a key has
-//! one slot, and an allocation one key; a region gets all of its slots or nothing changes; no slot is given that something blocks.
+//! The pool is sorted once, for any number of regions. Invariants: a key has one slot, and an allocation one
+//! key; a region gets all of its slots or nothing changes; no blocked slot is assigned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,40 +11,40 @@ use tanist_proto::resources::ResourceProfile;
 use super::slot_pool::{SlotKey, SlotPool};
 use crate::gateway::Leaving;
 
-/// Slots that keys have.
+/// The slot of each key.
 pub type Assigned = BTreeMap<SlotKey, AllocationId>;
 
 /// The free slots that serve one profile.
 #[derive(Debug)]
 struct Free {
     profile: ResourceProfile,
-    /// By TaskManager: by number there.
+    /// By TaskManager: the free slots by their number there.
     slots: Vec<BTreeMap<u32, AllocationId>>,
-    /// The TaskManagers that have some, those with the fewest slots in use first.
+    /// (slots in use, TaskManager) of the TaskManagers that have free slots.
     order: BTreeSet<(usize, usize)>,
 }
 
-/// See the module. As the pool was when this was made.
+/// An assignment, based on the pool at the time of its creation; see the module.
 #[derive(Debug)]
 pub struct SlotAssignment {
     taken: Assigned,
     blocked: BTreeSet<AllocationId>,
-    /// In order; they are named by their indices.
+    /// Sorted. Other fields refer to them by index.
     task_managers: Vec<ResourceId>,
-    /// How many slots are in use, by TaskManager.
+    /// Number of slots in use, by TaskManager.
     load: Vec<usize>,
     places: BTreeMap<AllocationId, (usize, u32)>,
-    /// One for each profile that is wanted, in their order.
+    /// One for each wanted profile, sorted by profile.
     free: Vec<Free>,
-    /// By slot sharing group.
+    /// Index in `free`, by slot sharing group.
     free_of_group: Vec<usize>,
-    /// Nothing new goes there, by TaskManager.
+    /// Whether nothing is placed there any more, by TaskManager.
     is_closed: Vec<bool>,
 }
 
 impl SlotAssignment {
-    /// Of a pool's slots those in `taken` have their keys, and nobody gets those in `blocked`, nor others of the TaskManagers in `closed`. The
-    /// slots of a group have its profile.
+    /// An assignment of a pool's slots. Those in `taken` have their keys. Those in `blocked` are not
+    /// assigned, nor free ones of the TaskManagers in `closed`. `profiles` are the slot profiles by group.
     pub fn new(
         pool: &SlotPool,
         profiles: &[ResourceProfile],
@@ -116,14 +116,15 @@ impl SlotAssignment {
         }
     }
 
-    /// Slots for all of `wanted`, if there are enough: those that keys have, then those of their last execution, then such on the
-    /// TaskManager of the last one, then others, spread over the TaskManagers with the fewest tasks.
+    /// Returns slots for all of `wanted`, or None if there are not enough. In this order: slots that keys
+    /// have, slots of their last execution, slots on the TaskManager of the last execution, other slots on
+    /// the TaskManagers with the fewest slots in use.
     pub fn assign(&mut self, pool: &SlotPool, wanted: &[SlotKey]) -> Option<Assigned> {
         let mut assigned = Assigned::new();
         let mut open = Vec::new();
         for key in wanted {
             match self.taken.get(key) {
-                // A stray is in it: nobody else is deployed there before that has stopped.
+                // An orphan execution is in it: no other one is deployed there before that has stopped.
                 Some(allocation) if self.blocked.contains(allocation) => return None,
                 Some(allocation) => {
                     assigned.insert(*key, *allocation);

@@ -1,12 +1,13 @@
-//! The slots that a JobMaster holds, and which of them a region gets. Pure.
+//! The slots that a JobMaster holds. Pure.
 //!
-//! A job that states no resources takes any slot for any need; one that does is given slots of exactly the profiles that it asked
-//! for, and each serves only such a need.
+//! A job that states no resources takes any slot for any need. A job that states them is given slots of
+//! exactly the requested profiles, and each slot serves only a need of its profile.
 //!
-//! Not here: who is registered, and what runs where; the core says which slots are taken. Invariants: an allocation
-//! fills one slot; a slot of a TaskManager has one allocation; an allocation that was let go is not taken again under the same
-//! registration of its TaskManager. Else a late request to free it would end what was deployed into it since, or a late offer
-//! would bring back what its TaskManager has freed. Which region gets which slot is chosen in `slot_assignment.rs`.
+//! Not here: which TaskManagers are registered, and what runs where; the core says which slots are taken.
+//! `slot_assignment.rs` chooses which region gets which slot. Invariants: an allocation fills one slot; a
+//! slot of a TaskManager has one allocation; an allocation that was released is not accepted again under the
+//! same registration of its TaskManager. Otherwise a late request to free it would end tasks that were
+//! deployed into it later, or a late offer would bring back a slot that its TaskManager has freed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -18,7 +19,7 @@ use tanist_proto::resources::ResourceProfile;
 use super::idle_slots::IdleSlots;
 use crate::small_map::SmallMap;
 
-/// What one slot is needed for: subtask `index` of each vertex in slot sharing group `group`.
+/// The need for one slot: subtask `index` of each vertex in slot sharing group `group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotKey {
     /// Index of the slot sharing group.
@@ -27,51 +28,53 @@ pub struct SlotKey {
     pub index: u32,
 }
 
-/// A slot that is held.
+/// A held slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolSlot {
-    /// On which TaskManager.
+    /// The TaskManager that provides it.
     pub task_manager: ResourceId,
     /// Its number there.
     pub index: u32,
-    /// What it has.
+    /// Its resources.
     pub profile: Arc<ResourceProfile>,
-    /// The turn in which it was accepted.
+    /// The step of the core in which it was accepted.
     pub accepted_in: u64,
 }
 
-/// What became of an offered slot.
+/// The answer to an offered slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OfferAnswer {
-    /// It is held.
+    /// The slot is held.
     Accepted,
-    /// It is held; the allocation that the slot had before is lost.
+    /// The slot is held; the allocation that it had before is lost.
     AcceptedInsteadOf(AllocationId),
-    /// It is not: another slot fills this allocation.
+    /// The slot is not held: another slot fills this allocation.
     Rejected,
 }
 
-/// Allocations that were let go and are remembered: more than there can be late messages about.
+/// Number of released allocations that are remembered. Late messages are about fewer than this.
 const REMEMBERED: usize = 4096;
 
 /// The slots of one job.
 #[derive(Debug, Clone, Default)]
 pub struct SlotPool {
-    // Boxed: what is in order is moved when there is one more.
+    // Boxed, because an insertion moves the entries behind it.
     slots: SmallMap<AllocationId, Box<PoolSlot>>,
-    // The same by TaskManager and number there, in order. A list: most jobs have few, and there may be very many jobs.
+    // The same slots sorted by TaskManager and number. A list, as most jobs have few slots and there may be
+    // very many jobs.
     by_place: Vec<(ResourceId, u32, AllocationId)>,
-    // How many there are of each profile; none is zero. Shared with the slots.
+    // Number of slots by profile, without zeros. The profiles are shared with the slots.
     by_profile: Vec<(Arc<ResourceProfile>, u32)>,
     former: SmallMap<SlotKey, (ResourceId, AllocationId)>,
     idle: IdleSlots,
-    // In the order in which they were let go.
+    // Released allocations, the oldest first.
     let_go: VecDeque<(ResourceId, AllocationId)>,
 }
 
 impl SlotPool {
-    /// Takes an offered slot, or doesn't. The TaskManager is registered: that is the caller's to check. A slot that
-    /// nobody asked for, or whose request was cancelled meanwhile, is kept too: it serves another need, or idles.
+    /// Accepts or rejects an offered slot. The caller has checked that the TaskManager is registered. A slot
+    /// that was never requested, or whose request was cancelled meanwhile, is accepted too: it serves another
+    /// need, or idles.
     pub fn offer(
         &mut self,
         task_manager: &ResourceId,
@@ -116,7 +119,7 @@ impl SlotPool {
         before.map_or(OfferAnswer::Accepted, OfferAnswer::AcceptedInsteadOf)
     }
 
-    /// Lets a slot go: it is not taken again, until its TaskManager registers anew.
+    /// Releases a slot. It is not accepted again until its TaskManager registers again.
     pub fn remove(&mut self, allocation: &AllocationId) -> Option<PoolSlot> {
         let slot = self.slots.remove(allocation)?;
         self.idle.remove(allocation);
@@ -132,12 +135,13 @@ impl SlotPool {
         Some(*slot)
     }
 
-    /// A TaskManager has registered anew: nothing comes late from before that.
+    /// Forgets the released allocations of a TaskManager that has registered again: no late message of its
+    /// earlier registration is accepted.
     pub fn forgive(&mut self, task_manager: &ResourceId) {
         self.let_go.retain(|(of, _)| of != task_manager);
     }
 
-    /// Lets all slots of a TaskManager go, with its registration.
+    /// Releases all slots of a TaskManager whose registration has ended.
     pub fn remove_all_of(&mut self, task_manager: &ResourceId) {
         self.forgive(task_manager);
         let there = self.range_of(task_manager);
@@ -150,7 +154,7 @@ impl SlotPool {
         }
     }
 
-    /// One more of this profile.
+    /// Counts one more slot of this profile.
     fn count(&mut self, profile: ResourceProfile) -> Arc<ResourceProfile> {
         let known = self.by_profile.iter_mut().find(|(it, _)| **it == profile);
         if let Some((profile, number)) = known {
@@ -173,13 +177,13 @@ impl SlotPool {
         }
     }
 
-    /// Where a place is in the list, or where it would be.
+    /// The index of a place in the list: `Ok` if it is there, `Err` with the index to insert it at.
     fn place_of(&self, task_manager: &ResourceId, index: u32) -> Result<usize, usize> {
         self.by_place
             .binary_search_by(|(at, number, _)| (at, *number).cmp(&(task_manager, index)))
     }
 
-    /// Where the places of a TaskManager are in the list.
+    /// The range of a TaskManager's places in the list.
     fn range_of(&self, task_manager: &ResourceId) -> Range<usize> {
         let first = self.by_place.partition_point(|(at, ..)| at < task_manager);
         let next = self.by_place.partition_point(|(at, ..)| at <= task_manager);
@@ -191,12 +195,12 @@ impl SlotPool {
         self.slots.get(allocation).map(Box::as_ref)
     }
 
-    /// How many are held.
+    /// Number of held slots.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether none is held.
+    /// Whether no slot is held.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -207,25 +211,26 @@ impl SlotPool {
         there.iter().map(|(.., allocation)| *allocation).collect()
     }
 
-    /// Forgets where these keys were: what is placed now is remembered when it is to be placed again.
+    /// Forgets the former slots of these keys, which are placed. They are remembered again before the next
+    /// placement.
     pub fn forget_former(&mut self, keys: &[SlotKey]) {
         for key in keys {
             self.former.remove(key);
         }
     }
 
-    /// Remembers where a key was, so that it goes back there.
+    /// Remembers the slot of a key, so that its next execution goes back there.
     pub fn remember(&mut self, key: SlotKey, task_manager: ResourceId, allocation: AllocationId) {
         self.former.insert(key, (task_manager, allocation));
     }
 
-    /// All of them: on which TaskManager, its number there, and the allocation. In this order.
+    /// All slots: TaskManager, number there, allocation. Sorted in this order.
     pub fn places(&self) -> impl Iterator<Item = (&ResourceId, u32, AllocationId)> {
         let places = self.by_place.iter();
         places.map(|(at, number, allocation)| (at, *number, *allocation))
     }
 
-    /// Where the last execution of a key was, as far as that is remembered.
+    /// The slot of the last execution of a key, if it is remembered.
     pub fn former(&self, key: &SlotKey) -> Option<&(ResourceId, AllocationId)> {
         self.former.get(key)
     }
@@ -250,14 +255,14 @@ impl SlotPool {
         assignment.assign(self, wanted)
     }
 
-    /// How many slots there are for a need.
+    /// Number of slots that serve a need.
     pub fn count_for(&self, wanted: &ResourceProfile) -> u32 {
         let serving = self.by_profile.iter();
         let serving = serving.filter(|(profile, _)| profile.is_matching(wanted));
         serving.map(|(_, number)| *number).sum()
     }
 
-    /// Of these slots those that are more than what is needed.
+    /// The slots among `of` that exceed the need.
     pub fn surplus(
         &self,
         mut of: Vec<AllocationId>,
@@ -276,12 +281,12 @@ impl SlotPool {
         of
     }
 
-    /// Whether there are more slots than what is needed.
+    /// Whether there are more slots than needed.
     pub fn has_surplus(&self, needed: &[(ResourceProfile, u32)]) -> bool {
         self.more_than(needed).values().any(|more| *more > 0)
     }
 
-    /// How many slots there are beyond what is needed, of each kind.
+    /// Number of slots beyond the need, by kind.
     fn more_than(&self, needed: &[(ResourceProfile, u32)]) -> BTreeMap<&ResourceProfile, u32> {
         let mut more: BTreeMap<&ResourceProfile, u32> = BTreeMap::new();
         for (profile, number) in &self.by_profile {
@@ -295,23 +300,24 @@ impl SlotPool {
         more
     }
 
-    /// An execution has a slot, or will: it does not idle.
+    /// Notes that an execution has this slot or will have it. The slot does not idle.
     pub fn begin_use(&mut self, allocation: AllocationId) {
         self.idle.begin_use(allocation);
     }
 
-    /// An execution does not have a slot any more.
+    /// Notes that an execution does not have this slot any more.
     pub fn end_use(&mut self, allocation: AllocationId) {
         let is_held = self.slots.contains_key(&allocation);
         self.idle.end_use(allocation, is_held);
     }
 
-    /// Whether no execution has a slot.
+    /// Whether no execution has this slot.
     pub fn is_unused(&self, allocation: &AllocationId) -> bool {
         self.idle.is_unused(allocation)
     }
 
-    /// Notes the time; slots that nothing uses idle if there are more than what is needed. Gives those that have idled for `timeout_ms`.
+    /// Notes the time. Unused slots idle if there is a surplus. Returns those that have idled for
+    /// `timeout_ms`.
     pub fn note_idle(
         &mut self,
         is_surplus: bool,
@@ -322,19 +328,19 @@ impl SlotPool {
         self.idle.overdue(now_ms, timeout_ms)
     }
 
-    /// Since when the slot that idles longest does.
+    /// Start of the longest idle time.
     pub fn idle_since_ms(&self) -> Option<u64> {
         self.idle.idle_since_ms()
     }
 
-    /// Which slots executions have, and which nothing uses.
+    /// The index of used and unused slots.
     #[cfg(test)]
     pub(super) fn idle_slots(&self) -> &IdleSlots {
         &self.idle
     }
 }
 
-/// As what a slot counts: where nothing is stated all are alike.
+/// The kind that a slot counts as. If the job states no resources, all slots are of one kind.
 fn kind_of<'a>(
     profile: &'a ResourceProfile,
     needed: &[(ResourceProfile, u32)],

@@ -1,5 +1,5 @@
-//! The slot pool compared with a plain model: a list of slots that is looked through for each question. Jobs that state no resources,
-//! and jobs whose slot sharing groups state some, alike or different.
+//! The slot pool compared with a plain model: a list of slots that is searched for each question. For jobs
+//! that state no resources, and jobs whose slot sharing groups state equal or different ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
 use super::slot_pool::{OfferAnswer, SlotKey, SlotPool};
 use crate::draws::run_cases;
 
-/// Profiles by their numbers; 0: nothing is stated.
+/// Number of profiles. Profile 0: no resources are stated.
 const PROFILES: u8 = 4;
 
 fn profile(number: u8) -> ResourceProfile {
@@ -23,7 +23,7 @@ fn profile(number: u8) -> ResourceProfile {
     }
 }
 
-/// What happens to the slots of a job.
+/// An operation on the slots of a job.
 #[derive(Debug, Clone)]
 enum Step {
     Offer {
@@ -49,14 +49,14 @@ enum Step {
     ForgetFormer {
         keys: Vec<SlotKey>,
     },
-    /// So many keys of each of two groups are wanted; some have a slot already, and some slots are blocked.
+    /// `wanted` keys of each of two groups are needed; some have a slot already, and some slots are blocked.
     Assign {
         wanted: [u32; 2],
         of: [u8; 2],
         taken: Vec<(SlotKey, u8)>,
         blocked: Vec<u8>,
     },
-    /// So many of each profile are needed: what of these is more.
+    /// The slots in `of` that exceed these needs are asked for.
     Surplus {
         needed: Vec<(u8, u32)>,
         of: Vec<u8>,
@@ -67,7 +67,7 @@ fn key() -> impl Strategy<Value = SlotKey> {
     (0usize..2, 0u32..4).prop_map(|(group, index)| SlotKey { group, index })
 }
 
-/// Who states nothing for one group states nothing for any.
+/// A job that states no resources for one group states none for any.
 fn groups() -> impl Strategy<Value = [u8; 2]> {
     prop_oneof![
         1 => Just([0, 0]),
@@ -111,7 +111,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// What has to happen in some run.
+/// Situations that have to occur in some run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reached {
     assigned_plain: u32,
@@ -119,12 +119,12 @@ struct Reached {
     assigned_different: u32,
     /// There were enough slots, but not of the right profiles.
     wrong_profile: u32,
-    /// Where it was.
+    /// The key got its former slot.
     former: u32,
     replaced: u32,
     let_go: u32,
     surplus: u32,
-    /// A slot of a profile that nobody needs any more.
+    /// A slot of a profile that is not needed any more.
     not_needed: u32,
 }
 
@@ -225,7 +225,8 @@ impl Model {
                 assigned.insert(*key, *allocation);
             }
         }
-        // In the first two rounds the keys that have none yet are asked in their order, in the last one profile by profile.
+        // In the first two rounds the keys without a slot are served in their order, in the last one profile
+        // by profile.
         for round in 0..3 {
             let mut in_order = wanted.to_vec();
             if round == 2 {
@@ -280,7 +281,7 @@ impl Model {
         Some(assigned)
     }
 
-    /// Where nothing is stated all count alike.
+    /// If no resources are stated, all slots are of one kind.
     fn kind(has: u8, needed: &[(u8, u32)]) -> u8 {
         let is_any = needed.iter().any(|(profile, _)| *profile == 0);
         if is_any { 0 } else { has }

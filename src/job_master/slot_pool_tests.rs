@@ -1,4 +1,4 @@
-//! The rules of the slot pool, each by itself.
+//! The rules of the slot pool, one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::slot_pool::*;
 
 const ANY: ResourceProfile = ResourceProfile::Unknown;
 
-/// What a TaskManager says that a slot has.
+/// The profile of a slot with this number of cores.
 fn cores(number: u32) -> ResourceProfile {
     let resources = Resources {
         cpu: CpuCores::whole(number),
@@ -153,7 +153,7 @@ fn what_was_let_go_is_not_taken_again_before_its_task_manager_registers_anew() {
         pool.offer(&tm("a"), slot(1), 0, cores(1), 2),
         OfferAnswer::Accepted
     );
-    // So is one whose slot was allocated anew.
+    // An allocation whose slot was allocated again is not accepted either.
     let instead = OfferAnswer::AcceptedInsteadOf(slot(1));
     assert_eq!(pool.offer(&tm("a"), slot(3), 0, cores(1), 3), instead);
     assert_eq!(

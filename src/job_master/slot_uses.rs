@@ -1,23 +1,23 @@
-//! How many slots of each kind a job uses and needs, kept up to date with each change. Pure.
+//! Counts of the slots that a job uses and needs, by kind, updated with each change. Pure.
 //!
-//! A slot is known by its [`SlotKey`], whichever allocation fills it. Invariant: what is said of a kind is the number of its keys of
-//! which that holds.
+//! A slot is identified by its [`SlotKey`], no matter which allocation fills it. Invariant: each count of a
+//! kind is the number of its keys that meet the condition.
 
 use tanist_proto::resources::ResourceProfile;
 
 use super::execution_graph::as_index;
 use super::slot_pool::SlotKey;
 
-/// What there is of one key.
+/// Counts of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct KeyUse {
-    /// Tasks that are in its slot, or will be.
+    /// Number of tasks that are in its slot or will be.
     pub(super) live: u32,
-    /// Tasks that have not finished, of regions that run or could.
+    /// Number of unfinished tasks of regions that run or could run.
     pub(super) unfinished: u32,
-    /// Regions that have the key and are not placed.
+    /// Number of regions with this key that are not placed.
     pub(super) unplaced: u32,
-    /// Regions that have the key, are placed and do not end by themselves.
+    /// Number of regions with this key that are placed and do not end by themselves.
     pub(super) endless: u32,
 }
 
@@ -32,7 +32,7 @@ impl KeyUse {
     }
 }
 
-/// How many slots of one kind there are of which something holds.
+/// Numbers of slots of one kind, by condition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct KindUse {
     taken: u32,
@@ -57,18 +57,18 @@ impl KindUse {
     }
 }
 
-/// The different profiles of a job's slots: a *kind* is the number of one.
+/// The different profiles of a job's slots. A *kind* is the index of one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Kinds {
     profiles: Vec<ResourceProfile>,
     /// By slot sharing group.
     of_group: Vec<usize>,
-    /// By group: how many keys those before it have. One more says how many all have.
+    /// By group: the number of keys of all groups before it. The last entry is the number of all keys.
     offsets: Vec<usize>,
 }
 
 impl Kinds {
-    /// Of groups with these profiles; `offsets` say which numbers their keys have.
+    /// The kinds of groups with these profiles; `offsets` as in the field.
     pub(super) fn new(groups: &[ResourceProfile], offsets: Vec<usize>) -> Kinds {
         let mut profiles: Vec<ResourceProfile> = Vec::new();
         let mut number = |profile: &ResourceProfile| {
@@ -79,7 +79,7 @@ impl Kinds {
             })
         };
         let of_group = groups.iter().map(&mut number).collect();
-        // A list begins with room for four: most jobs have one.
+        // Saves memory: a list starts with room for four, and most jobs have one kind.
         profiles.shrink_to_fit();
         Kinds {
             profiles,
@@ -97,26 +97,26 @@ impl Kinds {
         self.of_group[key.group]
     }
 
-    /// A key's number among all.
+    /// A key's index among all keys.
     fn number(&self, key: SlotKey) -> usize {
         self.offsets[key.group] + as_index(key.index)
     }
 
-    /// Such numbers by profile, without those that are 0.
+    /// Converts numbers by kind to numbers by profile, without zeros.
     pub(super) fn by_profile(
         &self,
         numbers: impl IntoIterator<Item = u32>,
     ) -> Vec<(ResourceProfile, u32)> {
         let numbered = self.profiles.iter().zip(numbers);
         let some = numbered.filter(|(_, number)| *number > 0);
-        // What is collected from a filter has room for four: most jobs have one.
+        // Saves memory: collecting from a filter allocates room for four, and most jobs have one profile.
         let mut by_profile = Vec::with_capacity(self.profiles.len());
         by_profile.extend(some.map(|(profile, number)| (profile.clone(), number)));
         by_profile
     }
 
-    /// How many of each kind's slots there are: `there` says how many slots serve a profile, and `used` of those of each kind are not
-    /// counted.
+    /// Number of remaining slots by kind: `there` returns how many slots serve a profile, `used` how many of
+    /// a kind are not counted.
     pub(super) fn left(
         &self,
         there: impl Fn(&ResourceProfile) -> u32,
@@ -132,7 +132,7 @@ impl Kinds {
     }
 }
 
-/// See the module.
+/// Counts of slots; see the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SlotUses {
     keys: Vec<KeyUse>,
@@ -140,7 +140,7 @@ pub(super) struct SlotUses {
 }
 
 impl SlotUses {
-    /// Nothing is used.
+    /// Counts without any use.
     pub(super) fn none(kinds: &Kinds) -> SlotUses {
         SlotUses {
             keys: vec![KeyUse::default(); kinds.offsets.last().copied().unwrap_or_default()],
@@ -148,7 +148,7 @@ impl SlotUses {
         }
     }
 
-    /// Changes what there is of a key. Whether it is taken since, or is not any more.
+    /// Changes the counts of a key. Returns whether the key became taken or free.
     pub(super) fn change(
         &mut self,
         kinds: &Kinds,
@@ -164,27 +164,27 @@ impl SlotUses {
         before.is_taken() != at.is_taken()
     }
 
-    /// Whether something is in the slot of a key, or will be.
+    /// Whether a task is in the slot of a key or will be.
     pub(super) fn is_taken(&self, kinds: &Kinds, key: SlotKey) -> bool {
         self.keys[kinds.number(key)].is_taken()
     }
 
-    /// Whether the slot of a key is taken, and does not come free by itself for those that wait.
+    /// Whether the slot of a key is taken and does not become free by itself for waiting regions.
     pub(super) fn is_staying(&self, kinds: &Kinds, key: SlotKey, is_told_to_stop: bool) -> bool {
         self.keys[kinds.number(key)].stays(is_told_to_stop)
     }
 
-    /// How many slots of a kind are taken.
+    /// Number of taken slots of a kind.
     pub(super) fn taken(&self, kind: usize) -> u32 {
         self.kinds[kind].taken
     }
 
-    /// By kind: how many slots are needed for what runs or could, and has not finished.
+    /// By kind: the number of slots needed for unfinished tasks of regions that run or could run.
     pub(super) fn needed(&self) -> impl Iterator<Item = u32> {
         self.kinds.iter().map(|of_kind| of_kind.needed)
     }
 
-    /// How many slots of a kind are taken, and do not come free by themselves for those that wait.
+    /// Number of slots of a kind that are taken and do not become free by themselves for waiting regions.
     pub(super) fn staying(&self, kind: usize, is_told_to_stop: bool) -> u32 {
         let of_kind = self.kinds[kind];
         match is_told_to_stop {

@@ -1,4 +1,4 @@
-//! The status of a job: which one follows which, and what the job's is. Who remembers since when is `chronicle.rs`.
+//! The status of a job and the edges between statuses. `chronicle.rs` keeps the times.
 //!
 //! Invariant: a job's status changes only along [`is_edge`].
 
@@ -9,8 +9,8 @@ use tanist_proto::v1::JobStatus;
 
 use super::core::JobMasterCore;
 
-/// Whether a job may go from one status to the other: Apache Flink's edges, and those of a job whose leader has changed, which is
-/// RECONCILING until it is known what its tasks do.
+/// Whether a job may go from one status to the other: Apache Flink's edges, plus those of RECONCILING, the
+/// status of a recovered job until the state of its tasks is known.
 pub(super) fn is_edge(from: JobStatus, to: JobStatus) -> bool {
     use JobStatus as S;
     match from {
@@ -34,7 +34,7 @@ pub(super) fn is_edge(from: JobStatus, to: JobStatus) -> bool {
     }
 }
 
-/// A transition that was decided here and that the tables don't have: a bug, for which nobody's job ends.
+/// Reports a transition that was decided but is not in the tables. That is a bug, but ends no job.
 pub(super) fn illegal(of: &str, from: &dyn Debug, to: &dyn Debug) {
     tracing::error!(of, ?from, ?to, "illegal transition");
     debug_assert!(false, "illegal transition of {of} from {from:?} to {to:?}");
@@ -46,20 +46,20 @@ fn is_to_end(record: &pb::JobState) -> bool {
 }
 
 impl JobMasterCore {
-    /// The job's status, as Apache Flink names it. No terminal one: that the job has ended is told by whoever has written its result;
-    /// until then the next leader would find it as it was before.
+    /// The job's status, as Apache Flink names it. Never a terminal one: the Dispatcher reports the end once
+    /// it has written the result. Until then the next leader would find the job not ended.
     pub fn status(&self) -> JobStatus {
         if let Some(result) = &self.result {
             return before(result.status());
         }
-        // What stops already because of a decision that is not durable yet is told once it is.
+        // A stop whose decision is not durable yet is shown once it is.
         if self.is_durable && self.is_stopping() && !is_to_end(&self.written) {
             return self.chronicle.status();
         }
         self.status_by(&self.written, self.is_durable)
     }
 
-    /// The status if this record was, or was not, the durable one.
+    /// The status that follows from this record if it is, or is not, durable.
     pub(super) fn status_by(&self, record: &pb::JobState, is_durable: bool) -> JobStatus {
         if !is_durable {
             return match self.is_recovered {
@@ -82,7 +82,7 @@ impl JobMasterCore {
         }
     }
 
-    /// What a job that ends with this status goes through from where it is, with its end.
+    /// The statuses that a job which ends with this status goes through, including that status.
     pub(super) fn way_to(&self, end: JobStatus) -> Vec<JobStatus> {
         let from = self.chronicle.status();
         let way = match is_edge(from, end) {
@@ -100,7 +100,7 @@ impl JobMasterCore {
     }
 }
 
-/// What a job is until its end is in the store.
+/// The status of a job until its end is in the store.
 fn before(end: JobStatus) -> JobStatus {
     match end {
         JobStatus::Canceled => JobStatus::Cancelling,

@@ -1,14 +1,17 @@
-//! The part of the core that stops a job: its sources end, what they have read is worked off, and the job finishes.
+//! The part of the core that stops a job: its sources end, the records that they have read are processed, and
+//! the job finishes.
 //!
-//! *Decide in the store, then act*, as a cancellation: the record says that STOPPED is wanted, then it is acknowledged, then every
-//! TaskManager hears it, with each heartbeat and each deployment, for as long as the job runs. So it needs no answer, and a
-//! successor goes on with it. A cancellation that comes before or after wins.
+//! *Decide in the store, then act*, like a cancellation: the record says that STOPPED is wanted, then the
+//! request is acknowledged, then every TaskManager receives the stop with each heartbeat and each deployment,
+//! as long as the job runs. So the stop needs no answer, and the next leader goes on with it. A cancellation
+//! wins, before and after.
 //!
-//! Without checkpoints a source that starts anew would begin at the beginning, and end there at once, as the job is being stopped: what
-//! it had read would be missing from a job that has FINISHED. So a region whose sources have read is not restarted any more: the
-//! job fails with that cause. One whose sources were never deployed is placed and deployed as always, and they end with nothing. For the same
-//! reason nobody stops a job while sources wait to start anew. One of which nothing was ever placed has read nothing and has nothing to
-//! finish: it is cancelled, and asks for no slots.
+//! Without checkpoints a restarted source would begin at the beginning and end there at once, as the job is
+//! being stopped: the records that it had read would be missing from a job that has FINISHED. So a region
+//! whose sources have read is not restarted any more: the job fails with that cause. A region whose sources
+//! were never deployed is placed and deployed as usual; its sources end without records. For the same reason
+//! a stop is refused while sources wait to restart. A job that was never placed has read nothing and has
+//! nothing to finish: it is cancelled, and requests no slots.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -23,12 +26,12 @@ use super::settle::status_name;
 use crate::gateway::persistence::was_never_placed;
 
 impl JobMasterCore {
-    /// Whether it is durable that sources are to end.
+    /// Whether it is durable that sources have to end.
     pub fn tells_to_stop(&self) -> bool {
         self.is_durable && self.written.wanted() == pb::WantedStatus::Stopped
     }
 
-    /// A stop is decided unless the job ends otherwise. While a write is on its way, that is open.
+    /// Decides a stop unless the job ends in another way. That is not known while a write is in flight.
     pub(super) fn decide_stop(&mut self) {
         if !self.stop_is_requested {
             return;
@@ -66,7 +69,7 @@ impl JobMasterCore {
                     .to_owned(),
             )
         } else {
-            // What is about to be written decides, if that is another end.
+            // If the next write decides on another end, that wins.
             if !self.is_stopping() && self.record.wanted() != pb::WantedStatus::Stopped {
                 self.want_stopped();
             }
@@ -88,7 +91,7 @@ impl JobMasterCore {
             .tell(kind, text.to_owned(), self.settled_at_ms);
     }
 
-    /// Whether sources that may have read are to read again from their beginning, and have not begun to.
+    /// Whether sources that may have read have to read from their beginning again and have not begun to.
     fn sources_start_anew(&self) -> bool {
         let regions = self.record.regions.iter().zip(&self.execution.regions);
         let mut given_up = regions.filter(|(state, _)| state.placed_before);
@@ -116,7 +119,8 @@ impl JobMasterCore {
             .any(|edge| edge.target == vertex)
     }
 
-    /// Has those TaskManagers hear at once that sources are to end which have not heard it in their present registration.
+    /// Sends a heartbeat immediately to TaskManagers that have not received the stop in their present
+    /// registration.
     pub(super) fn tell_stop(&mut self) {
         let registrations = Some(self.registrations_version);
         if !self.tells_to_stop()
@@ -137,16 +141,17 @@ impl JobMasterCore {
         }
     }
 
-    /// Whether a restart of the region would leave out what its sources have read.
+    /// Whether a restart of the region would lose records that its sources have read.
     pub(super) fn would_lose_input(&self, region: usize) -> bool {
         if self.record.wanted() != pb::WantedStatus::Stopped {
             return false;
         }
-        // Whoever awaits what a former term had placed does not know how far it was.
+        // While executions of a former term are awaited, their progress is unknown.
         let is_awaited = self.execution.regions[region].phase == RegionPhase::Reconciling;
         let has_read = |task: &usize| {
             let execution = &self.execution.tasks[*task].execution;
-            // Once a deployment was sent it may have begun, whatever became of the answer and of its TaskManager since.
+            // A deployment that was sent may have started, regardless of its answer and of its TaskManager's
+            // state since.
             let may_have = is_awaited
                 || execution.started_at_ms > 0
                 || execution.state == ExecutionState::Finished;
@@ -155,7 +160,7 @@ impl JobMasterCore {
         self.execution.regions[region].tasks.iter().any(has_read)
     }
 
-    /// The job fails for what was noted last.
+    /// Fails the job with the failure that was noted last as its cause.
     pub(super) fn give_up_stopped(&mut self) {
         if self.is_stopping() {
             return;
@@ -174,7 +179,7 @@ impl JobMasterCore {
         self.revision += 1;
     }
 
-    /// That it is being stopped, and what has not ended yet.
+    /// The blocked reason of a job that is being stopped, with the number of unfinished tasks.
     pub(super) fn winding_up(&self) -> Option<pb::Hindrance> {
         if !self.tells_to_stop() {
             return None;

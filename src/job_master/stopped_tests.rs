@@ -1,4 +1,5 @@
-//! Stopping a job, as the core decides and says it; a cancellation beside it, a failure in the middle, and another leader.
+//! Stopping a job: the core's decisions and answers, with a cancellation at the same time, a failure
+//! meanwhile, and a change of the leader.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus, WantedStatus};
@@ -11,7 +12,7 @@ use super::recovered::{
 use super::restart::RestartStrategy;
 use super::testing::{graph_of, submitted};
 
-/// A job that runs, of which nothing was sent yet.
+/// A running job. No effects are recorded yet.
 fn running() -> Recovered {
     let graph = one_region();
     let mut job = Recovered::new(&graph, placed(&graph, 3));
@@ -21,7 +22,7 @@ fn running() -> Recovered {
     job
 }
 
-/// One that would be restarted at once, of which all was deployed and nothing was answered.
+/// A job that would be restarted immediately. All of it was deployed, and no answer has arrived.
 fn deploying(graph: &pb::JobGraph) -> Recovered {
     let options = CoreOptions {
         restart_strategy: RestartStrategy::FixedDelay {
@@ -45,7 +46,7 @@ fn stop_answers(job: &Recovered) -> Vec<CancelAnswer> {
     job.effects.iter().filter_map(answer).collect()
 }
 
-/// Who hears at once that sources are to end.
+/// The TaskManagers that receive the stop immediately.
 fn told(job: &Recovered) -> Vec<String> {
     let told = |effect: &Effect| match effect {
         Effect::AskReport(connection) => Some(connection.task_manager.to_string()),
@@ -127,7 +128,7 @@ fn both_at_once_are_a_cancellation() {
             Event::StopRequested => Event::CancelRequested,
             _ => Event::StopRequested,
         };
-        // The second comes while the write of the first is on its way.
+        // The second request arrives while the write of the first is in flight.
         let mut effects = job.core.handle(job.now_ms, first).expect("taken");
         effects.extend(job.core.handle(job.now_ms, second).expect("taken"));
         let written = |effect: &Effect| match effect {
@@ -151,7 +152,7 @@ fn what_sources_had_read_is_not_lost_in_silence() {
     state.set_wanted(WantedStatus::Stopped);
     let mut job = Recovered::new(&graph, state);
     job.register("tm0", "1", both(0, 3, S::Running));
-    // Its tasks are gone: otherwise the region would be placed anew.
+    // Its tasks are gone: without the stop the region would be placed again.
     job.register("tm1", "1", vec![]);
     assert_eq!(job.core.status(), JobStatus::Failing);
     assert!(
@@ -170,7 +171,7 @@ fn what_sources_had_read_that_are_lost_with_their_leader_is_not_lost_in_silence(
     let mut state = placed(&graph, 3);
     state.set_wanted(WantedStatus::Stopped);
     let mut job = Recovered::new(&graph, state);
-    // Nobody comes back, and so nobody is left who says that any of them ran.
+    // No TaskManager comes back, so it is unknown whether any task ran.
     job.now_ms += RECONCILE_MS;
     job.hear(Event::TimePassed);
     assert_eq!(job.generations(), [3]);
@@ -198,7 +199,7 @@ fn what_sources_may_have_read_whose_deployment_has_an_unknown_outcome_is_not_los
         tasks: tasks.collect(),
         outcome: SubmitOutcome::Unknown("the answer was lost".to_owned()),
     });
-    // It may read since before the stop was wanted.
+    // It may have read since before the stop.
     job.reports("tm0", both(0, 1, S::Running));
     assert_eq!(job.generations(), [1]);
     assert!(
@@ -216,7 +217,7 @@ fn what_sources_may_have_read_whose_task_manager_is_lost_before_its_answer_is_no
     let mut job = deploying(&graph);
     assert_eq!(job.deployed().len(), 2);
     job.hear(Event::StopRequested);
-    // Another process took its place; the answer to the deployment never comes.
+    // The TaskManager is replaced by another process; the answer to the deployment never arrives.
     job.register("tm0", "2", vec![]);
     assert_eq!(job.generations(), [1, 1]);
     assert!(
@@ -236,7 +237,7 @@ fn a_job_whose_stage_is_lost_while_it_is_being_stopped_fails() {
     state.terminal = vec![end(1, 0, 3, S::Finished), end(1, 1, 3, S::Finished)];
     state.set_wanted(WantedStatus::Stopped);
     let mut job = Recovered::new(&graph, state);
-    // Started anew, without what its tasks had made.
+    // The TaskManager was restarted, without the outputs of its tasks.
     job.register("tm0", "2", vec![]);
     assert!(
         job.stored.fatal_cause.contains("its output was lost"),
@@ -257,7 +258,7 @@ fn a_region_that_has_not_begun_is_deployed_and_hears_of_it_with_its_deployment()
     }
     assert_eq!(job.deployed().len(), 4);
     assert!(job.core.tells_to_stop());
-    // One that was given up before it is placed anew all the same.
+    // A region that was given up before it was placed is placed all the same.
     let mut state = placed(&graph, 1);
     state.set_wanted(WantedStatus::Stopped);
     state.regions[0] = pb::RegionState {
@@ -281,7 +282,7 @@ fn a_job_of_which_nothing_has_begun_is_cancelled_and_asks_for_no_slots() {
     assert_eq!(job.stored.wanted(), WantedStatus::Canceled);
     assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
     assert!(job.deployed().is_empty());
-    // The answer was lost, and another leader is asked again.
+    // The answer was lost, and the request is sent again to another leader.
     let mut state = submitted(&graph);
     state.set_wanted(WantedStatus::Canceled);
     let mut job = Recovered::new(&graph, state);
@@ -318,7 +319,7 @@ fn what_sources_read_before_they_start_anew_is_not_lost_by_a_stop() {
     };
     assert!(refused(&job), "{:?}", stop_answers(&job));
     assert_eq!(job.stored.wanted(), WantedStatus::Running);
-    // Nor by one that the next leader hears.
+    // A request to the next leader does not stop it either.
     let mut next = Recovered::with_options(&graph, job.stored.clone(), 3, options());
     next.hear(Event::StopRequested);
     assert!(refused(&next), "{:?}", stop_answers(&next));

@@ -1,6 +1,8 @@
-//! Executions that TaskManagers run and that are no task's present one. Pure; what becomes of them the core decides.
+//! Orphan executions: TaskManagers run them, but they are no task's present execution. Pure; the core decides
+//! what happens to them.
 //!
-//! Most TaskManagers have none. Invariant: only those that have some are kept, so that nobody else is looked at.
+//! Most TaskManagers have none. Invariant: only TaskManagers with orphans have an entry, so that a loop
+//! visits no others.
 
 use std::collections::BTreeMap;
 
@@ -8,27 +10,27 @@ use tanist_proto::id::{AllocationId, ResourceId};
 
 use super::execution::Cancellation;
 
-/// One of them.
+/// An orphan execution.
 #[derive(Debug, Clone)]
 pub(super) struct Stray {
     pub(super) allocation: Option<AllocationId>,
-    /// The turn in which it was last heard of.
+    /// The step of the core in which it was last reported.
     pub(super) noted_in: u64,
     pub(super) cancellation: Cancellation,
     pub(super) canceling_since_ms: u64,
 }
 
-/// The index of a stray's task, and its generation.
+/// (index of the task, generation).
 pub(super) type StrayKey = (usize, u64);
 
-/// See the module.
+/// Orphan executions by TaskManager; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     by_task_manager: BTreeMap<ResourceId, BTreeMap<StrayKey, Stray>>,
 }
 
 impl Strays {
-    /// The one with this key, which `new` makes if it was not known.
+    /// Returns the orphan with this key. If it is not known, `new` makes it.
     pub(super) fn note(
         &mut self,
         task_manager: &ResourceId,
@@ -39,7 +41,7 @@ impl Strays {
         there.or_default().entry(key).or_insert_with(new)
     }
 
-    /// Those of a TaskManager that are such stay.
+    /// Keeps only those orphans of a TaskManager for which `is_such` is true.
     pub(super) fn retain(
         &mut self,
         task_manager: &ResourceId,
@@ -53,7 +55,7 @@ impl Strays {
         }
     }
 
-    /// This one has ended.
+    /// Removes an orphan that has ended.
     pub(super) fn remove(&mut self, task_manager: &ResourceId, key: StrayKey) {
         if let Some(there) = self.by_task_manager.get_mut(task_manager) {
             there.remove(&key);
@@ -63,12 +65,12 @@ impl Strays {
         }
     }
 
-    /// A TaskManager has gone.
+    /// Removes the orphans of a TaskManager that is gone.
     pub(super) fn remove_all_of(&mut self, task_manager: &ResourceId) {
         self.by_task_manager.remove(task_manager);
     }
 
-    /// Those of a TaskManager.
+    /// The orphans of a TaskManager.
     pub(super) fn of_mut(
         &mut self,
         task_manager: &ResourceId,
@@ -78,7 +80,7 @@ impl Strays {
         there.map(|(key, stray)| (*key, stray))
     }
 
-    /// All, by TaskManager.
+    /// All orphans, sorted by TaskManager.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ResourceId, StrayKey, &Stray)> {
         let all = self.by_task_manager.iter();
         all.flat_map(|(task_manager, there)| {
@@ -87,7 +89,7 @@ impl Strays {
         })
     }
 
-    /// All, by TaskManager.
+    /// All orphans, sorted by TaskManager.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&ResourceId, StrayKey, &mut Stray)> {
         let all = self.by_task_manager.iter_mut();
         all.flat_map(|(task_manager, there)| {

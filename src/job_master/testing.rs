@@ -38,7 +38,7 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
     }
 }
 
-/// Regions of these parallelisms, each in slots of its own.
+/// A graph of separate regions with these parallelisms, each in slots of its own.
 pub fn apart(parallelisms: &[u32]) -> pb::JobGraph {
     let names = ["a", "b", "c", "d", "e"];
     let vertices: Vec<(&str, u32)> = names
@@ -52,16 +52,16 @@ pub fn apart(parallelisms: &[u32]) -> pb::JobGraph {
     graph
 }
 
-/// What an earlier version has stored, which put all subtasks of a vertex into one region, before anything was placed.
-pub fn submitted_earlier(graph: &pb::JobGraph) -> pb::JobState {
-    let count = crate::job::regions(graph).len();
+/// What is stored before anything was placed of a job that is allowed no more regions than sets of vertices.
+pub fn submitted_whole(graph: &pb::JobGraph) -> pb::JobState {
+    let count = crate::job::count_regions(graph, 1);
     pb::JobState {
         regions: vec![pb::RegionState::default(); count],
         ..submitted(graph)
     }
 }
 
-/// What a submission of `graph` stores.
+/// The state that a submission of `graph` stores.
 pub fn submitted(graph: &pb::JobGraph) -> pb::JobState {
     pb::JobState {
         job_id: graph.job_id.clone(),

@@ -1,8 +1,8 @@
-//! The changes of an ExecutionGraph: executions that get a place, another state or make room for the next one, and regions that get
-//! into another phase. Each keeps the [`Overview`] as it is, and says in [`News`] what has come of it. Pure.
+//! Changes of an ExecutionGraph: an execution gets a place or another state or is replaced by the next one; a
+//! region gets another phase. Each change updates the [`Overview`] and adds to the [`News`]. Pure.
 //!
-//! What a change costs depends on the region that it is of, and on who shares slots with it or reads from it; not on how many there
-//! are.
+//! The cost of a change depends on its region, on the regions that share slots with it and on those that read
+//! from it; not on the number of regions.
 
 use tanist_proto::id::{Generation, ResourceId};
 use tanist_proto::v1::ExecutionState;
@@ -16,19 +16,19 @@ use super::slot_uses::KeyUse;
 use super::status::illegal;
 
 impl ExecutionGraph {
-    /// Finds out anew what is known of all, after changes that were not made here.
+    /// Computes all indexes again, after changes that were not made here.
     pub fn recount(&mut self) {
         self.overview = Overview::of(self);
         self.news = News::of(self);
     }
 
-    /// Gives a task another execution, and gives the former one.
+    /// Replaces a task's execution. Returns the former one.
     pub fn replace(&mut self, task: usize, execution: Execution) -> Execution {
         self.note_place(task, execution.place.as_ref());
         self.change(task, |at| std::mem::replace(at, execution))
     }
 
-    /// Gives a task's execution a place, and its generation.
+    /// Sets place and generation of a task's execution.
     pub fn place(&mut self, task: usize, generation: Generation, place: Place) {
         self.note_place(task, Some(&place));
         self.change(task, |execution| {
@@ -45,12 +45,13 @@ impl ExecutionGraph {
         places.extend(next.map(|next| (next.task_manager.clone(), task)));
     }
 
-    /// Moves a task's execution to a state; false if there is no such edge: news that come late, or again.
+    /// Moves a task's execution to a state. Returns false if there is no such edge (a late or repeated
+    /// report).
     pub fn advance(&mut self, task: usize, to: ExecutionState, now_ms: u64) -> bool {
         self.change(task, |execution| execution.enter(to, now_ms))
     }
 
-    /// Moves a task's execution to a state that was decided here: that there is no such edge would be a bug.
+    /// Moves a task's execution to a state that the core decided. A missing edge is a bug.
     pub fn decide(&mut self, task: usize, to: ExecutionState, now_ms: u64) {
         let from = self.tasks[task].execution.state;
         if !self.advance(task, to, now_ms) {
@@ -58,16 +59,16 @@ impl ExecutionGraph {
         }
     }
 
-    /// Notes what became of a task's output.
+    /// Sets the state of a task's output.
     pub fn set_output(&mut self, task: usize, output: Output) {
         let was_awaited = self.tasks[task].execution.output == Output::Awaited;
         let is_new = matches!(output, Output::Kept { .. }) && !was_awaited;
-        // One that is complete counts when it is durable that its task has finished.
+        // A complete output counts once it is durable that its task has finished.
         self.news.reads += u64::from(!is_new);
         self.change(task, |execution| execution.output = output);
     }
 
-    /// All that is waited for may take so much longer.
+    /// Moves the start of all waits forward by `by_ms`.
     pub fn put_off(&mut self, by_ms: u64) {
         let waiting: Vec<(u64, usize)> = self.overview.waiting_since.iter().copied().collect();
         for (since_ms, region) in waiting {
@@ -132,7 +133,7 @@ impl ExecutionGraph {
         }
     }
 
-    /// A region is placed since, or is not any more.
+    /// Counts a region's slots as placed or as unplaced.
     fn count_placed_slots(&mut self, region: usize) {
         let at = &self.regions[region];
         let (is_placed, is_endless) = (at.phase.is_placed(), !at.is_bounded);
@@ -146,7 +147,7 @@ impl ExecutionGraph {
         }
     }
 
-    /// A region, which is in no list, could run or could not.
+    /// Sets whether a region could run. It must not be in a waiting list.
     fn let_run(&mut self, region: usize, could_run: bool) {
         let tally = &mut self.overview.regions[region];
         if std::mem::replace(&mut tally.could_run, could_run) == could_run {
@@ -161,7 +162,7 @@ impl ExecutionGraph {
         }
     }
 
-    /// Changes an execution, and what follows from it for all.
+    /// Changes an execution and updates all indexes.
     fn change<T>(&mut self, task: usize, change: impl FnOnce(&mut Execution) -> T) -> T {
         let execution = &mut self.tasks[task].execution;
         let before = Share::of(execution);
@@ -211,7 +212,7 @@ impl ExecutionGraph {
         }
     }
 
-    /// A task has finished, or has not any more.
+    /// Counts a task as finished or as unfinished again.
     fn account_finished(&mut self, task: usize, has_finished: bool) {
         let (region, vertex) = (self.tasks[task].region, self.tasks[task].vertex);
         if self.overview.regions[region].could_run {
@@ -221,7 +222,8 @@ impl ExecutionGraph {
         let finished = &mut self.overview.finished[vertex];
         *finished -= usize::from(!has_finished);
         *finished += usize::from(has_finished);
-        // Whoever reads all of a vertex learns when the last one has finished, and when that is not so any more.
+        // Regions that read the whole vertex are updated only when its last task has finished, or when that
+        // is no longer so.
         let unfinished = as_index(self.vertices[vertex].parallelism) - *finished;
         let is_turn = unfinished == usize::from(!has_finished);
         for reader in self.readers_of(task, is_turn) {
@@ -235,7 +237,7 @@ impl ExecutionGraph {
         }
     }
 
-    /// Changes what there is of a key, and of what those regions need that have it.
+    /// Changes the counts of a key, and the needs of the regions that have it.
     fn change_key(&mut self, key: SlotKey, change: impl FnOnce(&mut KeyUse)) {
         if !self.overview.slots.change(&self.kinds, key, change) {
             return;
@@ -262,7 +264,7 @@ impl ExecutionGraph {
         regions
     }
 
-    /// The tasks that are placed on a TaskManager, ended ones included.
+    /// The tasks that are placed on a TaskManager, including ended ones.
     pub fn tasks_on(&self, task_manager: &ResourceId) -> Vec<usize> {
         let first = (task_manager.clone(), 0);
         let tasks = self.overview.places.range(first..);
@@ -278,7 +280,7 @@ impl ExecutionGraph {
     }
 }
 
-/// One more, or one less.
+/// Adds or subtracts one.
 fn count(number: &mut u32, is_more: bool) {
     match is_more {
         true => *number += 1,

@@ -1,23 +1,24 @@
-//! The regions that wait for slots, by what each of them still needs. Pure.
+//! The regions that wait for slots, by need. Pure.
 //!
-//! Very many regions need the same: what is found out about one of them holds for all. Invariant: no list is empty.
+//! Very many regions have the same need: a result for one of them is valid for all. Invariant: no list is
+//! empty.
 
 use crate::small_map::SmallMap;
 use crate::small_set::SmallSet;
 
-/// What a region still needs. The smallest comes first.
+/// The slots that a region still needs. Ordered by size, the smallest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Need {
-    /// The number of slots that nothing of the job is in.
+    /// The number of needed slots that no task of the job is in.
     pub(super) slots: usize,
-    /// The same by kind.
+    /// The needed slots by kind.
     pub(super) of_kinds: Vec<u32>,
-    /// What has to be found out before it is placed, by its number among what coordinators look at.
+    /// The group of coordinators that has to be prepared before it is placed.
     pub(super) look: Option<usize>,
 }
 
 impl Need {
-    /// One slot more, or less.
+    /// Adds or subtracts one slot.
     pub(super) fn change(&mut self, kind: usize, is_more: bool) {
         let of_kind = &mut self.of_kinds[kind];
         if is_more {
@@ -29,7 +30,8 @@ impl Need {
         }
     }
 
-    /// How many regions with this need find their slots in so many of each kind. None, if it needs none.
+    /// Number of regions with this need that fit into the slots `there`, given by kind. None if it needs no
+    /// slots.
     pub(super) fn fits(&self, there: &[u32]) -> Option<usize> {
         let wanted = self.of_kinds.iter().zip(there);
         let wanted = wanted.filter(|(wanted, _)| **wanted > 0);
@@ -37,13 +39,13 @@ impl Need {
         Some(usize::try_from(times).unwrap_or(usize::MAX))
     }
 
-    /// Whether there are fewer slots of some kind than it needs.
+    /// Whether there are fewer slots of a kind than it needs.
     pub(super) fn lacks(&self, there: &[u32]) -> bool {
         self.fits(there) == Some(0)
     }
 }
 
-/// See the module.
+/// Waiting regions by need; see the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct WaitingList {
     by_need: SmallMap<Need, SmallSet<usize>>,
@@ -70,12 +72,12 @@ impl WaitingList {
         }
     }
 
-    /// All needs and who has them, the smallest first.
+    /// All needs with their regions, the smallest need first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Need, &SmallSet<usize>)> {
         self.by_need.iter()
     }
 
-    /// The first region whose need is such.
+    /// The first region for whose need `is_such` is true.
     pub(super) fn first(&self, is_such: impl Fn(&Need) -> bool) -> Option<usize> {
         let such = self.by_need.iter().filter(|(need, _)| is_such(need));
         such.filter_map(|(_, regions)| regions.first().copied())

@@ -1,7 +1,8 @@
-//! The part of the actor that watches over TaskManagers: who is silent, who refuses calls, and what of that counts.
+//! The part of the actor that monitors TaskManagers: which ones are silent or refuse calls, and which are
+//! lost for that.
 //!
-//! A TaskManager is lost when it was silent for `heartbeat.timeout`, when it says itself, often enough, that it knows nothing of
-//! this JobMaster, or when it refuses calls and is found to be gone ([`crate::gateway::refusals`]).
+//! A TaskManager is lost if it was silent for `heartbeat.timeout`, if it answered often enough that it does
+//! not know this JobMaster, or if it refuses calls and is found to be gone ([`crate::gateway::refusals`]).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::event::{Connection, Effect, Event, Registration};
 use crate::gateway::GatewayError;
 use crate::gateway::refusals::{Judged, Question, RefusedCalls};
 
-/// How a TaskManager has been heard of.
+/// The monitoring state of a TaskManager.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) registration: Registration,
@@ -24,7 +25,7 @@ pub(super) struct Peer {
 }
 
 impl JobMasterActor {
-    /// A call was answered, or not. Gives the cause if the TaskManager is lost for that.
+    /// Notes that a call was answered or failed. Returns the cause if the TaskManager is lost for that.
     pub(super) fn note_called(
         &mut self,
         connection: &Connection,
@@ -52,14 +53,15 @@ impl JobMasterActor {
                 self.judge(connection.clone(), error.to_string(), question);
                 None
             }
-            // It was started anew, or connects again; if the latter, it is here before the next heartbeat.
+            // It was restarted or connects again. In the latter case it registers before the next heartbeat.
             GatewayError::NotFound(_) if is_heartbeat => {
                 peer.refused.failed(threshold).then(|| error.to_string())
             }
             GatewayError::Outdated { epoch, .. } if is_heartbeat && *epoch <= own_epoch => {
                 peer.refused.failed(threshold).then(|| error.to_string())
             }
-            // It lives, has something of the job and is about to register anew: only its silence counts.
+            // It is alive, holds something of the job and is about to register again: only silence counts
+            // against it.
             GatewayError::NotYet(_) if is_heartbeat => {
                 peer.refused.reached();
                 None
@@ -76,7 +78,7 @@ impl JobMasterActor {
         }
     }
 
-    /// Whether a TaskManager that refused calls is gone.
+    /// Applies the decision whether a TaskManager that refused calls is gone.
     pub(super) fn judged(&mut self, connection: Connection, cause: String, is_lost: bool) {
         let threshold = self.options.rpc_failure_threshold;
         let Some(peer) = self.peers.get_mut(&connection.task_manager) else {
@@ -92,7 +94,7 @@ impl JobMasterActor {
         }
     }
 
-    /// Loses those that were silent for too long.
+    /// Gives up TaskManagers that exceeded the heartbeat timeout.
     pub(super) fn lose_silent(&mut self) {
         let now = Instant::now();
         let timeout = self.options.heartbeat_timeout;
@@ -117,8 +119,8 @@ impl JobMasterActor {
         self.silence_at = heard.min().map(|at| at + timeout);
     }
 
-    /// Gives a TaskManager up. If it lives, it learns that it has to register again, and refuses what is still on its way under the
-    /// registration that is over.
+    /// Gives a TaskManager up. If it is alive, it receives that it has to register again, and refuses late
+    /// messages under the registration that is over.
     pub(super) fn lose(&mut self, connection: Connection, cause: String) {
         if let Some(location) = self.core.location(&connection.task_manager).cloned() {
             let goodbye = Effect::Disconnect {
@@ -131,7 +133,7 @@ impl JobMasterActor {
         self.note(Event::TaskManagerLost { connection, cause });
     }
 
-    /// Watches over exactly the TaskManagers that the core knows.
+    /// Monitors exactly the TaskManagers that the core knows.
     pub(super) fn follow_peers(&mut self) {
         let version = self.core.registrations_version();
         if std::mem::replace(&mut self.followed, version) == version {
@@ -155,8 +157,9 @@ impl JobMasterActor {
         self.silence_at.get_or_insert(silence_at);
     }
 
-    /// Whoever stood still (a process that was stopped, a host that had no time for it) has heard nobody meanwhile: that is
-    /// not the silence of others. What waits for them waits as much longer, and they are asked at once.
+    /// Handles a standstill of this process (it was stopped, or its host was overloaded). It received no
+    /// messages meanwhile, which does not count as silence of others. All waits are extended by its duration,
+    /// and heartbeats are sent immediately.
     pub(super) fn forgive_standstill(&mut self) {
         let now = Instant::now();
         let late = now.saturating_duration_since(self.next_heartbeat);
@@ -167,7 +170,7 @@ impl JobMasterActor {
         tracing::warn!(
             job,
             ?late,
-            "stood still, TaskManagers get as much more time"
+            "this process stood still; TaskManagers get as much more time"
         );
         for peer in self.peers.values_mut() {
             peer.last_heard = (peer.last_heard + late).min(now);

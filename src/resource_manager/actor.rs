@@ -1,7 +1,7 @@
-//! The loop of a ResourceManager: feeds the core and sends what it decides. Decides nothing itself.
+//! The loop of a ResourceManager: feeds the core and runs its effects. Decides nothing itself.
 //!
-//! Calls to TaskExecutors run in tasks that end with the actor; what comes of them is told to the core, which drops what
-//! belongs to a registration that is over.
+//! Calls to TaskExecutors run in tasks that end with the actor. Their results go to the core, which drops those
+//! of a registration that has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use crate::gateway::fencing::sender_of;
 use crate::gateway::refusals::{self, Question};
 use crate::gateway::{
     Departure, GatewayError, GatewayResult, JobMasterRegistration, Leaving, ResourceOverview,
-    ResourceRequirements, TaskExecutorGateway, Unfulfillable,
+    ResourceRequirements, TaskExecutorGateway, Unfulfillable, Verdict,
 };
 
-/// Messages that may wait.
+/// Capacity of the mailbox, in messages.
 pub(super) const MAILBOX: usize = 256;
 
-/// Where an answer goes.
+/// Receives the answer to a message.
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 
-/// What is asked of the actor.
+/// A request to the actor.
 #[derive(Debug)]
 pub(super) enum Message {
     Register(
@@ -52,7 +52,7 @@ pub(super) enum Message {
     Contacts(Reply<Vec<Contact>>),
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Debug)]
 enum Called {
     Heartbeat {
@@ -91,11 +91,11 @@ pub(super) struct Actor {
     shortages: watch::Sender<BTreeMap<JobId, Shortage>>,
     cancel: CancellationToken,
     calls: JoinSet<Called>,
-    /// How to tell JobMasters something.
+    /// Registered JobMasters, each with the cell that notifies it.
     job_masters: BTreeMap<JobId, JobMasterRegistration>,
-    /// What is asked about drains and not decided yet, in order.
+    /// Drain requests that are not decided yet, in order.
     drains_asked: VecDeque<(Box<pb::DrainTaskManagerRequest>, Reply<()>)>,
-    /// Whether such a decision is being written.
+    /// Whether a drain decision is being written.
     is_deciding_drain: bool,
 }
 
@@ -210,7 +210,8 @@ impl Actor {
         Ok(())
     }
 
-    /// Decides about drains one after the other: each rests on what the last one left in the store.
+    /// Decides drain requests one after the other: each decision depends on the state that the last one left in
+    /// the store.
     fn decide_drains(&mut self) {
         while !self.is_deciding_drain
             && let Some((request, reply)) = self.drains_asked.pop_front()
@@ -236,7 +237,7 @@ impl Actor {
         }
     }
 
-    /// Tells a JobMaster which TaskManagers its job is to leave.
+    /// Notifies a JobMaster of the TaskManagers that its job must leave.
     fn tell_leaving(&self, job: JobId, leaving: Arc<Leaving>) {
         if let Some(job_master) = self.job_masters.get(&job) {
             let told = &job_master.verdict;
@@ -246,17 +247,22 @@ impl Actor {
         }
     }
 
-    /// Tells a JobMaster whether the cluster has room for its job.
+    /// Notifies a JobMaster whether the cluster has room for its job.
     fn tell_room(&self, job: JobId, has_room: bool) {
         if let Some(job_master) = self.job_masters.get(&job) {
             let told = &job_master.verdict;
             if told.look(|told| told.has_room != has_room) {
-                told.change(|told| told.has_room = has_room);
+                let change = |told: &mut Verdict| told.has_room = has_room;
+                match has_room {
+                    // The JobMaster has nothing to do: it takes this before its next event, and then fails no region.
+                    true => told.change_quietly(change),
+                    false => told.change(change),
+                }
             }
         }
     }
 
-    /// Tells a JobMaster what its job will never get.
+    /// Notifies a JobMaster of the requirement that no TaskExecutor can fulfil, or that there is none.
     fn judged(&self, job: JobId, verdict: Option<Unfulfillable>) {
         if let Some(job_master) = self.job_masters.get(&job) {
             let told = &job_master.verdict;
@@ -432,7 +438,7 @@ impl Actor {
             }
             Effect::Stop(id) => calls.spawn(async move { Called::Worker(acts.remove(id).await) }),
             Effect::End(id) => calls.spawn(async move { Called::Worker(acts.end(id).await) }),
-            // The core tells it by a heartbeat.
+            // The core sends a heartbeat for it.
             Effect::Drain(_) => return,
         };
     }
@@ -495,7 +501,7 @@ async fn bounded<T>(
         })
 }
 
-/// Who asked may have gone: then nobody wants the answer.
+/// Answers a request. The caller may have gone: then the answer is dropped.
 fn answer_to<T>(reply: Reply<T>, answer: GatewayResult<T>) {
     let _nobody_waits = reply.send(answer);
 }

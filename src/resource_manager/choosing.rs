@@ -1,5 +1,5 @@
-//! Which slots a job is given: free default slots, or dynamic ones cut out of what a TaskExecutor has left. Pure, a part of
-//! [`super::slot_manager`], which says by what rule.
+//! Chooses slots for a job: free default slots, or dynamic slots cut out of the free resources of a
+//! TaskExecutor. Pure, a part of [`super::slot_manager`], whose documentation has the rules.
 
 use std::collections::BTreeSet;
 
@@ -9,29 +9,29 @@ use tanist_proto::resources::{ResourceProfile, Resources};
 use super::packing::{Room, least_first};
 use super::slots::{Slots, Worker};
 
-/// A slot to ask for.
+/// A slot to request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// Whose.
+    /// Its TaskExecutor.
     pub worker: ResourceId,
-    /// Its number there.
+    /// Its number at the TaskExecutor.
     pub number: u32,
-    /// What it is to have; unknown: it is a default slot.
+    /// The resources it must have. `Unknown`: it is a default slot.
     pub profile: ResourceProfile,
 }
 
-/// Where slots are taken from.
+/// Which TaskExecutors slots are taken from first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Balance {
-    /// From TaskExecutors of which the job has slots already, then from those with the most room.
+    /// Those where the job has slots already, then those with the most room.
     #[default]
     None,
-    /// From those of which the smallest part is in use, whoever uses it.
+    /// Those with the smallest part in use, by any job.
     Slots,
 }
 
-/// Slots for all of the profiles, the most demanding first; `None`: they are not found. Chosen as by [`choose`], unless that leaves no room for
-/// the last of them: then packed.
+/// Chooses slots for all of the profiles, which are sorted with the most demanding first. `None`: there are not
+/// enough. Chooses as [`choose`] does; if that leaves no room for the last profiles, packs.
 pub fn choose_all(
     slots: &Slots,
     job: JobId,
@@ -42,8 +42,8 @@ pub fn choose_all(
     if chosen.len() == profiles.len() {
         return Some(chosen);
     }
-    // Of one profile there is as much in any order: where the first one does not go in there is nothing to gain, least of all in a full
-    // cluster, in which very many may wait.
+    // Slots of one profile fit equally in any order: if not even those of the first profile fit, packing can't
+    // help. This check matters most in a full cluster, where very many jobs may wait.
     let first = profiles.chunk_by(|one, next| one == next).next()?;
     let last_of_first = chosen.get(first.len() - 1)?;
     if last_of_first.profile != first[0] {
@@ -52,7 +52,8 @@ pub fn choose_all(
     pack(slots, profiles, closed)
 }
 
-/// Slots for all of the profiles, from those with the least room: what is large fits later, too. Nothing but the room counts.
+/// Slots for all of the profiles, from TaskExecutors with the least room first, so that large slots still fit
+/// later. Considers only the room.
 fn pack(
     slots: &Slots,
     profiles: &[ResourceProfile],
@@ -68,7 +69,8 @@ fn pack(
     pack_in_order(in_order.collect(), profiles)
 }
 
-/// Slots for all of the profiles, from these TaskExecutors, each as far as it goes before the next one.
+/// Slots for all of the profiles from these TaskExecutors, in order: each is filled as far as possible before
+/// the next.
 pub(super) fn pack_in_order(
     workers: Vec<(&ResourceId, &Worker)>,
     profiles: &[ResourceProfile],
@@ -108,7 +110,7 @@ pub(super) fn pack_in_order(
     Some(chosen)
 }
 
-/// Slots for as many of the profiles as there are, but none of TaskExecutors that are closed to the job.
+/// Chooses slots for as many of the profiles as possible, but none of TaskExecutors that are closed to the job.
 pub fn choose(
     slots: &Slots,
     job: JobId,
@@ -141,7 +143,7 @@ pub fn choose(
         let best = candidates
             .iter_mut()
             .filter_map(|candidate| Some((room(candidate)?, candidate)))
-            // Of equals the one with the lowest id.
+            // Of equals, the one with the lowest id.
             .max_by_key(|(room, candidate)| {
                 let rank = match balance {
                     Balance::None => (candidate.is_used_by_job, 0),
@@ -155,12 +157,12 @@ pub fn choose(
     chosen
 }
 
-/// The numbers of slots that may be asked for.
+/// Numbers of slots that may be requested.
 #[derive(Debug)]
 struct Numbers<Free> {
-    /// Of default slots, the lowest first.
+    /// Free default slots, lowest number first.
     free: Free,
-    /// Of dynamic ones.
+    /// Number of the next dynamic slot.
     next: u32,
 }
 
@@ -182,15 +184,16 @@ struct Candidate<'a, Free> {
     id: &'a ResourceId,
     worker: &'a Worker,
     is_used_by_job: bool,
-    /// Slots that somebody has.
+    /// Number of slots that are held.
     held: u64,
     numbers: Numbers<Free>,
-    /// What nobody has; `None`: enough for every free default slot, and nothing else is asked for.
+    /// Resources that no slot holds. `None`: they suffice for every free default slot, and only default slots
+    /// are requested.
     left: Option<Resources>,
 }
 
 impl<Free: ExactSizeIterator<Item = u32>> Candidate<'_, Free> {
-    /// For how many such slots there is room; `None`: for none.
+    /// Number of slots of this profile that fit. `None`: none.
     fn room_for(&self, profile: &ResourceProfile) -> Option<u64> {
         let free = self.numbers.free.len() as u64;
         let room = match (profile, &self.left) {
@@ -205,7 +208,7 @@ impl<Free: ExactSizeIterator<Item = u32>> Candidate<'_, Free> {
         (room > 0).then_some(room)
     }
 
-    /// Of all slots that could be here those that nobody has, in millionths.
+    /// Unheld part of all slots that could be here, in millionths.
     fn unused_part(&self, room: u64) -> u64 {
         room.saturating_mul(1_000_000) / room.saturating_add(self.held).max(1)
     }

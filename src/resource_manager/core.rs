@@ -1,10 +1,11 @@
-//! What a ResourceManager decides: who is lost, when to match slots, which jobs it lets go. Pure: the time and everything
-//! heard are arguments; what is to be sent is collected as [`Effect`]s. Who may register is decided in
-//! [`super::registering`].
+//! Decisions of a ResourceManager: which TaskExecutors are lost, when slots are matched, which jobs lose their
+//! requirements. Pure: time and input are arguments; output is collected as [`Effect`]s. Registration is
+//! decided in [`super::registering`].
 //!
-//! - Of the registrations of one TaskExecutor only the highest counts; answers to messages of an earlier one are dropped.
+//! - Of the registrations of one TaskExecutor only the highest counts; answers to messages of an earlier one
+//!   are dropped.
 //! - A message of a younger term ends this one; a message of an older term is refused.
-//! - Of the JobMasters of a job only the youngest states what the job needs. See [`super::job_masters`].
+//! - Of the JobMasters of a job only the youngest may declare its requirements. See [`super::job_masters`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,7 +30,7 @@ use super::workers::core::Workers;
 use crate::gateway::refusals::{Judged, RefusedCalls};
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// By how much a check may be late for each job that lacks slots: a few times what it takes to look at one.
+/// Delay of a check for each job that lacks slots: a few times as long as the check takes for one job.
 const CHECK_DELAY_OF_A_JOB: Duration = Duration::from_micros(2);
 
 /// The term that a ResourceManager belongs to.
@@ -41,9 +42,9 @@ pub struct Term {
     pub incarnation: ClusterIncarnation,
     /// The term's epoch.
     pub epoch: Epoch,
-    /// Who holds it.
+    /// The process that holds the term.
     pub holder: TermHolder,
-    /// The identity of the store that it was taken in.
+    /// The identity of the store in which the term was taken.
     pub store: Option<StoreIdentity>,
 }
 
@@ -51,7 +52,7 @@ pub struct Term {
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) location: pb::TaskManagerLocation,
-    /// The incarnation in whose place this one came, if any: that of a process that had ended.
+    /// The incarnation that this one replaced, if any: its process had ended.
     pub(super) replaced: Option<String>,
     pub(super) registration: u64,
     pub(super) hardware: Option<pb::HardwareDescription>,
@@ -60,14 +61,14 @@ pub(super) struct Worker {
     pub(super) last_heartbeat: Instant,
     pub(super) next_heartbeat: Instant,
     pub(super) refused: RefusedCalls,
-    /// It gets no slot requests: it is drained, or let go.
+    /// It gets no slot requests: it is drained or being released.
     pub(super) is_draining: bool,
-    /// A driver's that is let go, or of a cluster that ends.
+    /// Whether it is a driver's worker that is being released, or the cluster is ending.
     pub(super) is_releasing: bool,
-    /// How many outputs it keeps that somebody may still read, once it has said so, and as of which version of its slots: what was
-    /// made in a slot that it has freed since is not among them.
+    /// Number of its outputs that may still be read, and the version of its slots of that count; `None` until
+    /// it has reported one. The count does not include outputs made in a slot that was freed since.
     pub(super) kept_outputs: Option<(u32, SlotsVersion)>,
-    /// How many tasks run in which of its slots, as it last said. For people: nothing is decided by it.
+    /// Number of tasks in each of its slots, as last reported. For display only: no decision depends on it.
     pub(super) tasks: TaskCounts,
 }
 
@@ -78,27 +79,27 @@ pub struct Core {
     pub(super) term: Term,
     pub(super) resource_id: String,
     pub(super) workers: BTreeMap<ResourceId, Worker>,
-    /// Also of those that are gone, as long as they may register again.
+    /// Highest registration numbers, also of TaskExecutors that are gone, as long as they may register again.
     pub(super) highest_registrations: BTreeMap<ResourceId, u64>,
     pub(super) slots: SlotManager,
     check_at: Option<Instant>,
     retry_at: Option<Instant>,
-    /// Its own: by how much it is late tells that it stood still.
+    /// Time of the next own heartbeat tick. A late tick shows that this process stood still.
     pub(super) next_beat: Instant,
     pub(super) job_masters: JobMasters,
     pub(super) fulfilling: Fulfilling,
     /// The jobs that lack slots, as of the last match.
     shortages: BTreeMap<JobId, Shortage>,
-    /// What of it has changed since that was last taken.
+    /// Changes to `shortages` that were not taken yet.
     changed_shortages: Vec<(JobId, Option<Shortage>)>,
-    /// Those that it starts itself, if it does.
+    /// Workers that this ResourceManager starts itself, if a driver is configured.
     pub(super) workers_of_driver: Option<Workers>,
     pub(super) drains: Drains,
     pub(super) effects: Vec<Effect>,
 }
 
 impl Core {
-    /// Knows nobody. `seed` tells this ResourceManager from all others.
+    /// Without registrations. `seed` distinguishes this ResourceManager from all others.
     pub fn new(now: Instant, options: Options, term: Term, seed: u64) -> Core {
         let job_masters = JobMasters::new(options.heartbeat_timeout, options.job_timeout);
         let slots = SlotManager::new(seed)
@@ -129,23 +130,24 @@ impl Core {
         &self.term
     }
 
-    /// The present turn of its view of the slots.
+    /// The current turn of its view of the slots.
     #[cfg(test)]
     pub fn turn(&self) -> Turn {
         self.slots.turn()
     }
 
-    /// Takes what is to be done.
+    /// Takes the collected effects.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// What jobs lack since the last match, as far as that has changed since this was last asked; nothing: they lack no slots any more.
+    /// Takes the shortages that changed since the last call, as of the last match. `None`: the job no longer
+    /// lacks slots.
     pub fn take_changed_shortages(&mut self) -> Vec<(JobId, Option<Shortage>)> {
         std::mem::take(&mut self.changed_shortages)
     }
 
-    /// What came of a heartbeat.
+    /// Handles the answer to a heartbeat.
     pub fn heartbeat_answered(
         &mut self,
         now: Instant,
@@ -168,7 +170,7 @@ impl Core {
                 report
             }
             Err(GatewayError::Unreachable { reason, .. }) => {
-                // Whether it is gone is found out, one question at a time.
+                // Finds out whether it is gone, one question at a time.
                 let question = threshold.and_then(|threshold| worker.refused.refused(threshold));
                 self.effects.extend(question.map(|question| Effect::Judge {
                     to: to.clone(),
@@ -189,7 +191,7 @@ impl Core {
         self.changed(now);
     }
 
-    /// Whether one that refused calls is gone.
+    /// Handles the verdict on a TaskExecutor that refused calls.
     pub fn judged(&mut self, now: Instant, to: &Connection, reason: String, is_lost: bool) {
         let threshold = self.options.rpc_failure_threshold.unwrap_or(u32::MAX);
         let Some(worker) = self.connected(to) else {
@@ -210,7 +212,7 @@ impl Core {
         }
     }
 
-    /// What came of asking for a slot.
+    /// Handles the answer to a slot request.
     pub fn slot_answered(
         &mut self,
         now: Instant,
@@ -246,7 +248,7 @@ impl Core {
         self.changed(now);
     }
 
-    /// When [`Core::on_time`] is to be called next.
+    /// When [`Core::on_time`] must be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let workers = self.workers.values().flat_map(|worker| {
             [
@@ -269,7 +271,7 @@ impl Core {
             .min()
     }
 
-    /// Does what is due.
+    /// Handles everything that is due.
     pub fn on_time(&mut self, now: Instant) {
         self.note_beat(now);
         self.beat(now);
@@ -301,7 +303,7 @@ impl Core {
             self.judge_leaving(now);
             self.judge_requirements(now);
             self.review_workers(now);
-            // Of these nothing was heard but that TaskExecutors hold slots for them.
+            // Starts the job timeout of jobs that hold slots but have no JobMaster.
             let holding = changed
                 .into_iter()
                 .map(|job| (job, self.slots.is_holder(job)));
@@ -310,7 +312,7 @@ impl Core {
         self.let_go_of_jobs(now);
     }
 
-    /// The registered TaskExecutors; `last_heartbeat_ms` counts back from `wall_clock_ms`.
+    /// The registered TaskExecutors. `last_heartbeat_ms` is computed back from `wall_clock_ms`.
     pub fn overview(&self, now: Instant, wall_clock_ms: u64) -> Vec<pb::TaskManagerInfo> {
         let info = |(id, worker): (&ResourceId, &Worker)| {
             let (slots_number, free_slots) = self.slots.slot_counts(id);
@@ -337,7 +339,7 @@ impl Core {
         self.workers.iter().map(info).collect()
     }
 
-    /// How each registered TaskExecutor is heard.
+    /// How reachable each registered TaskExecutor is.
     pub fn contacts(&self, now: Instant) -> Vec<Contact> {
         let contact = |worker: &Worker| Contact {
             address: worker.location.rpc_address.clone(),
@@ -392,15 +394,17 @@ impl Core {
         self.effects.push(Effect::RequestSlot { to, request });
     }
 
-    /// Something that matching looks at may have changed. Coalesced: a burst of changes is looked at once.
+    /// Schedules a check, since the input of slot matching may have changed. A burst of changes causes one
+    /// check.
     pub(super) fn changed(&mut self, now: Instant) {
-        // A check looks at every job that lacks slots: with very many of them it must not be all that is done.
+        // A check looks at every job that lacks slots: with very many of them, checks must not take all the
+        // time.
         let jobs = u32::try_from(self.slots.short_count()).unwrap_or(u32::MAX);
         let delay = self.options.requirement_check_delay + CHECK_DELAY_OF_A_JOB * jobs;
         self.check_at.get_or_insert(now + delay);
     }
 
-    /// Notes what these jobs lack.
+    /// Records the shortages of these jobs.
     fn note_shortages(&mut self, changed: &BTreeSet<JobId>) {
         for &job in changed {
             let shortage = self.slots.shortage(job);
@@ -422,8 +426,8 @@ impl Core {
         }
     }
 
-    /// Jobs that nobody has spoken for too long lose their requirements, and their unused slots are asked back. What is in
-    /// use stays with its TaskExecutor.
+    /// Withdraws the requirements of jobs without JobMaster whose timeout has passed, and asks TaskExecutors to
+    /// free their unused slots. Slots in use stay with their TaskExecutor.
     fn let_go_of_jobs(&mut self, now: Instant) {
         let timeout = self.options.job_timeout;
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
@@ -438,7 +442,7 @@ impl Core {
                 self.job_masters.forget(job);
             }
             if had_requirements || slots > 0 {
-                tracing::warn!(%job, slots, had_requirements, ?timeout, "no JobMaster speaks for a job");
+                tracing::warn!(%job, slots, had_requirements, ?timeout, "the job has no JobMaster, freeing its unused slots");
                 self.changed(now);
             }
         }
@@ -447,7 +451,7 @@ impl Core {
                 continue;
             };
             let to = connection(&id, worker);
-            let cause = format!("no JobMaster spoke for the job for {timeout:?}");
+            let cause = format!("the job had no JobMaster for {timeout:?}");
             self.effects.push(Effect::FreeSlots {
                 to,
                 allocations,

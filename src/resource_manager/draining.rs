@@ -1,8 +1,10 @@
-//! TaskExecutors that are drained: they get no slot requests any more, and jobs are told to leave them. Pure, a part of [`super::core`].
+//! Draining of TaskExecutors: they get no more slot requests, and jobs are asked to leave them. Pure, a part of
+//! [`super::core`].
 //!
-//! What is drained is in the store ([`super::drains`]), by TaskManager or host: it holds for whoever registers there, in this term and the next. A
-//! decision counts once it is durable; so nobody has acted on what the next leader does not know. TaskExecutors are told by heartbeats, JobMasters by
-//! what they are told of their jobs. `docs/adr/0051`.
+//! Drains are in the store ([`super::drains`]), by TaskManager or host: a drain holds for every TaskExecutor
+//! that registers with that id or host, in this term and later ones. A decision takes effect once it is
+//! durable, so no process acts on a decision that the next leader does not know. TaskExecutors learn of it by
+//! heartbeats, JobMasters by the verdicts on their jobs. `docs/adr/0051`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use super::core::{Core, Effect, Worker, connection};
 use super::drains::{DrainChange, DrainRecord, DrainTarget, KEPT};
 use crate::gateway::{GatewayError, GatewayResult, Leave, Leaving};
 
-/// Something that is drained.
+/// The drain of a TaskManager or host.
 #[derive(Debug, Clone)]
 struct Drain {
     record: DrainRecord,
@@ -34,13 +36,13 @@ impl Drain {
     }
 }
 
-/// All that is drained, and what jobs were told of it.
+/// All drains, and what was sent to jobs about them.
 #[derive(Debug, Default)]
 pub(super) struct Drains {
     all: BTreeMap<DrainTarget, Drain>,
-    /// Deadlines up to this one were looked at.
+    /// Deadlines up to this one were handled.
     looked_at: Option<Instant>,
-    /// Where the last worker has registered that a driver has started in its present place.
+    /// Host of the worker that registered last of those that the driver started in its present place.
     host_of_workers: Option<String>,
     told: BTreeMap<JobId, Arc<Leaving>>,
 }
@@ -52,7 +54,7 @@ impl Drains {
         self.all.insert(target, Drain { record, deadline });
     }
 
-    /// What a TaskExecutor is drained by: itself, and its host.
+    /// The drains that apply to a TaskExecutor: its own, and that of its host.
     fn of(&self, id: &ResourceId, location: &pb::TaskManagerLocation) -> Vec<&Drain> {
         let by_id = self.all.get(&DrainTarget::TaskManager(id.clone()));
         let host = host_of(&location.rpc_address).to_owned();
@@ -64,12 +66,13 @@ impl Drains {
         !self.of(id, location).is_empty()
     }
 
-    /// A worker has registered from the place where a driver starts them.
+    /// Records the host of a worker that registered from the place where the driver starts workers.
     pub(super) fn note_host_of_workers(&mut self, location: &pb::TaskManagerLocation) {
         self.host_of_workers = Some(host_of(&location.rpc_address).to_owned());
     }
 
-    /// The host on which a driver starts workers, if that is known and all of it is drained. It is known once one has registered in this term.
+    /// The host on which the driver starts workers, if it is known and drained. It is known once such a worker
+    /// has registered in this term.
     pub(super) fn drained_host_of_workers(&self) -> Option<&str> {
         let host = self.host_of_workers.as_ref()?;
         let target = DrainTarget::Host(host.clone());
@@ -86,14 +89,14 @@ impl Drains {
     }
 }
 
-/// The host of an address.
+/// The host part of an address.
 fn host_of(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
 impl Core {
-    /// The same, with what was drained when the term began.
+    /// The same core with the drains that the store had when the term began.
     #[must_use]
     pub fn with_drains(
         mut self,
@@ -107,7 +110,7 @@ impl Core {
         self
     }
 
-    /// What is to be written for a request to count; nothing: it is so already.
+    /// The change to write for a drain request. `None`: the request is already in effect.
     pub fn decide_drain(
         &self,
         wall_clock_ms: u64,
@@ -136,7 +139,7 @@ impl Core {
             }));
         }
         if request.force && request.deadline_in_ms == 0 {
-            let text = "what there are no slots for elsewhere is stopped at a deadline: name one";
+            let text = "force needs a deadline: work without free slots elsewhere is stopped then";
             return Err(GatewayError::Invalid(text.to_owned()));
         }
         let (task_manager, host) = (request.resource_id.clone(), request.host.clone());
@@ -163,7 +166,7 @@ impl Core {
         }))
     }
 
-    /// Whether a TaskExecutor is registered that this names.
+    /// Whether a TaskExecutor is registered that the target names.
     fn is_there(&self, target: &DrainTarget) -> bool {
         match target {
             DrainTarget::TaskManager(id) => self.workers.contains_key(id),
@@ -174,7 +177,7 @@ impl Core {
         }
     }
 
-    /// The host of a TaskExecutor, if all of that is drained.
+    /// The host of a TaskExecutor, if that host is drained.
     pub(super) fn drained_host_of(&self, id: &ResourceId) -> Option<&str> {
         let worker = self.workers.get(id)?;
         let host = host_of(&worker.location.rpc_address);
@@ -182,7 +185,8 @@ impl Core {
         self.drains.all.contains_key(&by_host).then_some(host)
     }
 
-    /// TaskManagers have ids that never come again, mostly: of those that are gone not every record is kept for ever.
+    /// The oldest records of TaskManagers that are gone, beyond [`KEPT`]. Most TaskManager ids never come back,
+    /// so the records must not grow without limit.
     fn forgettable(&self) -> Vec<DrainTarget> {
         let gone = self.drains.all.iter().filter(|(target, _)| match target {
             DrainTarget::TaskManager(id) => !self.workers.contains_key(id),
@@ -197,7 +201,7 @@ impl Core {
         oldest.map(|(_, target)| target.clone()).collect()
     }
 
-    /// A decision is durable.
+    /// Applies a decision that is durable.
     pub fn drain_decided(&mut self, now: Instant, wall_clock_ms: u64, change: DrainChange) {
         for target in &change.forgotten {
             self.drains.all.remove(target);
@@ -218,7 +222,7 @@ impl Core {
         self.changed(now);
     }
 
-    /// Has TaskExecutors told at once whose standing has changed.
+    /// Sends a heartbeat at once to TaskExecutors whose drain status has changed.
     fn review_drains(&mut self) {
         let mut changed = Vec::new();
         for (id, worker) in &mut self.workers {
@@ -233,7 +237,7 @@ impl Core {
         }
     }
 
-    /// Has a TaskExecutor told how it stands.
+    /// Sends a TaskExecutor its drain status, by a heartbeat.
     pub(super) fn tell_draining(&mut self, id: &ResourceId) {
         if let Some(worker) = self.workers.get(id) {
             self.effects.push(Effect::Heartbeat {
@@ -245,19 +249,19 @@ impl Core {
         }
     }
 
-    /// Whether deadlines are over since this was last asked.
+    /// Whether deadlines have passed since the last call.
     pub(super) fn is_drain_due(&mut self, now: Instant) -> bool {
         let is_due = self.drains.next_deadline().is_some_and(|at| at <= now);
         self.drains.looked_at = Some(now);
         is_due
     }
 
-    /// What a job was told of the TaskManagers that it is to leave.
+    /// The TaskManagers that a job must leave, as last sent to it.
     pub fn leaving(&self, job: JobId) -> Arc<Leaving> {
         self.drains.told.get(&job).cloned().unwrap_or_default()
     }
 
-    /// Has those jobs told which TaskManagers they are to leave that have slots there, where that has changed.
+    /// Notifies each job with slots at drained TaskManagers that it must leave them, if that has changed.
     pub(super) fn judge_leaving(&mut self, now: Instant) {
         if self.drains.all.is_empty() && self.drains.told.is_empty() {
             return;
@@ -287,7 +291,7 @@ impl Core {
         }
     }
 
-    /// What people are told of drains that no registered TaskExecutor shows, the oldest first.
+    /// Drains that apply to no registered TaskExecutor, oldest first, for display.
     pub fn unmatched_drains(&self, now: Instant) -> Vec<pb::DrainInfo> {
         let all = self.drains.all.iter();
         let unmatched = all.filter(|(target, _)| !self.is_there(target));
@@ -308,7 +312,7 @@ impl Core {
         unmatched
     }
 
-    /// What people are told of a TaskExecutor that is drained.
+    /// The drain of a TaskExecutor, for display.
     pub(super) fn drain_info(
         &self,
         now: Instant,

@@ -1,5 +1,6 @@
-//! `drains/<digest>`: that a TaskManager, or all of a host, is to be given nothing any more, and how what runs there leaves it. Written under the
-//! term's fence before anybody acts on it, and removed before it is taken back: so it outlives every leader and TaskManager.
+//! Records `drains/<digest>`: a TaskManager, or a host with all its TaskManagers, that gets no more work, and
+//! how running work leaves it. Written under the term's fence before any process acts on it, and deleted before
+//! it is undone: so a drain survives every leader and TaskManager.
 //!
 //! Fields are only added, each with a default.
 
@@ -17,20 +18,20 @@ use tanist_proto::v1 as pb;
 
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// More records than these of TaskManagers that are not there are not kept: the oldest goes.
+/// Maximum number of records of TaskManagers that are not registered. Beyond it the oldest is deleted.
 pub(super) const KEPT: usize = 1_000;
 
-/// What is drained.
+/// The target of a drain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DrainTarget {
     /// One TaskManager.
     TaskManager(ResourceId),
-    /// All whose address has this host.
+    /// All TaskManagers whose address has this host.
     Host(String),
 }
 
 impl DrainTarget {
-    /// What a request names.
+    /// The target that a request names.
     pub fn of(request: &pb::DrainTaskManagerRequest) -> GatewayResult<DrainTarget> {
         let (id, host) = (&request.resource_id, &request.host);
         match (id.as_str(), host.as_str()) {
@@ -45,7 +46,7 @@ impl DrainTarget {
         }
     }
 
-    /// Where its record is: hosts and resource ids have characters that names have not.
+    /// Key of its record. A digest, since hosts and resource ids have characters that are not allowed in names.
     pub fn key(&self) -> Key {
         let digest = Sha256::digest(self.to_string());
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -66,34 +67,34 @@ impl fmt::Display for DrainTarget {
 /// The value of `drains/<digest>`. Times are in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DrainRecord {
-    /// The TaskManager; empty: a host.
+    /// The TaskManager. Empty: the target is a host.
     #[serde(default)]
     pub task_manager: String,
-    /// The host; empty: a TaskManager.
+    /// The host. Empty: the target is a TaskManager.
     #[serde(default)]
     pub host: String,
-    /// When it was asked for first.
+    /// When the drain was first requested.
     #[serde(default)]
     pub since_ms: u64,
-    /// Who asked, for people.
+    /// Who requested it, for display.
     #[serde(default)]
     pub by: String,
-    /// Why, for people.
+    /// The reason, for display.
     #[serde(default)]
     pub reason: String,
-    /// What runs there is moved.
+    /// Whether work that runs there is moved away.
     #[serde(default)]
     pub evict: bool,
-    /// When it is in any case; 0: never.
+    /// When work is moved even without `evict`. 0: never.
     #[serde(default)]
     pub deadline_ms: u64,
-    /// At that time also what there are no slots for elsewhere.
+    /// Whether at the deadline also work without free slots elsewhere is stopped.
     #[serde(default)]
     pub force: bool,
 }
 
 impl DrainRecord {
-    /// What it is of; nothing: it makes no sense.
+    /// The target of the record. `None`: the record is invalid.
     pub fn target(&self) -> Option<DrainTarget> {
         match self.host.as_str() {
             "" => Some(DrainTarget::TaskManager(self.task_manager.parse().ok()?)),
@@ -101,7 +102,7 @@ impl DrainRecord {
         }
     }
 
-    /// The write that keeps it.
+    /// The write that stores it.
     pub fn write(&self, target: &DrainTarget) -> Write {
         let value = serde_json::to_vec(self).expect("numbers and texts are always JSON");
         Write::Put {
@@ -110,13 +111,13 @@ impl DrainRecord {
         }
     }
 
-    /// The write that takes it back.
+    /// The write that deletes it.
     pub fn removal(target: &DrainTarget) -> Write {
         Write::Delete { key: target.key() }
     }
 }
 
-/// All that is drained. What can't be read is passed over, with a warning: it names nobody.
+/// All recorded drains. Skips records that can't be read, with a warning: they name no target.
 pub fn recorded_drains(records: &Records) -> Vec<(DrainTarget, DrainRecord)> {
     let read = |(name, value): (&Name, &bytes::Bytes)| {
         let record: DrainRecord = match serde_json::from_slice(value) {
@@ -134,16 +135,16 @@ pub fn recorded_drains(records: &Records) -> Vec<(DrainTarget, DrainRecord)> {
 /// A decision about drains that is to be written before it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrainChange {
-    /// Of what.
+    /// The target.
     pub target: DrainTarget,
-    /// How it is drained; nothing: it is not any more.
+    /// How it is drained. `None`: it is no longer drained.
     pub record: Option<DrainRecord>,
-    /// Of these the records go: nobody needs them.
+    /// Targets whose records are deleted since they are no longer needed.
     pub forgotten: Vec<DrainTarget>,
 }
 
 impl DrainChange {
-    /// Makes it durable. Nothing is written without a store. Never returns if the term is over.
+    /// Writes the decision. Without a store nothing is written. Never returns if the term is over.
     pub(super) async fn commit(&self, pipeline: Option<&CommitPipeline>) -> GatewayResult<()> {
         let Some(pipeline) = pipeline else {
             return Ok(());
@@ -163,12 +164,12 @@ impl DrainChange {
     }
 }
 
-/// What a ResourceManager keeps drains with, and those that there are when it begins.
+/// The store of drains, and the drains that exist when a ResourceManager starts.
 #[derive(Debug, Clone, Default)]
 pub struct DrainsServices {
-    /// Through which decisions are written; nothing: they are lost with the term.
+    /// Writes decisions. `None`: drains are lost with the term.
     pub pipeline: Option<CommitPipeline>,
-    /// What the store had when the term began.
+    /// The drains that the store had when the term began.
     pub recorded: Vec<(DrainTarget, DrainRecord)>,
 }
 

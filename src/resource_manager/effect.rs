@@ -1,4 +1,4 @@
-//! What a ResourceManager's core has its actor do, and whom it concerns. Decides nothing.
+//! Effects: what the core of a ResourceManager has its actor do. Decides nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,102 +11,102 @@ use super::workers;
 use crate::gateway::refusals::Question;
 use crate::gateway::{Leaving, Unfulfillable};
 
-/// A connection to a TaskExecutor: it ends when it registers again.
+/// A connection to a TaskExecutor. It ends when the TaskExecutor registers again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
-    /// Who.
+    /// The TaskExecutor.
     pub worker: ResourceId,
-    /// Its registration.
+    /// Its registration number.
     pub registration: u64,
-    /// Where it is.
+    /// Its RPC address.
     pub address: String,
 }
 
-/// How a TaskExecutor is heard.
+/// How reachable a TaskExecutor is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contact {
-    /// Where it is.
+    /// Its RPC address.
     pub address: String,
-    /// Since its last answer to a heartbeat.
+    /// Time since its last answer to a heartbeat.
     pub silent_for: Duration,
-    /// So many calls in a row did not reach it.
+    /// Number of calls in a row that did not reach it.
     pub refused: u32,
 }
 
-/// Something to do. What comes of heartbeats and slot requests is told to the core.
+/// Something to do. The results of heartbeats and slot requests go back to the core.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Ask for a sign of life and the slots.
+    /// Send a heartbeat, which also asks for a slot report.
     Heartbeat {
-        /// Whom.
+        /// Its recipient.
         to: Connection,
-        /// Tell it with the answer.
+        /// To be passed to the core with the answer.
         asked_at: Turn,
-        /// Whether it is to take no slots.
+        /// Whether the TaskExecutor must take no slots.
         is_draining: bool,
-        /// Whether it is to leave in any case.
+        /// Whether it must leave in any case.
         is_releasing: bool,
     },
-    /// Ask for a slot.
+    /// Request a slot.
     RequestSlot {
-        /// Whom.
+        /// Its recipient.
         to: Connection,
-        /// For what.
+        /// The request.
         request: SlotRequest,
     },
-    /// Ask to free what is not in use.
+    /// Ask a TaskExecutor to free allocations that are not in use.
     FreeSlots {
-        /// Whom.
+        /// Its recipient.
         to: Connection,
-        /// What.
+        /// The allocations.
         allocations: Vec<AllocationId>,
-        /// Why.
+        /// The reason.
         cause: String,
     },
-    /// Say that it is no longer registered.
+    /// Notify a TaskExecutor that it is no longer registered.
     Disconnect {
-        /// Whom.
+        /// Its recipient.
         to: Connection,
-        /// Why.
+        /// The reason.
         cause: String,
     },
-    /// Find out whether it is gone: it refuses calls.
+    /// Find out whether a TaskExecutor that refuses calls is gone.
     Judge {
-        /// Whom.
+        /// The TaskExecutor.
         to: Connection,
-        /// How it refused the last one.
+        /// The error of the last refused call.
         reason: String,
-        /// By what.
+        /// The question that decides it.
         question: Question,
     },
     /// Start, release or stop a worker.
     Worker(workers::core::Effect),
-    /// Tell a job's JobMaster what nobody could ever give to it, or that somebody could.
+    /// Notify a JobMaster of the requirement that no TaskExecutor could ever fulfil, or that there is none.
     Judged {
-        /// Whose.
+        /// The job.
         job: JobId,
-        /// What.
+        /// The requirement. `None`: all can be fulfilled.
         verdict: Option<Unfulfillable>,
     },
-    /// Tell a job's JobMaster whether the cluster has room for it.
+    /// Notify a JobMaster whether the cluster has room for its job.
     Room {
-        /// Whose.
+        /// The job.
         job: JobId,
-        /// Whether what it needs at least would fit in if others left.
+        /// Whether its minimum would fit if other jobs left.
         has_room: bool,
     },
-    /// Tell a job's JobMaster which TaskManagers it is to leave.
+    /// Notify a JobMaster of the TaskManagers that its job must leave.
     Leaving {
-        /// Whose.
+        /// The job.
         job: JobId,
-        /// All of them.
+        /// All of these TaskManagers.
         leaving: Arc<Leaving>,
     },
-    /// Somebody names a younger term.
+    /// A message names a younger term.
     HigherEpoch {
-        /// Which.
+        /// The term's epoch.
         epoch: Epoch,
-        /// Who names it.
+        /// The sender of the message.
         teller: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What is forgotten of workers that were stopped, and what is not: they come and go for as long as a leader leads.
+//! What is forgotten of stopped workers and what is not: during a term any number of them come and go.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
-//! Which jobs ask for slots that no TaskExecutor could ever give. Pure, a part of [`super::core`].
+//! Finds jobs that request slots which no TaskExecutor could ever provide. Pure, a part of [`super::core`].
 //!
-//! Where TaskExecutors are started by hand nobody starts a larger one for a job, and a driver none larger than its host, so it is told at once instead of waiting for
-//! nothing. Not before those that there are have had their time to register, though, and one that left counts for as long: it may
-//! be on its way back. Where none is known at all nothing is said, as nothing is known of what will come.
+//! If TaskExecutors are started by hand, no larger one is started for a job; a driver starts none larger than
+//! its host. So such a job is notified at once instead of waiting in vain. But not before the existing
+//! TaskExecutors have had `start_up_time` to register; one that left counts for that long too, since it may
+//! come back. If no TaskExecutor is known, nothing is sent: the ones that come are unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,15 +22,15 @@ use crate::gateway::Unfulfillable;
 pub(super) struct Fulfilling {
     /// `resourcemanager.standalone.start-up-time`.
     start_up_time: Duration,
-    /// Until then TaskExecutors come that were there before this term.
+    /// End of the time in which TaskExecutors of earlier terms register.
     starts_until: Instant,
-    /// Those that left, and when.
+    /// TaskExecutors that left, and when.
     departed: BTreeMap<ResourceId, (Instant, WorkerResourceSpec)>,
-    /// What jobs were told.
+    /// The verdicts that jobs were notified of.
     told: BTreeMap<JobId, Unfulfillable>,
-    /// The jobs that were told last that the cluster has room for them.
+    /// Jobs that were last notified that the cluster has room for them.
     have_room: BTreeSet<JobId>,
-    /// For what room that was found out.
+    /// The capacity for which `have_room` was computed.
     capacity: Option<Capacity>,
     check_at: Option<Instant>,
 }
@@ -48,7 +49,8 @@ impl Fulfilling {
         }
     }
 
-    /// Larger ones are started by nobody but a driver, and it starts none: those that were there have this long to come.
+    /// With a driver, whose largest worker is known: shortens the time for TaskExecutors of earlier terms to
+    /// register.
     pub(super) fn wait_only(&mut self, patience: Duration) {
         let begun = self.starts_until - self.start_up_time;
         self.start_up_time = self.start_up_time.min(patience);
@@ -56,7 +58,7 @@ impl Fulfilling {
         self.check_at = Some(self.starts_until);
     }
 
-    /// When something may be known that was not.
+    /// When a verdict may change by time alone.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.check_at
     }
@@ -73,7 +75,7 @@ impl Fulfilling {
         is_due
     }
 
-    /// Nobody could come for so long, as this process stood still.
+    /// This process stood still and could receive no registrations: extends the deadlines.
     pub(super) fn put_off(&mut self, by: Duration) {
         self.starts_until += by;
         self.departed.values_mut().for_each(|(at, _)| *at += by);
@@ -92,7 +94,7 @@ impl Fulfilling {
 }
 
 impl Core {
-    /// A TaskExecutor is there no more.
+    /// Removes a TaskExecutor that is gone.
     pub(super) fn depart(&mut self, now: Instant, id: &ResourceId) {
         if let Some(worker) = self.workers.remove(id) {
             self.fulfilling.departs(now, id, &worker.spec);
@@ -100,14 +102,15 @@ impl Core {
         self.slots.remove_worker(id);
     }
 
-    /// What the job was told that nobody could ever give.
+    /// The requirement that no TaskExecutor could ever fulfil, as the job was notified.
     pub fn unfulfillable(&self, job: JobId) -> Option<&Unfulfillable> {
         self.fulfilling.told.get(&job)
     }
 
-    /// The kinds of TaskExecutors whose slots may be had, sooner or later.
+    /// The specs of TaskExecutors whose slots may become available.
     fn possible_workers(&self) -> Vec<WorkerResourceSpec> {
-        // One that is drained is not told from one that is to be started anew: once it has left it counts for a while yet.
+        // Includes drained ones: a drained TaskExecutor may be about to be restarted. After it has left it
+        // counts for a while.
         let registered = self.workers.values().map(|worker| &worker.spec);
         let departed = self.fulfilling.departed.values().map(|(_, spec)| spec);
         let driver = self.workers_of_driver.as_ref();
@@ -119,15 +122,16 @@ impl Core {
         all
     }
 
-    /// What the job was told of the room for it.
+    /// Whether the job was last notified that the cluster has room for it.
     pub fn has_room(&self, job: JobId) -> bool {
         self.fulfilling.have_room.contains(&job)
     }
 
-    /// Finds out for which jobs that lack slots there is room in the cluster, whoever has it at present, and has those told for which
-    /// that has changed. Of the jobs only these have changed: of others that is found out again where the room has.
+    /// Finds the jobs that lack slots and would fit into the cluster if other jobs left, and notifies those for
+    /// which that changed. `changed` has all jobs whose requirements or slots changed; other jobs are only
+    /// computed again if the capacity changed.
     pub(super) fn judge_room(&mut self, changed: &BTreeSet<JobId>) {
-        // One that left may be on its way back.
+        // One that left may come back.
         let departed = self.fulfilling.departed.values();
         let capacity = self
             .slots
@@ -147,7 +151,7 @@ impl Core {
         let told = &mut self.fulfilling.have_room;
         for job in jobs {
             let had_room = told.contains(&job);
-            // A job that lacks nothing any more needs not know, and still believes what it was told.
+            // A job that lacks nothing keeps the verdict it was sent.
             let has_room = with_room.contains(&job)
                 || had_room && self.slots.is_known(job) && !self.slots.is_short(job);
             if has_room == had_room {
@@ -165,12 +169,13 @@ impl Core {
             let told: BTreeSet<JobId> = told.filter(|job| self.slots.is_short(*job)).collect();
             assert_eq!(
                 told, of_all,
-                "it was not found out again for all that changed"
+                "the room was not computed again for every job that changed"
             );
         }
     }
 
-    /// Finds out which jobs ask for what nobody could ever give, and has those told for which that has changed.
+    /// Finds jobs with requirements that no TaskExecutor could ever fulfil, and notifies those for which that
+    /// changed.
     pub(super) fn judge_requirements(&mut self, now: Instant) {
         if now < self.fulfilling.starts_until {
             return;

@@ -1,4 +1,4 @@
-//! What jobs are told that ask for more than any TaskExecutor has.
+//! Verdicts on jobs that request more than any TaskExecutor has.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn cores(number: u32) -> Resources {
     }
 }
 
-/// A TaskExecutor with so many cores in two slots registers.
+/// Registers a TaskExecutor with `total` cores in two slots.
 async fn register(handle: &ResourceManagerHandle, name: &str, total: u32, report: pb::SlotReport) {
     let request = registration(5, 1, report);
     let location = pb::TaskManagerLocation {
@@ -40,7 +40,7 @@ async fn register(handle: &ResourceManagerHandle, name: &str, total: u32, report
     answer.expect("it is admitted");
 }
 
-/// A JobMaster, and how it is told what becomes of its job.
+/// A JobMaster's registration, with the cell that notifies it.
 fn job_master() -> JobMasterRegistration {
     JobMasterRegistration {
         job: JOB,
@@ -49,7 +49,7 @@ fn job_master() -> JobMasterRegistration {
     }
 }
 
-/// It states, again or not, that it needs a slot with so many cores.
+/// Declares, possibly again, that it needs a slot with this number of cores.
 async fn declare(handle: &ResourceManagerHandle, job_master: &JobMasterRegistration, number: u32) {
     let registered = handle.register_job_master(job_master.clone()).await;
     registered.expect("it is the only one");
@@ -66,7 +66,8 @@ async fn declare(handle: &ResourceManagerHandle, job_master: &JobMasterRegistrat
     declared.expect("it is registered");
 }
 
-/// A JobMaster repeats itself, which is how it is heard: what it is told in this time that nobody can ever give.
+/// A JobMaster repeats its declaration, which counts as its heartbeat. Returns the verdict that it gets within
+/// `bound`.
 async fn told_within(
     handle: &ResourceManagerHandle,
     job_master: &JobMasterRegistration,
@@ -101,7 +102,7 @@ async fn a_job_that_asks_for_more_than_anybody_has_is_told_when_all_have_had_tim
         (verdict.profile, verdict.largest),
         (cores(8).into(), cores(4))
     );
-    // A larger one comes: it will be served.
+    // A larger one registers: the job can be served.
     let (large, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
     register(&handle, "large", 8, large.report()).await;
     let told = &job_master.verdict;

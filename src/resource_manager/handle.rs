@@ -1,4 +1,4 @@
-//! A cheap clone to the ResourceManager of this process. No logic.
+//! Handle to the ResourceManager of this process; cheap to clone. No logic.
 
 use std::collections::BTreeMap;
 
@@ -31,17 +31,17 @@ impl ResourceManagerHandle {
         ResourceManagerHandle { mailbox, shortages }
     }
 
-    /// Follows which jobs lack slots.
+    /// Watches which jobs lack slots.
     pub fn shortages(&self) -> watch::Receiver<BTreeMap<JobId, Shortage>> {
         self.shortages.clone()
     }
 
-    /// How each registered TaskExecutor is heard.
+    /// How reachable each registered TaskExecutor is.
     pub async fn contacts(&self) -> GatewayResult<Vec<Contact>> {
         self.ask(Message::Contacts).await
     }
 
-    /// The cluster ends: no worker is started any more, and those that there are leave.
+    /// The cluster ends: starts no more workers and releases the existing ones.
     pub async fn dismiss_workers(&self) -> GatewayResult<()> {
         self.ask(Message::DismissWorkers).await
     }

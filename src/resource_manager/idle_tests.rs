@@ -1,5 +1,5 @@
-//! When a worker that a driver has started counts as idle: not before it has said, since its last slot was freed, that it keeps
-//! nothing for others.
+//! When a worker started by a driver counts as idle: not before it has reported, since its last slot was freed,
+//! that it keeps no outputs.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(super) fn worker() -> ResourceId {
     "tm".parse().expect("an id")
 }
 
-/// What it says of its one slot.
+/// The report about its one slot.
 pub(super) fn slots(is_free: bool, version: u64) -> pb::SlotReport {
     let allocation = pb::SlotAllocation {
         allocation_id: AllocationId::from_bits(1).to_string(),
@@ -50,7 +50,7 @@ pub(super) fn slots(is_free: bool, version: u64) -> pb::SlotReport {
 }
 
 impl World {
-    /// One worker, in whose slot a job runs.
+    /// One worker, with a job in its slot.
     pub(super) fn start() -> World {
         let mut world = World::expecting();
         world.registers(1).expect("it registers");
@@ -102,7 +102,7 @@ impl World {
         World { core, now, turn }
     }
 
-    /// It registers, a job in its slot.
+    /// It registers, with a job in its slot.
     pub(super) fn registers(
         &mut self,
         number: u64,
@@ -114,7 +114,7 @@ impl World {
         self.core.register(self.now, registration)
     }
 
-    /// It answers a heartbeat that it was sent at `asked_at`.
+    /// It answers a heartbeat that was sent at `asked_at`.
     fn answers(&mut self, asked_at: Turn, slot_report: pb::SlotReport, kept_outputs: u32) {
         let to = Connection {
             worker: worker(),
@@ -129,7 +129,7 @@ impl World {
             .heartbeat_answered(self.now, &to, asked_at, Ok(answer));
     }
 
-    /// It tells that its slot is free, by itself.
+    /// It notifies that its slot is free, without being asked.
     fn frees(&mut self, version: u64) {
         let pb::SlotReport { slots, version } = slots(true, version);
         let request = pb::NotifySlotsAvailableRequest {
@@ -144,7 +144,7 @@ impl World {
         taken.expect("it is registered");
     }
 
-    /// Somebody drains its host, or takes that back.
+    /// Drains its host, or undoes that.
     fn drain_host(&mut self, undrain: bool) {
         let host = pb::DrainTaskManagerRequest {
             host: "tm".to_owned(),
@@ -156,7 +156,7 @@ impl World {
         self.core.drain_decided(self.now, 0, change);
     }
 
-    /// How many workers are started while three times the timeout passes.
+    /// Number of workers started while three times the timeout passes.
     fn started(&mut self) -> usize {
         for _ in 0..6 {
             self.core.on_time(self.now);

@@ -1,10 +1,11 @@
-//! Which JobMaster speaks for a job at the ResourceManager. Pure.
+//! The registered JobMaster of each job. Pure.
 //!
-//! - One registration a job: the same again changes nothing, a younger JobMaster takes the place of an older one, an older one
-//!   is refused.
-//! - Every message is a sign of life. Silence ends a registration without a word: a JobMaster that lives finds its next message
-//!   refused, and registers again.
-//! - A job without JobMaster keeps what it has until it is overdue: so long another one may come.
+//! - One registration for each job: repeating it changes nothing, a younger JobMaster replaces an older one, an
+//!   older one is refused.
+//! - Every message counts as a heartbeat. A registration without messages ends silently: if its JobMaster is
+//!   alive, its next message is refused, and it registers again.
+//! - A job without JobMaster keeps its requirements and slots until `job_timeout`, in which another JobMaster
+//!   may register.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,27 +15,27 @@ use tokio::time::Instant;
 
 use crate::gateway::{Departure, JobMasterId};
 
-/// A younger JobMaster speaks for the job.
+/// A younger JobMaster is registered for the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Superseded {
-    /// This one.
+    /// The registered one.
     pub present: JobMasterId,
 }
 
-/// Whose message it is.
+/// The sender of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// The registered JobMaster's.
+    /// The registered JobMaster.
     Registered,
-    /// Of one that has to register first.
+    /// A JobMaster that must register first.
     Unknown,
-    /// Of one that another has taken the place of.
+    /// A JobMaster that was replaced by another one.
     Superseded(Superseded),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Contact {
-    /// The present one, or the last.
+    /// The registered one, or the last that was.
     id: JobMasterId,
     state: ContactState,
 }
@@ -49,16 +50,17 @@ enum ContactState {
 #[derive(Debug)]
 pub struct JobMasters {
     contacts: BTreeMap<JobId, Contact>,
-    /// Jobs that hold slots and of which no JobMaster was heard, and since when.
+    /// Jobs that hold slots and have no known JobMaster, and since when.
     unheard: BTreeMap<JobId, Instant>,
     heartbeat_timeout: Duration,
     job_timeout: Duration,
-    /// Nothing is due before this. Signs of life only put off what is due, so it is looked at all jobs again only then.
+    /// Nothing is due before this. Messages only postpone deadlines, so jobs are checked again only at this
+    /// time.
     check_at: Option<Instant>,
 }
 
 impl JobMasters {
-    /// Knows no jobs.
+    /// Without jobs.
     pub fn new(heartbeat_timeout: Duration, job_timeout: Duration) -> JobMasters {
         JobMasters {
             contacts: BTreeMap::new(),
@@ -69,7 +71,7 @@ impl JobMasters {
         }
     }
 
-    /// A JobMaster registers. Gives the registered one that it takes the place of.
+    /// Registers a JobMaster. Returns the registered one that it replaces.
     pub fn register(
         &mut self,
         now: Instant,
@@ -86,7 +88,7 @@ impl JobMasters {
         Ok(replaced.map(|before| before.id))
     }
 
-    /// A JobMaster says something.
+    /// Handles a message of a JobMaster.
     pub fn hear(&mut self, now: Instant, job: JobId, from: JobMasterId) -> Heard {
         let Some(contact) = self.contacts.get_mut(&job) else {
             return Heard::Unknown;
@@ -105,7 +107,7 @@ impl JobMasters {
         }
     }
 
-    /// The registered JobMaster of a job is gone. Whether there was one.
+    /// Ends the registration of a job's JobMaster. Returns whether there was one.
     pub fn disconnect(&mut self, now: Instant, job: JobId, departure: Departure) -> bool {
         let registered = self.contacts.get(&job).filter(|it| it.is_registered());
         let Some(&Contact { id, .. }) = registered else {
@@ -113,15 +115,16 @@ impl JobMasters {
         };
         match departure {
             Departure::JobEnded(of) if of != id => return false,
-            // There will be no other one; slots that are still held are followed like those of any job without one.
+            // No other one will come. Slots that are still held are followed as those of any job without
+            // JobMaster.
             Departure::JobEnded(_) => self.forget(job),
             Departure::Broke => self.put(job, id, ContactState::Absent { since: now }),
         }
         true
     }
 
-    /// Takes up jobs that hold slots and of which no JobMaster was heard. To be told of every job whose JobMaster has left, or that has
-    /// come to hold slots or ceased to; of each whether it does.
+    /// Tracks jobs that hold slots and have no JobMaster. To be called for every job whose JobMaster has left,
+    /// or that now holds slots or no longer does; the flag says whether it holds slots.
     pub fn follow(&mut self, now: Instant, jobs: impl Iterator<Item = (JobId, bool)>) {
         for (job, holds_slots) in jobs {
             if holds_slots && !self.contacts.contains_key(&job) {
@@ -133,13 +136,13 @@ impl JobMasters {
         }
     }
 
-    /// Nothing of the job is left.
+    /// Forgets a job.
     pub fn forget(&mut self, job: JobId) {
         self.contacts.remove(&job);
         self.unheard.remove(&job);
     }
 
-    /// Nobody was heard for so long, as this process stood still: that ends no registration, and no job's time.
+    /// This process stood still and could receive nothing: that ends no registration and no job's timeout.
     pub fn put_off(&mut self, now: Instant, by: Duration) {
         let contacts = self.contacts.values_mut();
         let contacts = contacts.map(|contact| match &mut contact.state {
@@ -151,13 +154,13 @@ impl JobMasters {
         }
     }
 
-    /// When [`JobMasters::take_overdue`] is to be called next.
+    /// When [`JobMasters::take_overdue`] must be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.check_at
     }
 
-    /// Ends the registrations of silent JobMasters. Gives the jobs that were without one for too long; each comes again after
-    /// as long, until it is forgotten.
+    /// Ends the registrations of silent JobMasters. Returns the jobs without JobMaster whose timeout has
+    /// passed; each is returned again after another timeout, until it is forgotten.
     pub fn take_overdue(&mut self, now: Instant) -> Vec<JobId> {
         if self.check_at.is_none_or(|at| at > now) {
             return Vec::new();
@@ -168,7 +171,7 @@ impl JobMasters {
                 ContactState::Registered { last_heard }
                     if *last_heard + self.heartbeat_timeout <= now =>
                 {
-                    tracing::warn!(%job, job_master = %id, "a JobMaster is silent");
+                    tracing::warn!(%job, job_master = %id, "no message from a JobMaster within heartbeat.timeout, its registration ends");
                     *state = ContactState::Absent { since: now };
                 }
                 ContactState::Absent { since } if *since + self.job_timeout <= now => {

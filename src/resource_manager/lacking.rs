@@ -1,7 +1,9 @@
-//! What jobs lack of what they have stated: a part of [`super::slot_manager`], which gives it to them. Pure; decides nothing.
+//! Slots that jobs lack compared with their requirements: a part of [`super::slot_manager`], which provides
+//! them. Pure; decides nothing.
 //!
-//! There may be ten thousand jobs that have all they need: what a job lacks is counted again only when its needs or its slots have
-//! changed. Invariant: once settled, the jobs that lack something are exactly those of which a count of all says so.
+//! Ten thousand jobs may have all they need: the shortage of a job is computed again only when its requirements
+//! or slots have changed. Invariant: after `settle`, the jobs recorded as short are exactly those that a full
+//! count finds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,51 +13,51 @@ use tanist_proto::resources::{ResourceProfile, WorkerResourceSpec};
 use super::slot_manager::{SlotManager, count};
 use crate::gateway::SubmissionNumber;
 
-/// What a job lacks.
+/// The shortage of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shortage {
-    /// Slots that it has.
+    /// Slots that the job has.
     pub acquired: u32,
-    /// Slots without which it can't run.
+    /// Slots of its minimum that it lacks.
     pub missing: u32,
 }
 
-/// Up to which number of slots.
+/// The number of slots up to which is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bound {
     Minimum,
     Maximum,
 }
 
-/// The jobs that slots may be given to.
+/// Jobs that slots may be given to.
 #[derive(Debug, Default)]
 pub(super) struct Wanting {
-    /// Those that lack slots without which they can't run.
+    /// Jobs that lack slots of their minimum.
     short: BTreeMap<JobId, Short>,
     /// The same, in the order in which they are served.
     order: BTreeSet<(SubmissionNumber, JobId)>,
-    /// Those that could use more than they need.
+    /// Jobs whose maximum is above their minimum.
     flexible: BTreeSet<JobId>,
-    /// Those that state profiles, whether they lack slots or not.
+    /// Jobs that state profiles, whether they lack slots or not.
     profiled: BTreeSet<JobId>,
-    /// Those whose needs have changed since it was last settled.
+    /// Jobs whose requirements changed since the last `settle`.
     stated: BTreeSet<JobId>,
-    /// All are to be counted again.
+    /// Whether all jobs must be counted again.
     have_all_changed: bool,
-    /// Those whose needs or slots have changed since that was last taken.
+    /// Jobs whose requirements or slots changed and that were not taken yet.
     changed: BTreeSet<JobId>,
 }
 
-/// A job that lacks slots without which it can't run.
+/// A job that lacks slots of its minimum.
 #[derive(Debug, Clone, Copy)]
 struct Short {
     missing: u32,
-    /// Its place in the order, as of when it was counted.
+    /// Its position in the order, as of the last count.
     submission: SubmissionNumber,
 }
 
 impl Wanting {
-    /// What a job needs has changed.
+    /// Records that the requirements of a job changed.
     pub(super) fn stated(&mut self, job: JobId, takes_more: bool, states_profiles: bool) {
         self.stated.insert(job);
         let sets = [
@@ -71,27 +73,27 @@ impl Wanting {
         }
     }
 
-    /// A job needs nothing any more.
+    /// Records that a job has no requirements any more.
     pub(super) fn withdrawn(&mut self, job: JobId) {
         self.stated(job, false, false);
     }
 
-    /// What any job lacks may have changed.
+    /// Records that the shortage of any job may have changed.
     pub(super) fn all_changed(&mut self) {
         self.have_all_changed = true;
     }
 
-    /// How many slots a job lacked without which it can't run, when it was last counted.
+    /// Number of slots of its minimum that a job lacked at the last count.
     pub(super) fn missing(&self, job: JobId) -> u32 {
         self.short.get(&job).map_or(0, |short| short.missing)
     }
 
-    /// Whether any job states profiles that lacks slots.
+    /// Whether a job that states profiles lacks slots.
     pub(super) fn is_any_profiled_short(&self) -> bool {
         self.profiled_short().next().is_some()
     }
 
-    /// Whether any job states profiles that slots may be given to.
+    /// Whether slots may be given to a job that states profiles.
     pub(super) fn is_any_profiled_wanting(&self) -> bool {
         let mut profiled = self.profiled.iter();
         profiled.any(|job| self.short.contains_key(job) || self.flexible.contains(job))
@@ -123,7 +125,7 @@ impl Wanting {
 }
 
 impl SlotManager {
-    /// The jobs that lack slots without which they can't run.
+    /// Jobs that lack slots of their minimum.
     #[cfg(test)]
     pub fn shortages(&mut self) -> BTreeMap<JobId, Shortage> {
         self.settle();
@@ -132,31 +134,31 @@ impl SlotManager {
         short.filter_map(shortage).collect()
     }
 
-    /// What a job lacked when it was last counted.
+    /// Shortage of a job at the last count.
     pub(super) fn shortage(&self, job: JobId) -> Option<Shortage> {
         let missing = self.wanting.short.get(&job)?.missing;
         let acquired = self.slots.held_by(job).map(|(_, _, slots)| slots).sum();
         Some(Shortage { acquired, missing })
     }
 
-    /// How many jobs lacked slots when that was last looked at.
+    /// Number of jobs that lacked slots at the last count.
     pub fn short_count(&self) -> usize {
         self.wanting.short.len()
     }
 
-    /// The jobs whose needs or slots have changed since this was last asked.
+    /// Takes the jobs whose requirements or slots changed since the last call.
     pub fn take_changed_jobs(&mut self) -> BTreeSet<JobId> {
         self.settle();
         std::mem::take(&mut self.wanting.changed)
     }
 
-    /// The jobs that can't run, in the order in which they are served.
+    /// Jobs that lack slots of their minimum, in the order in which they are served.
     pub(super) fn short(&mut self) -> Vec<JobId> {
         self.settle();
         self.wanting.order.iter().map(|(_, job)| *job).collect()
     }
 
-    /// Those that could use more than they need, in the same order.
+    /// Jobs whose maximum is above their minimum, in the same order.
     pub(super) fn flexible(&self) -> Vec<JobId> {
         let known = self
             .wanting
@@ -168,7 +170,7 @@ impl SlotManager {
         order.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Counts again what the jobs lack of which anything has changed.
+    /// Counts the shortage again for jobs whose requirements or slots changed.
     fn settle(&mut self) {
         let mut changed = self.slots.take_changed();
         changed.append(&mut self.wanting.stated);
@@ -188,7 +190,7 @@ impl SlotManager {
         self.wanting.changed.append(&mut changed);
     }
 
-    /// What each job lacks without which it can't run, in the order in which jobs are served.
+    /// The profiles that each job lacks up to its minimum, in the order in which jobs are served.
     pub fn lacking_by_job(&mut self) -> Vec<(JobId, Vec<ResourceProfile>)> {
         let short = self.short().into_iter();
         short
@@ -196,7 +198,7 @@ impl SlotManager {
             .collect()
     }
 
-    /// What each job could use beyond that, in the same order.
+    /// The profiles that each job could use beyond its minimum, in the same order.
     pub fn useful_by_job(&self) -> Vec<(JobId, Vec<ResourceProfile>)> {
         let useful = self.flexible().into_iter().map(|job| {
             let mut useful = self.lacking(job, Bound::Maximum);
@@ -210,8 +212,8 @@ impl SlotManager {
         useful.filter(|(_, useful)| !useful.is_empty()).collect()
     }
 
-    /// What the jobs lack without which they can't run and what none of these TaskExecutors could give if nothing of it were
-    /// taken: of each job the most demanding. Default slots are everywhere.
+    /// The jobs that lack a profile of their minimum which none of these TaskExecutors could provide even if
+    /// empty, each with the most demanding such profile. Every TaskExecutor has default slots.
     pub fn unfulfillable(
         &mut self,
         workers: &[WorkerResourceSpec],
@@ -225,7 +227,7 @@ impl SlotManager {
         lacking.collect()
     }
 
-    /// How many slots a job lacks without which it can't run.
+    /// Number of slots of its minimum that a job lacks.
     fn missing(&self, job: JobId) -> u32 {
         let Some(known) = self.jobs.get(&job) else {
             return 0;
@@ -233,7 +235,7 @@ impl SlotManager {
         if known.states_profiles() {
             return count(self.lacking(job, Bound::Minimum).len());
         }
-        // Any slot will do: they need only be counted.
+        // Any slot will do: counting is enough.
         let wanted = known.resources.iter().map(|it| it.minimum.min(it.maximum));
         let acquired = self.slots.held_by(job).map(|(_, _, slots)| slots);
         let unreported = known.held.iter().filter(|(id, _)| !self.seen.contains(*id));
@@ -242,7 +244,7 @@ impl SlotManager {
         wanted.saturating_sub(there)
     }
 
-    /// The profiles of the slots that a job lacks up to the bound, the most demanding first.
+    /// The profiles of the slots that a job lacks up to the bound, most demanding first.
     pub(super) fn lacking(&self, job: JobId, bound: Bound) -> Vec<ResourceProfile> {
         let Some(known) = self.jobs.get(&job) else {
             return Vec::new();
@@ -261,7 +263,7 @@ impl SlotManager {
             let held = self.slots.held_by(job).map(|(_, _, slots)| slots);
             acquired.insert(&ResourceProfile::Any, held.sum());
         }
-        // Slots of TaskExecutors that have yet to report them: the job runs in them.
+        // Slots of TaskExecutors that have not registered yet in this term: the job runs in them.
         let unreported = known.held.iter().filter(|(id, _)| !self.seen.contains(*id));
         for profile in unreported.flat_map(|(_, profiles)| profiles) {
             let profile = match known.states_profiles() {

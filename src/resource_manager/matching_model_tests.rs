@@ -1,5 +1,5 @@
-//! Slot matching compared with a plain model of its rules: which jobs are served in which order, with what, and from where. The
-//! model knows every slot, looks at all of them each time, and keeps no index.
+//! Slot matching compared with a plain model of its rules: which jobs are served in which order, with how many
+//! slots, and from where. The model knows every slot, looks at all of them each time, and keeps no index.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ const JOBS: u8 = 5;
 /// What happens between two matches.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A TaskExecutor registers with so many slots, all of them free.
+    /// A TaskExecutor registers with this number of slots, all free.
     Register {
         worker: u8,
         slots: u32,
@@ -38,12 +38,12 @@ enum Step {
     Withdraw {
         job: u8,
     },
-    /// One of a job's slots is given back, and that is told.
+    /// One of a job's slots is freed, and that is reported.
     GiveBack {
         job: u8,
         which: usize,
     },
-    /// Free slots are given away, and every TaskExecutor allocates what it is asked for.
+    /// Free slots are assigned, and every TaskExecutor allocates the requested ones.
     Match,
 }
 
@@ -70,13 +70,13 @@ fn job_id(number: u8) -> JobId {
     JobId::from_bits(u128::from(number) + 1)
 }
 
-/// By the rules alone.
+/// Follows the rules directly.
 #[derive(Debug, Default)]
 struct Model {
-    /// Who has each slot.
+    /// The job that has each slot.
     slots: BTreeMap<(u8, u32), Option<u8>>,
     draining: BTreeSet<u8>,
-    /// In the order of their ids, as all were submitted at once: job, minimum, maximum.
+    /// Job, minimum, maximum, in the order of ids, since all were submitted at once.
     jobs: Vec<(u8, u32, u32)>,
 }
 
@@ -100,7 +100,7 @@ impl Model {
         free.map(|((_, slot), _)| *slot).collect()
     }
 
-    /// Where a job is already, then where most is free, then by name.
+    /// Where the job has slots already, then where most are free, then by name.
     fn next_for(&self, job: u8) -> Option<(u8, u32)> {
         let usable = (0..WORKERS).filter(|worker| !self.free_at(*worker).is_empty());
         let best = usable.min_by_key(|worker| {
@@ -120,7 +120,7 @@ impl Model {
         }
     }
 
-    /// First what each needs to run at all, as a whole or not; then what is left, up to what each can use.
+    /// First the minimum of each job, as a whole or not at all; then the remaining slots, up to the maximums.
     fn matched(&mut self) -> Vec<(u8, u8, u32)> {
         let mut given = Vec::new();
         for (job, minimum, _) in self.jobs.clone() {

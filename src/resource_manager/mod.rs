@@ -1,21 +1,22 @@
-//! The ResourceManager: knows the TaskExecutors of the cluster and gives their slots to jobs.
+//! The ResourceManager: keeps the registrations of the cluster's TaskExecutors and assigns their slots to jobs.
 //!
-//! It owns the registrations, the view of all slots, and what jobs have stated to need. Nothing of it is persisted: TaskExecutors
-//! tell a new term's ResourceManager at registration what is allocated, JobMasters what they need. It does not know what
-//! runs in a slot, and takes none away that is in use.
+//! It owns the registrations, the view of all slots, and the slot requirements of jobs. Nothing of it is
+//! persisted: at registration TaskExecutors report their allocations to the ResourceManager of a new term, and
+//! JobMasters declare their requirements. It does not know what runs in a slot, and never takes away a slot
+//! that is in use.
 //!
-//! Where a driver is configured it starts TaskExecutors as jobs need them, and releases those that idle: [`workers`].
+//! If a driver is configured, it starts TaskExecutors when jobs need them and releases idle ones: [`workers`].
 //!
 //! ```text
 //! TaskExecutor:  unknown --register--> registered --register (higher number)--> registered
 //!                   ^                      | goodbye; no answer for heartbeat.timeout; refused calls
 //!                   +----------------------+
-//! JobMaster:     absent --register--> registered --register (younger)--> registered; the older one is told
+//! JobMaster:     absent --register--> registered --register (younger)--> registered; the older one is notified
 //!                   ^                     | goodbye; silent for heartbeat.timeout
 //!                   |                     v
-//!                   +-- job.timeout -- absent     (requirements and unused slots go)
-//! slot:          free --match--> pending --allocated--> allocated --reported free--> free     (a dynamic slot: forgotten)
-//!                  ^                |  \--occupied--> allocated (by whom it names)
+//!                   +-- job.timeout -- absent     (requirements and unused slots are dropped)
+//! slot:          free --match--> pending --allocated--> allocated --reported free--> free     (dynamic: forgotten)
+//!                  ^                |  \--occupied--> allocated (to the holder that the answer names)
 //!                  +--rest----------+ refused
 //! ```
 
@@ -89,31 +90,33 @@ use crate::gateway::Connector;
 use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::refusals::Refusals;
 
-/// Intervals and limits. The defaults are Flink's, but for `requirement_check_delay`.
+/// Intervals and limits. The defaults are Flink's, except for `requirement_check_delay`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// `heartbeat.interval`: between two questions to a TaskExecutor.
+    /// `heartbeat.interval`: time between two heartbeats to a TaskExecutor.
     pub heartbeat_interval: Duration,
-    /// `heartbeat.timeout`: a TaskExecutor that has not answered for this long is lost.
+    /// `heartbeat.timeout`: a TaskExecutor that has answered no heartbeat for this long is lost.
     pub heartbeat_timeout: Duration,
-    /// `heartbeat.rpc-failure-threshold`: as many refused calls in a row say so earlier, unless this process is what is cut off.
-    /// `None`: never.
+    /// `heartbeat.rpc-failure-threshold`: number of refused calls in a row after which a TaskExecutor is lost
+    /// before the heartbeat timeout, unless this process is the one that is cut off. `None`: never.
     pub rpc_failure_threshold: Option<u32>,
-    /// `rpc.ask.timeout`: the deadline of every other call.
+    /// `rpc.ask.timeout`: timeout of every call that is not a heartbeat.
     pub rpc_timeout: Duration,
-    /// How long changes are collected before slots are matched: as long as a burst lasts (TaskExecutors that follow one
-    /// leader, slots that are reported together), no longer: every start and every takeover waits for it.
+    /// How long changes are collected before slots are matched. As long as a burst of changes lasts
+    /// (TaskExecutors that follow one leader, slots that are reported together), but no longer: every start and
+    /// every takeover waits for it.
     pub requirement_check_delay: Duration,
-    /// How long a slot that was refused, or a request without answer, is left alone.
+    /// Delay before a refused slot is offered again and an unanswered slot request is repeated.
     pub slot_request_retry_delay: Duration,
-    /// `resourcemanager.job.timeout`: so long a job without JobMaster keeps its requirements and unused slots.
+    /// `resourcemanager.job.timeout`: how long a job without JobMaster keeps its requirements and unused slots.
     pub job_timeout: Duration,
-    /// `resourcemanager.standalone.start-up-time`: so long TaskExecutors have to register before a job is told that none can
-    /// serve it.
+    /// `resourcemanager.standalone.start-up-time`: how long TaskExecutors may take to register before a job is
+    /// notified that no TaskExecutor can serve it.
     pub start_up_time: Duration,
     /// `taskmanager.load-balance.mode`.
     pub balance: Balance,
-    /// `slotmanager.reservation.delay`: for the first job that lacks slots they are kept after it has waited for so long.
+    /// `slotmanager.reservation.delay`: how long the first job that lacks slots waits before slots are kept for
+    /// it.
     pub reservation_delay: Duration,
 }
 
@@ -136,22 +139,22 @@ impl Default for Options {
 
 /// What a ResourceManager needs from its process.
 pub struct ResourceManagerServices {
-    /// The way to TaskExecutors.
+    /// Makes clients of TaskExecutors.
     pub connector: Arc<dyn Connector>,
-    /// Whether refused calls count.
+    /// Judges whether refused calls count.
     pub refusals: Arc<dyn Refusals>,
-    /// The term that it is part of.
+    /// The term that the ResourceManager belongs to.
     pub term: Term,
-    /// Told of younger terms.
+    /// Called with every younger term that a message names.
     pub on_higher_epoch: OnHigherEpoch,
-    /// Starts TaskExecutors; none: that is somebody else's business.
+    /// Starts and stops TaskExecutors. `None`: TaskExecutors are started from outside.
     pub workers: Option<WorkersServices>,
-    /// What is drained.
+    /// Writes drains, and the drains recorded so far.
     pub drains: DrainsServices,
 }
 
 impl ResourceManagerServices {
-    /// What decisions about workers are carried out with.
+    /// The driver and the pipeline that carry out decisions about workers.
     fn acts(&self) -> Option<Acts> {
         let workers = self.workers.as_ref()?;
         Some(Acts {
@@ -162,7 +165,7 @@ impl ResourceManagerServices {
         })
     }
 
-    /// What the ResourceManager begins with, of workers.
+    /// The workers that the ResourceManager begins with.
     fn workers(&self, seed: u64) -> Option<Workers> {
         let workers = self.workers.as_ref()?;
         let starter = Starter {
@@ -219,7 +222,7 @@ impl ResourceManager {
         self.handle.clone()
     }
 
-    /// Ends it and waits for the end. Tells nobody.
+    /// Ends it and waits for the end. Sends no messages.
     pub async fn stop(self) {
         self.cancel.cancel();
         if let Err(error) = self.task.await {

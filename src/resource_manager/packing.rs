@@ -1,26 +1,27 @@
-//! What a TaskExecutor has left, and in which order several are filled where it only counts that all of it fits. Pure.
+//! Free resources of a TaskExecutor, and the order in which TaskExecutors are filled when only the total room
+//! matters. Pure.
 //!
-//! The planning of workers goes by this order, and slot matching where its first choice does not serve a job: profile by profile, each
-//! TaskExecutor as far as it goes before the next one. Invariant: what the one takes for enough the other one finds; else a job waits for
-//! ever for what is there.
+//! Worker planning uses this order, and slot matching if its first choice does not serve a job: profile by
+//! profile, each TaskExecutor is filled as far as possible before the next one. Invariant: what planning
+//! considers sufficient, matching finds; otherwise a job would wait forever for slots that exist.
 
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
 use super::slots::Worker;
 
-/// What a TaskManager has left.
+/// Free resources of a TaskManager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
-    /// Default slots that may be had.
+    /// Number of free default slots.
     pub free: u32,
-    /// What no slot has.
+    /// Resources that no slot holds.
     pub left: Resources,
-    /// What a default slot of it has.
+    /// Resources of one of its default slots.
     pub share: Resources,
 }
 
 impl Room {
-    /// Of a worker of which nobody has anything.
+    /// The room of an empty worker.
     pub fn of(spec: &WorkerResourceSpec) -> Room {
         Room {
             free: spec.slots(),
@@ -29,7 +30,7 @@ impl Room {
         }
     }
 
-    /// Of one that has registered.
+    /// The room of a registered worker.
     pub(super) fn left_of(worker: &Worker) -> Room {
         Room {
             free: u32::try_from(worker.free().len()).unwrap_or(u32::MAX),
@@ -38,7 +39,7 @@ impl Room {
         }
     }
 
-    /// How many such slots may be had.
+    /// Number of slots of this profile that fit.
     pub(super) fn holds(&self, profile: &ResourceProfile) -> u32 {
         let holds = |part: &Resources| {
             let times = self.left.holds(part);
@@ -51,7 +52,7 @@ impl Room {
         }
     }
 
-    /// Takes as many of `count` such slots as there are. Gives how many.
+    /// Takes up to `count` slots of this profile, as many as fit. Returns how many.
     pub(super) fn take(&mut self, profile: &ResourceProfile, count: u32) -> u32 {
         let taken = self.holds(profile).min(count);
         match profile {
@@ -67,13 +68,13 @@ impl Room {
         taken
     }
 
-    /// How many default slots may be had.
+    /// Number of default slots that fit.
     pub(super) fn spare(&self) -> u32 {
         self.holds(&ResourceProfile::Unknown)
     }
 }
 
-/// Those that have the least left first: what is wholly free may be released then. Of equals the order stays.
+/// Sorts by room, least first, so that wholly free workers can be released. Stable.
 pub(super) fn least_first<T>(all: &mut [T], room: impl Fn(&T) -> &Room) {
     all.sort_by_cached_key(|it| room(it).spare());
 }

@@ -1,5 +1,5 @@
-//! A plain model of how slots are cut out of TaskExecutors and given to jobs: all that is held is one list, which is added up whenever
-//! that is asked.
+//! A plain model of how slots are cut out of TaskExecutors and given to jobs: all held slots are in one list, which
+//! is summed up whenever a sum is needed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,9 +10,9 @@ use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResour
 pub(super) const WORKERS: u8 = 3;
 pub(super) const JOBS: u8 = 4;
 
-/// Cores, gigabytes, gpus: what a slot may be asked to have.
+/// Cores, gigabytes, gpus of the profiles that jobs request.
 pub(super) const PROFILES: [(u32, u64, u64); 4] = [(1, 1, 0), (2, 1, 0), (1, 4, 0), (2, 2, 1)];
-/// The same of whole TaskExecutors, and their default slots.
+/// The same of whole TaskExecutors, and their number of default slots.
 pub(super) const KINDS: [(u32, u64, u64, u32); 3] = [(4, 4, 0, 4), (4, 8, 1, 2), (8, 6, 2, 1)];
 
 pub(super) fn resources((cores, gigabytes, gpus): (u32, u64, u64)) -> Resources {
@@ -32,7 +32,7 @@ pub(super) fn spec(kind: usize) -> WorkerResourceSpec {
     WorkerResourceSpec::new(resources((cores, gigabytes, gpus)), slots)
 }
 
-/// By its number; none: nothing is stated.
+/// The profile with this index. `None`: none is stated.
 pub(super) fn profile(number: Option<usize>) -> ResourceProfile {
     number.map_or(ResourceProfile::Unknown, |it| {
         resources(PROFILES[it]).into()
@@ -47,25 +47,25 @@ pub(super) fn job_id(number: u8) -> JobId {
     JobId::from_bits(u128::from(number) + 1)
 }
 
-/// What has to happen in some run.
+/// Situations that must occur in some run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Reached {
     pub(super) cut: u32,
     pub(super) plain: u32,
-    /// A minimum was not given, though some of it was there.
+    /// A minimum was not given although a part of it was available.
     pub(super) none_instead_of_half: u32,
-    /// Somebody was given a slot whom another one that came before could not use.
+    /// A slot was given to a job although an earlier one could not use it.
     pub(super) passed: u32,
-    /// There were free default slots, and nothing left for them.
+    /// There were free default slots but no resources left for them.
     pub(super) used_up: u32,
     /// A slot was given where another kind of TaskExecutor had no room for it.
     pub(super) other_kind: u32,
-    /// Beyond the minimum.
+    /// A slot beyond the minimum was given.
     pub(super) more: u32,
     pub(super) resting: u32,
-    /// A minimum found no room in the usual way, and was packed.
+    /// A minimum did not fit in the usual way, and was packed.
     pub(super) packed: u32,
-    /// A slot was given elsewhere, and one that is drained had room for it.
+    /// A slot was given elsewhere although a drained TaskExecutor had room for it.
     pub(super) not_drained: u32,
 }
 
@@ -90,7 +90,7 @@ impl Reached {
 pub(super) struct Held {
     pub(super) worker: u8,
     pub(super) slot: u32,
-    /// None: it rests, after it was refused.
+    /// `None`: it was refused and is not offered at present.
     pub(super) job: Option<u8>,
     pub(super) has: Resources,
 }
@@ -102,15 +102,15 @@ pub(super) struct Wish {
     pub(super) wanted: Vec<(ResourceProfile, u32, u32)>,
 }
 
-/// By the rules alone.
+/// Follows the rules directly.
 #[derive(Debug, Default)]
 pub(super) struct Model {
-    /// Their kinds, and the number that the next slot gets which is cut there.
+    /// Their kinds, and the number of the next dynamic slot there.
     pub(super) workers: BTreeMap<u8, (usize, u32)>,
-    /// Those that give nothing.
+    /// Those that give no slots.
     pub(super) drained: BTreeSet<u8>,
     pub(super) held: Vec<Held>,
-    /// In the order in which they first stated requirements.
+    /// In the order in which they first declared requirements.
     pub(super) jobs: Vec<Wish>,
 }
 
@@ -121,7 +121,7 @@ impl Model {
         there.fold(total, |left, it| left.saturating_minus(&it.has))
     }
 
-    /// The default slots that nobody has.
+    /// The free default slots.
     pub(super) fn free(&self, worker: u8) -> Vec<u32> {
         let is_held = |slot: &u32| {
             let mut held = self.held.iter();
@@ -131,7 +131,7 @@ impl Model {
         all.filter(|slot| !is_held(slot)).collect()
     }
 
-    /// For how many such slots there is room.
+    /// Number of such slots that fit.
     fn room(&self, worker: u8, wanted: &ResourceProfile) -> u64 {
         let left = self.left(worker);
         match wanted.resources() {
@@ -149,7 +149,8 @@ impl Model {
         held.any(|it| it.job == Some(job) && it.worker == worker)
     }
 
-    /// What the job lacks up to a bound: a slot serves a wish for exactly what it has, and any slot one that states nothing.
+    /// The slots that the job lacks up to a bound: a slot serves a request for exactly its resources, and any slot
+    /// serves one without profile.
     pub(super) fn lacking(&self, wish: &Wish, is_maximum: bool) -> Vec<ResourceProfile> {
         let mut own: Vec<&Resources> = self
             .held
@@ -170,7 +171,7 @@ impl Model {
         lacking
     }
 
-    /// Where the job is already, then where there is room for most of them, then by name.
+    /// Where the job has slots already, then where most of them fit, then by name.
     fn give(&mut self, job: u8, wanted: &ResourceProfile, reached: &mut Reached) -> Option<Given> {
         let workers = self.workers.keys().copied();
         let (drained, with_room): (Vec<_>, Vec<_>) = workers
@@ -215,7 +216,7 @@ impl Model {
         Some((job, worker, slot, wanted.clone()))
     }
 
-    /// All of it, each where it fits first: where the fewest default slots could be had, then by name.
+    /// All of it, each slot where it fits first: where the fewest default slots fit, then by name.
     fn pack(&mut self, job: u8, lacking: &[ResourceProfile]) -> Option<Vec<Given>> {
         let mut order: Vec<u8> = self.workers.keys().copied().collect();
         order.retain(|worker| !self.drained.contains(worker));
@@ -229,7 +230,7 @@ impl Model {
         Some(given)
     }
 
-    /// First what each needs to run at all, as a whole or not; then what is left, up to what each can use.
+    /// First the minimum of each job, as a whole or not at all; then the remaining slots, up to the maximums.
     pub(super) fn matched(&mut self, reached: &mut Reached) -> Vec<Given> {
         let mut given = Vec::new();
         let mut is_somebody_waiting = false;
@@ -273,5 +274,5 @@ impl Model {
     }
 }
 
-/// To which job, of which TaskExecutor, which slot, with what.
+/// Job, TaskExecutor, slot number, profile.
 pub(super) type Given = (u8, u8, u32, ResourceProfile);

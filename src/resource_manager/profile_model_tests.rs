@@ -1,5 +1,5 @@
-//! Slots with profiles compared with a plain model of the rules: TaskExecutors of several kinds, each with a budget out of which slots
-//! are cut, jobs that state profiles beside jobs that state none, all of a minimum or none of it.
+//! Slots with profiles compared with a plain model of the rules: TaskExecutors of several kinds, each with a budget
+//! that slots are cut out of, jobs with profiles and jobs without, minimums given as a whole or not at all.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,12 +29,12 @@ enum Step {
     Lose {
         worker: u8,
     },
-    /// Nothing is given there, or is again.
+    /// Starts or ends draining: no slots are given there meanwhile.
     Drain {
         worker: u8,
         is_draining: bool,
     },
-    /// By the numbers of profiles: minimum, and what could be used beyond.
+    /// By the indexes of profiles: minimum, and number beyond it.
     Declare {
         job: u8,
         wanted: Vec<(usize, u32, u32)>,
@@ -53,7 +53,7 @@ enum Step {
         job: u8,
         which: usize,
     },
-    /// Free slots are given away; every so many-th request is refused.
+    /// Free slots are assigned; one of every `refused + 1` requests is refused.
     Match {
         refused: usize,
     },
@@ -80,7 +80,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Compared {
     model: Model,
     manager: SlotManager,
-    /// What TaskExecutors have allocated: the requests.
+    /// The requests that TaskExecutors have granted.
     allocated: Vec<(u8, SlotRequest)>,
     version: u64,
     reached: Reached,
@@ -104,7 +104,7 @@ impl Compared {
         self.allocated.retain(|(at, _)| *at != worker);
     }
 
-    /// All that a TaskExecutor has to tell.
+    /// The full report of a TaskExecutor.
     fn report(&mut self, worker: u8) -> SlotsReport {
         self.version += 1;
         let (kind, _) = self.model.workers[&worker];
@@ -208,7 +208,7 @@ impl Compared {
         let (worker, request) = self.allocated.remove(at);
         let held = &mut self.model.held;
         held.retain(|it| (it.worker, it.slot) != (worker, request.slot));
-        // What it says is free does not rest any more.
+        // A slot that it reports as free may be requested again.
         let default_slots = spec(self.model.workers[&worker].0).slots();
         held.retain(|it| it.worker != worker || it.job.is_some() || it.slot >= default_slots);
         let report = self.report(worker);
@@ -217,7 +217,7 @@ impl Compared {
     }
 
     fn compare(&mut self, refused: usize) -> Result<(), TestCaseError> {
-        // Those that rest have rested.
+        // The retry delay of refused slots is over.
         self.model.held.retain(|it| it.job.is_some());
         let again = self.manager.retry();
         prop_assert!(again.is_empty(), "every answer was definite: {again:?}");
@@ -271,7 +271,7 @@ impl Compared {
         Ok(())
     }
 
-    /// What nobody has is what no slot was given: no budget is ever overdrawn.
+    /// The free resources are those that no slot has: no budget is ever exceeded.
     fn compare_what_is_left(&self) -> Result<(), TestCaseError> {
         for (worker, (kind, _)) in &self.model.workers {
             let id = worker_id(*worker);

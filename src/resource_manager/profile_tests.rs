@@ -1,4 +1,5 @@
-//! Dynamic slots: how they are cut out of what TaskExecutors have left, and what is known of them afterwards.
+//! Dynamic slots: how they are cut out of the free resources of TaskExecutors, and what is known about them
+//! afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,7 +93,7 @@ fn a_slot_with_a_profile_is_cut_out_of_what_is_left_and_default_slots_get_the_re
             .all(|it| it.profile == resources(1, 0).into())
     );
     assert_eq!(slots.left(&worker(0)), resources(1, 0));
-    // Both default slots are free, and there is not enough for one.
+    // Both default slots are free, but the resources do not suffice for one.
     slots.declare(needs(job(2), &[(ResourceProfile::Unknown, 1)]));
     assert!(slots.match_slots(Instant::now()).is_empty());
     assert_eq!(slots.slot_counts(&worker(0)), (5, 0));

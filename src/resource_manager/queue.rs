@@ -1,12 +1,16 @@
-//! The queue of the jobs that lack slots: who is served first, and for whom slots are kept. Pure, a part of [`super::slot_manager`].
+//! The queue of the jobs that lack slots: the order of service, and the job that slots are kept for. Pure, a
+//! part of [`super::slot_manager`].
 //!
-//! Jobs are served in the order in which they were submitted, and one that can't be served lets those behind it pass. So small ones could pass
-//! a large one for ever: for the first that has waited long enough slots are *kept* (`docs/adr/0050`).
+//! Jobs are served in the order of submission; a job that can't be served lets later ones pass. Without more
+//! rules small jobs could pass a large one forever: for the first job that has waited long enough slots are
+//! *kept* (`docs/adr/0050`).
 //!
-//! - What is kept is all of some TaskExecutors: as many as hold what the job lacks once those jobs have left them that end by
-//!   themselves. Nobody behind the job is given anything of these. Elsewhere others pass, as that delays nobody.
-//! - Nothing is kept for what would not fit there even then, nor in workers that could be started: it would keep others waiting for nothing.
-//! - Who has slots kept keeps these TaskExecutors: others are added only when they are too few.
+//! - Whole TaskExecutors are kept: as many as hold what the job lacks once bounded jobs, which end by
+//!   themselves, have left them. Jobs behind it get no slots there. Elsewhere they may pass, as that delays no
+//!   job.
+//! - Nothing is kept for a job that would not fit even then, nor in workers that could be started: other jobs
+//!   would wait in vain.
+//! - A job keeps the TaskExecutors that were kept for it; others are added only if they are too few.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +27,7 @@ use super::slot_manager::{Job, SlotManager, count};
 use super::slots::Worker;
 use super::workers::{Startable, places};
 
-/// For whom slots are kept, and where.
+/// The job that slots are kept for, and their TaskExecutors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reservation {
     job: JobId,
@@ -36,10 +40,10 @@ impl Reservation {
     }
 }
 
-/// What was found not to fit in one match: neither does as much of it, or more.
+/// What did not fit in this match: the same amount or more does not fit either.
 #[derive(Debug)]
 pub(super) struct Search {
-    /// So many default slots.
+    /// This number of default slots did not fit.
     too_many: u32,
     too_large: BTreeSet<Vec<ResourceProfile>>,
 }
@@ -56,13 +60,13 @@ impl Default for Search {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// After which slots are kept; nothing: never.
+    /// Waiting time after which slots are kept. `None`: never.
     delay: Option<Duration>,
-    /// Since when jobs lack slots.
+    /// Since when each job lacks slots.
     waiting_since: BTreeMap<JobId, Instant>,
-    /// The same, those that have waited longest first.
+    /// The same, longest waiting first.
     by_age: BTreeSet<(Instant, JobId)>,
-    /// Those that have lacked slots since the last match.
+    /// Jobs that became short since the last match.
     came: Vec<JobId>,
     reservation: Option<Reservation>,
     nothing: BTreeSet<ResourceId>,
@@ -70,7 +74,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// With slots kept for whoever has waited for so long.
+    /// With slots kept for the first job that has waited for `delay`.
     pub(super) fn new(delay: Duration) -> Queue {
         Queue {
             delay: Some(delay),
@@ -78,7 +82,7 @@ impl Queue {
         }
     }
 
-    /// Whether a job lacks slots, perhaps for long.
+    /// Records whether a job lacks slots.
     pub(super) fn note(&mut self, job: JobId, is_short: bool) {
         if !is_short {
             if let Some(since) = self.waiting_since.remove(&job) {
@@ -89,24 +93,24 @@ impl Queue {
         }
     }
 
-    /// Whether any job has waited for so long that slots are kept for it.
+    /// Whether any job has waited long enough for slots to be kept for it.
     pub(super) fn is_any_due(&self, now: Instant) -> bool {
         let longest = self.by_age.first().zip(self.delay);
         longest.is_some_and(|((since, _), delay)| *since + delay <= now)
     }
 
-    /// Whether a job has.
+    /// Whether this job has waited long enough.
     fn is_due(&self, job: JobId, now: Instant) -> bool {
         let since = self.waiting_since.get(&job).zip(self.delay);
         since.is_some_and(|(since, delay)| *since + delay <= now)
     }
 
-    /// Forgets for whom slots are kept, which is found out again.
+    /// Takes the reservation, which is computed again in each match.
     pub(super) fn take_reservation(&mut self) -> Option<Reservation> {
         self.reservation.take()
     }
 
-    /// Where nothing is given to anybody but the one for whom slots are kept.
+    /// TaskExecutors whose slots go only to the job that they are kept for.
     pub(super) fn closed(&self) -> &BTreeSet<ResourceId> {
         let reservation = self.reservation.as_ref();
         reservation.map_or(&self.nothing, |it| &it.workers)
@@ -114,28 +118,28 @@ impl Queue {
 }
 
 impl SlotManager {
-    /// What a driver could start beside what has registered.
+    /// Sets the workers that a driver could start in addition to the registered ones.
     pub fn set_startable(&mut self, startable: Option<Startable>) {
         self.queue.startable = startable;
     }
 
-    /// For whom slots are kept, and of which TaskExecutors.
+    /// The job that slots are kept for, and their TaskExecutors.
     pub fn kept(&self) -> Option<(JobId, BTreeSet<ResourceId>)> {
         let reservation = self.queue.reservation.clone()?;
         Some((reservation.job, reservation.workers))
     }
 
-    /// Whether a job has stated what it needs.
+    /// Whether a job has declared requirements.
     pub fn is_known(&self, job: JobId) -> bool {
         self.jobs.contains_key(&job)
     }
 
-    /// Whether a job lacked slots when that was last looked at.
+    /// Whether a job lacked slots at the last count.
     pub fn is_short(&self, job: JobId) -> bool {
         self.wanting.missing(job) > 0
     }
 
-    /// Notes since when jobs lack slots.
+    /// Records since when jobs lack slots.
     pub(super) fn note_waiting(&mut self, now: Instant) {
         let queue = &mut self.queue;
         for job in queue.came.drain(..) {
@@ -146,7 +150,7 @@ impl SlotManager {
         }
     }
 
-    /// Keeps slots for the first of these that has waited for long enough and that what is kept would serve.
+    /// Keeps slots for the first of these jobs that has waited long enough and fits into what can be kept.
     pub(super) fn reserve_for_first(&mut self, now: Instant, short: &[JobId]) {
         let (before, mut search) = (self.queue.take_reservation(), Search::default());
         if !self.queue.is_any_due(now) {
@@ -160,7 +164,8 @@ impl SlotManager {
         }
     }
 
-    /// Keeps slots for a job, if it has waited for long enough and what is kept would serve it. Whether it does.
+    /// Keeps slots for a job, if it has waited long enough and fits into what can be kept. Returns whether it
+    /// does.
     pub(super) fn reserve_for(
         &mut self,
         now: Instant,
@@ -196,8 +201,8 @@ impl SlotManager {
         true
     }
 
-    /// Where a job would find what it lacks once those have left that end by themselves: where that is kept for it already, then where most is
-    /// free.
+    /// TaskExecutors where a job finds what it lacks once bounded jobs have left: those kept for it already
+    /// come first, then those with the most free room.
     fn places_for(
         &self,
         job: JobId,
@@ -208,7 +213,7 @@ impl SlotManager {
         let rooms = in_order.map(|(id, it)| (Some(id.clone()), self.room_some_day(job, it)));
         let startable = self.queue.startable.as_ref();
         let mut found = places(rooms.collect(), startable, lacking)?;
-        // One that is not needed any more may be again: what is kept does not wander.
+        // One that is not needed at present may be needed again: the reservation stays in place.
         let there = |id: &&ResourceId| self.slots.worker(id).is_some_and(|it| !it.is_draining);
         let kept = known.into_iter().flat_map(|known| &known.workers);
         found.extend(kept.filter(there).cloned());
@@ -226,7 +231,7 @@ impl SlotManager {
         open
     }
 
-    /// Slots for the job for which some are kept, packed as it was found that they are enough.
+    /// Slots for the job that they are kept for, packed in the order that showed that they suffice.
     pub(super) fn pack_kept(
         &self,
         kept: &Reservation,
@@ -235,14 +240,15 @@ impl SlotManager {
         pack_in_order(self.in_order_of_keeping(Some(kept)), lacking)
     }
 
-    /// How many default slots are free, but of these TaskExecutors.
+    /// Number of free default slots outside of these TaskExecutors.
     pub(super) fn free_but_of(&self, closed: &BTreeSet<ResourceId>) -> u32 {
         let open = self.slots.workers();
         let open = open.filter(|(id, it)| !it.is_draining && !closed.contains(*id));
         count(open.map(|(_, it)| it.free().len()).sum())
     }
 
-    /// What of a TaskExecutor others leave some day: who ends by itself, and who has stated nothing to stay for.
+    /// Room at a TaskExecutor once other jobs have left it that are bounded. Jobs without known requirements
+    /// stay.
     fn room_some_day(&self, job: JobId, worker: &Worker) -> Room {
         let mut room = Room::of(&worker.spec);
         let share = ResourceProfile::from(room.share.clone());
@@ -265,8 +271,8 @@ impl SlotManager {
         room
     }
 
-    /// What of a job's minimum it does not have on TaskExecutors that are drained: these are as good as gone, and what it has there needs no
-    /// room elsewhere as long as it has it.
+    /// The profiles of a job's minimum without those that it has on drained TaskExecutors: these are about to
+    /// leave, but while the job has slots there it needs no room elsewhere for them.
     fn minimum_elsewhere(&self, id: JobId, job: &Job) -> Vec<ResourceProfile> {
         let mut minimum = job.minimum();
         for (_, worker, _) in self.slots.held_by(id).filter(|(_, it, _)| it.is_draining) {
@@ -285,7 +291,7 @@ impl SlotManager {
         minimum
     }
 
-    /// What the room for jobs depends on, but for what a job has on TaskExecutors that are drained.
+    /// What the room for jobs depends on, except for slots that a job has on drained TaskExecutors.
     pub(super) fn capacity(&self, departed: Vec<WorkerResourceSpec>) -> Capacity {
         Capacity {
             of_workers: self.slots.capacity_version(),
@@ -294,8 +300,9 @@ impl SlotManager {
         }
     }
 
-    /// Those of these jobs that lack slots and whose whole minimum would fit into the TaskExecutors that there are, those that may come back, and
-    /// those that a driver could start, if nobody else had anything there. What a job has where it is to leave is not looked for again.
+    /// Those of these jobs that lack slots and whose whole minimum would fit, if no other job held slots, into
+    /// the registered TaskExecutors, those that may come back, and those that a driver could start. Slots that
+    /// a job has on drained TaskExecutors need no room.
     pub(super) fn with_room(
         &self,
         jobs: impl Iterator<Item = JobId>,
@@ -303,7 +310,7 @@ impl SlotManager {
     ) -> BTreeSet<JobId> {
         let open = self.slots.workers().filter(|(_, it)| !it.is_draining);
         let there = open.map(|(_, it)| &it.spec).chain(&capacity.departed);
-        // Made only if a job is asked about.
+        // Computed only if needed.
         let rooms = LazyCell::new(|| -> Vec<_> {
             let rooms = there.map(|spec| (None, Room::of(spec)));
             rooms.collect()
@@ -311,7 +318,7 @@ impl SlotManager {
         let startable = capacity.startable.as_ref();
         let fits =
             |profiles: &[ResourceProfile]| places(rooms.clone(), startable, profiles).is_some();
-        // Of default slots so many fit, and so many do not.
+        // Largest number of default slots known to fit, and smallest number known not to fit.
         let (mut most, mut too_many) = (0, u32::MAX);
         let mut known: BTreeMap<Vec<ResourceProfile>, bool> = BTreeMap::new();
         let mut has_room = |id: JobId, job: &Job| {
@@ -337,10 +344,10 @@ impl SlotManager {
     }
 }
 
-/// What the room for jobs depends on: the same has room for the same.
+/// What the room for jobs depends on: equal capacity means equal room.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Capacity {
-    /// Of the TaskExecutors that have registered.
+    /// Version of the set of registered TaskExecutors.
     of_workers: u64,
     departed: Vec<WorkerResourceSpec>,
     startable: Option<Startable>,

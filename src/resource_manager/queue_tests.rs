@@ -1,5 +1,5 @@
-//! Who is served first, and that nobody waits for ever behind others: rules one at a time, and then jobs of any size that come and end in any
-//! order.
+//! Order of service, and that no job waits forever behind others: one rule at a time, and then jobs of any size
+//! that come and end in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn endless(requirements: ResourceRequirements) -> ResourceRequirements {
     }
 }
 
-/// Every TaskExecutor allocates what it is asked for.
+/// Every TaskExecutor allocates the requested slots.
 fn matched(slots: &mut SlotManager, now: Instant) -> Vec<SlotRequest> {
     let requests = slots.match_slots(now);
     for request in &requests {
@@ -54,14 +54,14 @@ fn served(slots: &mut SlotManager, now: Instant) -> BTreeSet<JobId> {
     requests.iter().map(|it| it.holder.job).collect()
 }
 
-/// The jobs that lack slots and that there is room for, also with what may come back.
+/// The jobs that lack slots and that there is room for, including TaskExecutors that may come back.
 fn with_room(slots: &mut SlotManager, departed: &[WorkerResourceSpec]) -> BTreeSet<JobId> {
     let short = slots.short().into_iter();
     let capacity = slots.capacity(departed.to_vec());
     slots.with_room(short, &capacity)
 }
 
-/// A job gives back all that it has.
+/// A job frees all its slots.
 fn end(slots: &mut SlotManager, ended: JobId) {
     slots.withdraw(ended);
     let all = slots.slots();
@@ -189,7 +189,7 @@ fn slots_of_a_profile_are_kept_where_they_fit() {
     slots.declare(submitted(5, needs_of(job(5), &[(cores(4), 1)])));
     served(&mut slots, start);
     let later = start + DELAY;
-    // However often small ones come and others end, its TaskExecutor becomes free.
+    // However often small jobs come and others end, the TaskExecutors kept for it become free.
     for (next, ending) in (6..).zip(1..=4) {
         slots.declare(small(next));
         end(&mut slots, job(ending));
@@ -197,10 +197,7 @@ fn slots_of_a_profile_are_kept_where_they_fit() {
             return;
         }
     }
-    panic!(
-        "all have ended that were there before it: {:?}",
-        slots.kept()
-    );
+    panic!("all jobs that ran before it have ended: {:?}", slots.kept());
 }
 
 #[test]
@@ -244,21 +241,21 @@ fn what_a_job_has_where_it_is_to_leave_needs_no_room_elsewhere() {
     slots.declare(submitted(2, endless(needs(job(2), 2, 2))));
     assert_eq!(served(&mut slots, now), [job(2)].into());
     slots.set_draining(&given[0].worker, true);
-    // As many as it is to leave, beside these.
+    // As many as it must leave, in addition to these.
     slots.declare(submitted(1, needs(job(1), 4, 4)));
     assert_eq!(with_room(&mut slots, &[]), [job(1)].into());
     slots.declare(submitted(1, needs(job(1), 5, 5)));
     assert_eq!(with_room(&mut slots, &[]), BTreeSet::new());
 }
 
-/// What happens.
+/// One event.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A job comes that needs so many slots, or so many of so many cores.
+    /// A job comes that needs this number of slots, of this number of cores each if stated.
     Come { slots: u32, cores: Option<u32> },
-    /// One of those that have their slots ends.
+    /// One of the jobs that have their slots ends.
     End(usize),
-    /// A TaskExecutor gives nothing any more, or does again.
+    /// A TaskExecutor starts or ends draining.
     Drain(usize, bool),
     /// Time passes.
     Wait,
@@ -279,14 +276,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Once slots are kept for a job, only the ends of those that have some then are waited for, whoever comes, as long as nobody drains more.
+    /// Once slots are kept for a job, only the ends of jobs that hold slots then are waited for, even if others
+    /// come, as long as nothing more is drained.
     #[test]
     fn the_first_in_the_queue_waits_only_for_those_that_ran_before(steps in steps()) {
         let mut slots = keeping(&[SLOTS; WORKERS]);
         let mut now = Instant::now();
         let mut running: BTreeSet<JobId> = BTreeSet::new();
         let mut waiting: BTreeSet<JobId> = BTreeSet::new();
-        // For whom slots are kept, and who had some when that began.
+        // The jobs that slots are kept for, and the jobs that held slots when that began.
         let mut before: BTreeMap<JobId, BTreeSet<JobId>> = BTreeMap::new();
         let mut number = 0_u64;
         for step in &steps {
@@ -308,7 +306,7 @@ proptest! {
                 }
                 Step::Drain(which, is_draining) => {
                     slots.set_draining(&worker(*which), *is_draining);
-                    // What is kept is elsewhere since, and others are waited for.
+                    // The reservation has moved, and other jobs are waited for.
                     before.clear();
                 }
                 Step::Wait => now += DELAY,
@@ -323,14 +321,14 @@ proptest! {
                 there.retain(|it| running.contains(it));
                 prop_assert!(!there.is_empty(), "{of} waits for nobody: {:?}", slots.kept());
             }
-            // Whoever has waited long enough and fits has slots kept, or stands behind one that has.
+            // A job that has waited long enough and fits has slots kept for it, or is behind one that has.
             let has_room = with_room(&mut slots, &[]);
             let first = waiting.iter().find(|it| has_room.contains(it));
             if let (Some(first), Some((kept, _))) = (first, slots.kept()) {
                 prop_assert!(kept == *first || !before.contains_key(first), "{first} {kept}");
             }
         }
-        // From now on nobody ends but those that ran, and small ones come all the time.
+        // From now on only jobs end that ran before, and small ones come all the time.
         now += DELAY;
         let mut ends = running.len();
         served(&mut slots, now).into_iter().for_each(|of| { running.insert(of); waiting.remove(&of); });

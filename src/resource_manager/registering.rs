@@ -1,7 +1,7 @@
-//! Who registers at a ResourceManager and may speak to it: TaskExecutors that fit, and the JobMaster of each job. Pure, a part
-//! of [`super::core`].
+//! Registration at a ResourceManager, and checks of senders: compatible TaskExecutors, and the JobMaster of
+//! each job. Pure, a part of [`super::core`].
 //!
-//! - Only a leader rejects for good: the term is compared before anything else.
+//! - Only a leader may reject permanently: the term is compared before anything else.
 
 use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
@@ -19,7 +19,7 @@ use crate::gateway::registration::Answer;
 use crate::gateway::{Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
 use crate::telemetry::version;
 
-/// What is told of a name from outside.
+/// Maximum length of a name from outside in logs, in characters.
 const LONGEST_NAME: usize = 100;
 
 impl Core {
@@ -41,7 +41,7 @@ impl Core {
                 sender.cluster_incarnation
             )));
         }
-        // First of all: who does not lead any more rejects nobody for good.
+        // First, since a process that no longer leads must reject no TaskExecutor permanently.
         let of = request.location.as_ref();
         self.check_epoch(sender.epoch, || registrant(of))?;
         if let Some(reason) = self.misfit(&request) {
@@ -82,7 +82,7 @@ impl Core {
             request.number_of_slots,
         ) {
             Admission::Welcome { is_releasing } => is_releasing,
-            // What is not in the store ends nobody.
+            // What is not durable in the store must end no process.
             Admission::Undecided => {
                 return Err(GatewayError::NotYet(format!(
                     "the worker {worker} is to be stopped, and its record is being removed"
@@ -90,7 +90,7 @@ impl Core {
             }
             Admission::Unknown => {
                 return Ok(Answer::Rejection(format!(
-                    "this cluster has no record of the worker {worker}: it was to be stopped, or a former leader was deposed \
+                    "this cluster has no record of the worker {worker}: it was being stopped, or an earlier leader was deposed \
                          before it started it"
                 )));
             }
@@ -114,7 +114,7 @@ impl Core {
         );
         self.slots.put_worker(&worker, spec.clone(), report);
         self.fulfilling.comes(&worker);
-        // What it was told before it registered anew may not have reached it yet.
+        // A release sent before it registered again may not have reached it yet.
         let was_releasing = self.workers.get(&worker).is_some_and(|old| {
             old.is_releasing && old.location.incarnation == location.incarnation
         });
@@ -135,7 +135,7 @@ impl Core {
                 spec,
                 memory_configuration: request.memory_configuration,
                 last_heartbeat: now,
-                // Who is to leave is told so at once.
+                // A change of its drain status is sent at once.
                 next_heartbeat: match is_releasing || request.draining != is_draining {
                     true => now,
                     false => now + self.options.heartbeat_interval,
@@ -159,7 +159,7 @@ impl Core {
         }))
     }
 
-    /// Slots of a TaskExecutor changed.
+    /// Handles a notification about changed slots of a TaskExecutor.
     pub fn slots_available(
         &mut self,
         now: Instant,
@@ -173,7 +173,7 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    /// A TaskExecutor leaves.
+    /// Handles the goodbye of a TaskExecutor.
     pub fn goodbye(
         &mut self,
         now: Instant,
@@ -187,7 +187,7 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    /// A JobMaster registers. Gives the one whose place it takes.
+    /// Registers a JobMaster. Returns the one that it replaces.
     pub fn register_job_master(
         &mut self,
         now: Instant,
@@ -202,14 +202,14 @@ impl Core {
             }
         };
         if let Some(old) = replaced {
-            tracing::warn!(%job, %old, new = %id, "another JobMaster speaks for the job");
-            // What the old one needed is not what this one needs.
+            tracing::warn!(%job, %old, new = %id, "a younger JobMaster replaces the registered one");
+            // The requirements of the old one do not hold for the new one.
             self.slots.withdraw(job);
         }
         Ok(replaced)
     }
 
-    /// A job's JobMaster states what it needs.
+    /// Replaces the requirements of a job.
     pub fn declare(
         &mut self,
         now: Instant,
@@ -237,7 +237,8 @@ impl Core {
         Ok(())
     }
 
-    /// The JobMaster of a job is gone: what it needed is withdrawn. Whether it was registered.
+    /// Handles the departure of a job's JobMaster and withdraws its requirements. Returns whether it was
+    /// registered.
     pub fn disconnect_job_master(
         &mut self,
         now: Instant,
@@ -253,7 +254,7 @@ impl Core {
         is_gone
     }
 
-    /// Why this cluster will never work with a TaskManager.
+    /// Why this TaskManager can never work with this cluster.
     fn misfit(&self, request: &pb::RegisterTaskExecutorRequest) -> Option<String> {
         let protocol = request.protocol_version;
         if !speaks_protocol(protocol) {
@@ -293,7 +294,7 @@ impl Core {
         }
     }
 
-    /// A younger term that somebody names makes the election ask its store, which alone ends this one.
+    /// Compares epochs. A younger epoch makes the election ask its store, which alone can end this term.
     fn check_epoch(&mut self, number: u64, teller: impl FnOnce() -> String) -> GatewayResult<()> {
         let epoch = Epoch::new(number);
         if epoch == self.term.epoch {
@@ -310,7 +311,7 @@ impl Core {
     }
 }
 
-/// Who registers, as it names itself: text from outside.
+/// Id and address of a registering TaskManager, escaped, since they come from outside.
 fn registrant(location: Option<&pb::TaskManagerLocation>) -> String {
     let escaped = |text: &str| text.escape_debug().take(LONGEST_NAME).collect::<String>();
     let of = location.map(|of| (escaped(&of.resource_id), escaped(&of.rpc_address)));

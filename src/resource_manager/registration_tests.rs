@@ -1,4 +1,5 @@
-//! Who may register at a ResourceManager, on paused time: TaskExecutors that fit, and the youngest JobMaster of each job.
+//! Registration at a ResourceManager, on paused time: compatible TaskExecutors, and the youngest JobMaster of each
+//! job.
 
 use std::time::Duration;
 
@@ -119,10 +120,10 @@ async fn a_younger_job_master_takes_the_place_of_an_older_one_which_is_told() {
         again.find(|it| it.is_superseded.then_some(())),
     )
     .await
-    .expect("the older one is told");
+    .expect("the older one is notified");
     assert!(
         !first.look(|it| it.is_superseded),
-        "it has registered anew since"
+        "it has registered again since"
     );
 
     for refused in [
@@ -134,7 +135,7 @@ async fn a_younger_job_master_takes_the_place_of_an_older_one_which_is_told() {
             "{refused:?}"
         );
     }
-    // What the older one needed went with it: a slot is asked for when the younger one needs it.
+    // The requirements of the older one are gone: a slot is requested only when the younger one needs it.
     handle
         .register_task_executor(registration(5, 1, executor.report()))
         .await
@@ -180,7 +181,7 @@ async fn a_job_without_job_master_loses_requirements_and_slots_after_the_job_tim
         .declare_required_resources(needs(JOB, 1))
         .await
         .expect("is registered");
-    // Another one is to have more than there is.
+    // Another job needs more than exists.
     let large = JobId::from_bits(0xB);
     job_master(&handle, large, 1).await.expect("registers");
     handle
@@ -243,7 +244,7 @@ async fn a_job_master_that_speaks_up_keeps_the_slots_of_its_job() {
         let freed = tokio::time::timeout(Duration::from_secs(10), asked.freed.recv()).await;
         assert!(freed.is_err(), "{freed:?}");
     }
-    // Once it has left, the job's time runs.
+    // Once it has left, the job's timeout runs.
     handle
         .disconnect_job_master(JOB, Departure::JobEnded(id(1)))
         .await
@@ -276,7 +277,7 @@ async fn two_processes_under_one_resource_id_do_not_take_its_place_from_each_oth
         "the first one may have ended"
     );
     assert!(is_taken(register("2", 3).await), "it registers anew");
-    // It has not: that one is told, and the other one stays.
+    // It has not: it is rejected, and the other one stays.
     let Answer::Rejection(reason) = register("1", 4).await else {
         panic!("both go on");
     };

@@ -1,4 +1,4 @@
-//! What TaskExecutors say of their slots, taken out of the messages.
+//! Parses the slot reports and slot answers of TaskExecutors.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use tanist_proto::v1 as pb;
 use super::slot_manager::{ReportedSlot, RequestOutcome, SlotHolder, SlotsReport, SlotsVersion};
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// What a TaskExecutor's answer to a slot request means.
+/// The outcome of a slot request.
 pub(super) fn slot_outcome(worker: &ResourceId, answer: pb::RequestSlotResponse) -> RequestOutcome {
     use pb::request_slot_response::Answer;
     match answer.answer {
@@ -29,7 +29,7 @@ pub(super) fn slot_outcome(worker: &ResourceId, answer: pb::RequestSlotResponse)
     }
 }
 
-/// The slots that a report names, and whether these are all.
+/// The slots in a report. `are_all`: whether the report has all slots.
 pub(super) fn parse_report(report: pb::SlotReport, are_all: bool) -> GatewayResult<SlotsReport> {
     let slot = |status: pb::SlotStatus| {
         Ok(ReportedSlot {
@@ -46,10 +46,10 @@ pub(super) fn parse_report(report: pb::SlotReport, are_all: bool) -> GatewayResu
     })
 }
 
-/// How many tasks run in which allocation.
+/// Number of tasks in each allocation.
 pub(super) type TaskCounts = BTreeMap<AllocationId, u32>;
 
-/// The tasks that a report names.
+/// The task counts in a report.
 pub(super) fn task_counts(report: &pb::SlotReport) -> TaskCounts {
     let count = |status: &pb::SlotStatus| {
         let allocation = status.allocation.as_ref()?;
@@ -58,7 +58,7 @@ pub(super) fn task_counts(report: &pb::SlotReport) -> TaskCounts {
     report.slots.iter().filter_map(count).collect()
 }
 
-/// What a TaskExecutor that registers has. Who does not say how much that is has only its default slots.
+/// The resources of a registering TaskExecutor. If it does not report them, it has only its default slots.
 pub(super) fn worker_of(request: &pb::RegisterTaskExecutorRequest) -> WorkerResourceSpec {
     let reported = request.slot_report.as_ref().map_or(0, |it| it.slots.len());
     let slots = match request.number_of_slots {

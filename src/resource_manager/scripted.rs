@@ -1,5 +1,6 @@
-//! A ResourceManager's surroundings for its tests: TaskExecutors that grant every slot and tell what they were asked, the messages with
-//! which these and JobMasters come, and a ResourceManager of epoch 5 without drivers. It decides nothing, and no test is here.
+//! Test environment of a ResourceManager: TaskExecutors that grant every slot and report the requests they got,
+//! messages of TaskExecutors and JobMasters, and a ResourceManager of epoch 5 without drivers. Decides nothing;
+//! has no tests.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use crate::notice::Notice;
 
 pub(super) const BOUND: Duration = Duration::from_secs(600);
 
-/// A TaskExecutor that grants every slot, remembers what it granted, and tells what it was asked.
+/// A TaskExecutor that grants every slot, remembers what it granted, and reports the requests it got.
 #[derive(Debug)]
 pub(super) struct ScriptedTaskExecutor {
     pub(super) slots: Mutex<Vec<Option<pb::SlotAllocation>>>,
@@ -32,7 +33,7 @@ pub(super) struct ScriptedTaskExecutor {
     freed: mpsc::Sender<pb::FreeSlotsRequest>,
 }
 
-/// What a [`ScriptedTaskExecutor`] was asked.
+/// The requests that a [`ScriptedTaskExecutor`] got.
 pub(super) struct Asked {
     pub(super) requests: mpsc::Receiver<pb::RequestSlotRequest>,
     pub(super) disconnects: mpsc::Receiver<pb::DisconnectResourceManagerRequest>,
@@ -237,7 +238,7 @@ pub(super) fn registration(
     }
 }
 
-/// Registers the JobMaster of a job; gives how it is told what becomes of it.
+/// Registers the JobMaster of a job. Returns the cell that notifies it.
 pub(super) async fn job_master(
     handle: &ResourceManagerHandle,
     job: JobId,
@@ -260,7 +261,7 @@ pub(super) fn id(incarnation: u64) -> JobMasterId {
     }
 }
 
-/// What a JobMaster declares: of each profile at least and at most so many slots.
+/// Requirements of a JobMaster: minimum and maximum number of slots of each profile.
 pub(super) fn declared(
     job: JobId,
     job_master: JobMasterId,

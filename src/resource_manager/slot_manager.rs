@@ -1,18 +1,20 @@
-//! Which slot belongs to whom, and which free slots to give to which job. Pure: no clock, no messages.
+//! Which allocation holds each slot, and which free slots go to which job. Pure: no clock, no messages.
 //!
-//! It is a view: the TaskExecutors decide who holds their slots, and what they report replaces what is believed here.
+//! It is a view: TaskExecutors decide which allocation holds their slots, and their reports replace the view.
 //!
-//! - A slot is given to one allocation only, and while the request for it is unanswered to nobody else.
-//! - A job gets what its minimum lacks as a whole or not at all, so that two jobs can't block each other with halves; what
-//!   is left over is given up to the maximum. Jobs are served in the order in which they were submitted; one that can't be served
-//!   lets the next one pass, until it has waited for so long that slots are kept for it: `queue`.
-//! - A job's slots are taken from TaskExecutors that hold slots of it already, then from those with the most free slots.
-//!   The fewer TaskExecutors a job depends on, the fewer failures reach it and the fewer connections it needs; a
-//!   TaskExecutor with many free slots is the one most likely to take all of it, and taking from there keeps the load even.
-//!   Or else, by configuration, from those of which the smallest part is in use.
-//!   Where a minimum of several profiles does not fit in that way it is packed: into those with the least room first.
-//! - A job that states no profile is given default slots; one that does is given dynamic slots of exactly that profile, cut out
-//!   of what a TaskExecutor has left. What slots that were asked for are to have counts as taken, answered or not.
+//! - A slot is given to one allocation only, and to no other while the request for it is unanswered.
+//! - A job gets the missing part of its minimum as a whole or not at all, so that two jobs can't block each
+//!   other with halves; the remaining slots are given up to the maximum. Jobs are served in the order of
+//!   submission; a job that can't be served lets the next one pass, until it has waited long enough for slots
+//!   to be kept for it: `queue`.
+//! - A job's slots are taken from TaskExecutors where it holds slots already, then from those with the most
+//!   free slots. The fewer TaskExecutors a job depends on, the fewer failures reach it and the fewer
+//!   connections it needs; a TaskExecutor with many free slots is most likely to take the whole job, and taking
+//!   from there keeps the load even. Or, if so configured, from those with the smallest part in use. A minimum
+//!   of several profiles that does not fit this way is packed: into those with the least room first.
+//! - A job that states no profile gets default slots; one that does gets dynamic slots of exactly that profile,
+//!   cut out of the free resources of a TaskExecutor. The resources of requested slots count as taken, answered
+//!   or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,26 +38,26 @@ use crate::small_map::SmallMap;
 /// A slot to ask a TaskExecutor for. Sent again unchanged until the answer is definite.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlotRequest {
-    /// Whose slot.
+    /// The TaskExecutor that has the slot.
     pub worker: ResourceId,
-    /// Its number there.
+    /// Its number at the TaskExecutor.
     pub slot: u32,
-    /// For whom.
+    /// The job and allocation it is for.
     pub holder: SlotHolder,
-    /// What it is to have; unknown: it is a default slot.
+    /// The resources it must have. `Unknown`: it is a default slot.
     pub profile: ResourceProfile,
-    /// Where the job's JobMaster is.
+    /// Address of the job's JobMaster.
     pub job_master_address: String,
 }
 
-/// What came of a [`SlotRequest`].
+/// The outcome of a [`SlotRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestOutcome {
-    /// The job has it.
+    /// The slot was allocated to the job.
     Allocated,
-    /// Somebody else has it.
+    /// Another allocation holds it.
     Occupied(SlotHolder),
-    /// It was not allocated, now and later.
+    /// It was not allocated and will not be by this request.
     Refused,
     /// It may have been allocated.
     Unknown,
@@ -64,7 +66,7 @@ pub enum RequestOutcome {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) submission: SubmissionNumber,
-    /// Whether what it holds comes free some day.
+    /// Whether the job ends by itself, so that its slots become free.
     pub(super) is_bounded: bool,
     address: String,
     /// The most demanding first.
@@ -74,13 +76,13 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Whether there is a difference between what it needs and what it could use.
+    /// Whether its maximum is above its minimum.
     pub(super) fn takes_more(&self) -> bool {
         let mut resources = self.resources.iter();
         resources.any(|resource| resource.minimum < resource.maximum)
     }
 
-    /// The profile of each slot without which it can't run.
+    /// The profile of each slot of its minimum.
     pub(super) fn minimum(&self) -> Vec<ResourceProfile> {
         let each = self.resources.iter().flat_map(|it| {
             let number = usize::try_from(it.minimum.min(it.maximum)).unwrap_or(usize::MAX);
@@ -90,7 +92,7 @@ impl Job {
     }
 
     pub(super) fn states_profiles(&self) -> bool {
-        // The most demanding stands first.
+        // The most demanding comes first.
         let first = self.resources.first();
         first.is_some_and(|resource| !resource.profile.is_unknown())
     }
@@ -100,7 +102,8 @@ impl Job {
 #[derive(Debug)]
 pub struct SlotManager {
     pub(super) slots: Slots,
-    /// All that have registered, except for those that never will again: of these the reports say what a job holds there.
+    /// TaskExecutors that have registered in this term, except those that never will again: for these, reports
+    /// tell which slots a job holds.
     pub(super) seen: BTreeSet<ResourceId>,
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) wanting: Wanting,
@@ -127,25 +130,25 @@ impl SlotManager {
         }
     }
 
-    /// For the first job that lacks slots they are kept after it has waited for so long.
+    /// Keeps slots for the first job that lacks some, after it has waited for `delay`.
     pub fn reserving_after(mut self, delay: Duration) -> SlotManager {
         self.queue = Queue::new(delay);
         self
     }
 
-    /// Slots are taken from there.
+    /// Sets which TaskExecutors slots are taken from first.
     pub fn balanced_by(mut self, balance: Balance) -> SlotManager {
         self.balance = balance;
         self
     }
 
-    /// The present turn: what is reported to a question asked now is not older than this.
+    /// The current turn: the report that answers a question asked now is not older than this.
     pub fn turn(&self) -> Turn {
         self.turn
     }
 
-    /// Adds a TaskExecutor, or replaces all that was known of it, pending requests included: it refuses requests that it
-    /// got before this report.
+    /// Adds a TaskExecutor, or replaces everything known about it, including pending requests: it refuses
+    /// requests that it got before this report.
     pub fn put_worker(
         &mut self,
         worker: &ResourceId,
@@ -154,13 +157,13 @@ impl SlotManager {
     ) {
         self.turn.advance();
         if self.seen.insert(worker.clone()) {
-            // What jobs held there before this term counts no longer.
+            // The slots that jobs say they held there before this term no longer count.
             self.wanting.all_changed();
         }
         self.slots.put_worker(worker, spec, report, self.turn);
     }
 
-    /// Asks no slots of a TaskExecutor, or does so again.
+    /// Stops or resumes slot requests to a TaskExecutor.
     pub fn set_draining(&mut self, worker: &ResourceId, is_draining: bool) {
         self.slots.set_draining(worker, is_draining);
     }
@@ -170,8 +173,8 @@ impl SlotManager {
         self.slots.remove_worker(worker);
     }
 
-    /// Forgets that a TaskExecutor has ever registered, which is gone for good. Unless a job says that it holds slots there: it would be
-    /// believed again.
+    /// Forgets that a TaskExecutor has registered, since it is gone permanently. Not if a job says that it
+    /// holds slots there: the job would be believed again.
     pub fn forget_worker(&mut self, worker: &ResourceId) {
         let mut jobs = self.jobs.values();
         if !jobs.any(|job| job.held.contains_key(worker)) {
@@ -179,8 +182,9 @@ impl SlotManager {
         }
     }
 
-    /// Takes what a TaskExecutor reports of its slots. What changed after `asked_at` is not touched, nor what is known as of a
-    /// higher version, nor a pending slot that is reported free: the request may still be on its way.
+    /// Applies a slot report of a TaskExecutor. Does not touch slots that changed after `asked_at`, slots known
+    /// as of a higher version, or a pending slot that is reported free, since its request may still be on the
+    /// way.
     pub fn report(&mut self, worker: &ResourceId, report: &SlotsReport, asked_at: Turn) {
         let version = report.version;
         for reported in &report.slots {
@@ -218,7 +222,7 @@ impl SlotManager {
         }
     }
 
-    /// Replaces what a job needs.
+    /// Replaces the requirements of a job.
     pub fn declare(&mut self, requirements: ResourceRequirements) {
         let mut resources = requirements.resources;
         resources.retain(|resource| resource.maximum > 0);
@@ -226,7 +230,8 @@ impl SlotManager {
             self.withdraw(requirements.job);
             return;
         }
-        // What fits nowhere else is placed first; who states nothing takes what is left.
+        // The most demanding is placed first, since it fits in the fewest places. Slots without profile take
+        // what is left.
         resources.sort_by_key(|resource| {
             let profile = resource.profile.resources();
             let size = profile.map(|it| (it.cpu, it.total_memory(), it.all_extended().len()));
@@ -249,8 +254,9 @@ impl SlotManager {
             .stated(requirements.job, takes_more, states_profiles);
     }
 
-    /// Takes what came of a request, as of a version of the TaskExecutor's slots. An answer from before a report that has been
-    /// taken since does not say how it is: it is asked again. Gives whether something is to be retried.
+    /// Handles the answer to a slot request, as of a version of the TaskExecutor's slots. An answer that is
+    /// older than a report applied since says nothing about the present: the request is repeated. Returns
+    /// whether something must be retried.
     pub fn answered(
         &mut self,
         worker: &ResourceId,
@@ -289,7 +295,7 @@ impl SlotManager {
         matches!(outcome, RequestOutcome::Refused | RequestOutcome::Unknown)
     }
 
-    /// Ends the rest of slots that were refused, and gives the requests to send again.
+    /// Makes refused slots available again, and returns the requests to repeat.
     pub fn retry(&mut self) -> Vec<SlotRequest> {
         let is_waiting = |state: SlotState| match state {
             SlotState::Resting => true,
@@ -327,7 +333,7 @@ impl SlotManager {
         again
     }
 
-    /// Gives slots to the jobs that lack some; each is pending until answered.
+    /// Assigns slots to the jobs that lack some; each slot is pending until its request is answered.
     pub fn match_slots(&mut self, now: Instant) -> Vec<SlotRequest> {
         let short = self.short();
         self.note_waiting(now);
@@ -339,16 +345,16 @@ impl SlotManager {
         let any_default_will_do = !self.wanting.is_any_profiled_short();
         let is_any_due = self.queue.is_any_due(now);
         let mut requests = Vec::new();
-        // Slots are kept for the first that finds none, once it has waited for long enough.
+        // Slots are kept for the first job that finds none and has waited long enough.
         let before = self.queue.take_reservation();
         let (mut search, mut is_behind) = (Search::default(), false);
         let mut free = self.free_but_of(self.queue.closed());
         for &job in &short {
             if free == 0 && any_default_will_do && (is_behind || !is_any_due) {
-                // Those that are left get nothing, and nothing is kept for them.
+                // The remaining jobs get nothing, and nothing is kept for them.
                 break;
             }
-            // Any default slot will do, so who lacks more of them than there are needs not look.
+            // Any default slot will do, so a job that lacks more of them than are free need not search.
             let missing = self.wanting.missing(job);
             let known = before.as_ref().filter(|it| it.is_for(job));
             let chosen = match missing > free && !self.jobs[&job].states_profiles() {
@@ -376,7 +382,8 @@ impl SlotManager {
         requests
     }
 
-    /// Slots for all that a job lacks at least; where some were kept for it, also as they were found to be enough.
+    /// Chooses slots for the missing part of a job's minimum; if some were kept for it, also in the order of
+    /// keeping.
     fn choose_minimum(&self, job: JobId, known: Option<&Reservation>) -> Option<Vec<Choice>> {
         let lacking = self.lacking(job, Bound::Minimum);
         let closed = self.queue.closed();
@@ -384,7 +391,7 @@ impl SlotManager {
         chosen.or_else(|| self.pack_kept(known?, &lacking))
     }
 
-    /// Withdraws what a job needs. Whether it needed anything.
+    /// Withdraws the requirements of a job. Returns whether it had any.
     pub fn withdraw(&mut self, job: JobId) -> bool {
         self.wanting.withdrawn(job);
         self.jobs.remove(&job).is_some()
@@ -395,7 +402,7 @@ impl SlotManager {
         self.slots.is_holder(job)
     }
 
-    /// The jobs that hold slots of a TaskExecutor, or may get some.
+    /// Jobs that hold, or may get, slots of a TaskExecutor.
     pub fn holders_at(&self, worker: &ResourceId) -> BTreeSet<JobId> {
         let slots = self
             .slots
@@ -415,7 +422,8 @@ impl SlotManager {
         })
     }
 
-    /// The number of slots of a TaskExecutor, and for how many of those that nobody has there is enough left.
+    /// Number of slots of a TaskExecutor, and number of its free slots, as far as its free resources suffice
+    /// for them.
     pub fn slot_counts(&self, worker: &ResourceId) -> (u32, u32) {
         let Some(worker) = self.slots.worker(worker) else {
             return (0, 0);
@@ -430,13 +438,13 @@ impl SlotManager {
         (count(worker.slots().count()), free.min(room))
     }
 
-    /// The youngest version as of which a TaskExecutor told of any of its slots.
+    /// Highest version of any report about a slot of a TaskExecutor.
     pub fn version_of(&self, worker: &ResourceId) -> SlotsVersion {
         let worker = self.slots.worker(worker);
         worker.map_or_else(SlotsVersion::default, |worker| worker.version())
     }
 
-    /// Who has which slots of a TaskExecutor, with what each of them has.
+    /// Holders of the slots of a TaskExecutor, each with its resources.
     pub fn allocated(&self, worker: &ResourceId) -> impl Iterator<Item = (SlotHolder, &Resources)> {
         let worker = self.slots.worker(worker).into_iter();
         worker.flat_map(|worker| {
@@ -447,7 +455,7 @@ impl SlotManager {
         })
     }
 
-    /// What of a TaskExecutor no slot has.
+    /// Resources of a TaskExecutor that no slot holds.
     pub fn left(&self, worker: &ResourceId) -> Resources {
         let worker = self.slots.worker(worker);
         worker.map(|worker| worker.left()).unwrap_or_default()

@@ -1,8 +1,9 @@
-//! The slot manager against TaskExecutors that lose, delay and repeat messages: what they truly hold stands beside what it believes.
-//! No slot is given twice, no job gets more than it wants, what is true and known is not undone by what comes late, and when
-//! everything arrives at last, what it believes is true and everybody has what they need.
+//! The slot manager against TaskExecutors whose messages are lost, delayed and repeated: compares its view with the
+//! true slots. No slot is given twice, no job gets more than its maximum, late messages do not undo what is true
+//! and known, and when everything arrives at last, the view is true and every job has its slots.
 //!
-//! Its rules of choice are in [`super::slot_manager_tests`], and compared with a model of them in [`super::matching_model_tests`].
+//! The rules of choice are tested in [`super::slot_manager_tests`], and compared with a model in
+//! [`super::matching_model_tests`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +34,7 @@ enum Step {
     Drop {
         which: usize,
     },
-    /// A given-up request arrives after all.
+    /// A request that was given up arrives after all.
     Late {
         which: usize,
     },
@@ -43,7 +44,7 @@ enum Step {
     DeliverReport {
         which: usize,
     },
-    /// A TaskExecutor frees a slot; the next report tells.
+    /// A TaskExecutor frees a slot; the next report shows it.
     Free {
         worker: usize,
         slot: u32,
@@ -52,12 +53,12 @@ enum Step {
     Register {
         worker: usize,
     },
-    /// It tells of a slot of its own accord.
+    /// It notifies about a slot without being asked.
     Notify {
         worker: usize,
         slot: u32,
     },
-    /// That arrives, perhaps once more, and however late.
+    /// The notification arrives, possibly twice, and at any delay.
     DeliverNotice {
         which: usize,
         comes_again: bool,
@@ -84,10 +85,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..80)
 }
 
-/// Who holds a slot, and what is reserved for it.
+/// The holder of each slot, and the resources reserved for it.
 type Truth = BTreeMap<(ResourceId, u32), (SlotHolder, Resources)>;
 
-/// The manager, the true slots, and what is under way between them.
+/// The manager, the true slots, and the messages between them.
 struct World {
     slots: SlotManager,
     truth: Truth,
@@ -97,7 +98,7 @@ struct World {
     given_up: Vec<(u64, SlotRequest)>,
     reports: Vec<(u64, ResourceId, Turn, SlotsReport)>,
     notices: Vec<(u64, ResourceId, SlotsReport)>,
-    /// How often the slots of each have changed.
+    /// Number of slot changes of each TaskExecutor.
     versions: BTreeMap<ResourceId, SlotsVersion>,
     /// Registrations so far, by worker.
     registrations: BTreeMap<ResourceId, u64>,
@@ -174,7 +175,7 @@ impl World {
         self.versions.entry(of.clone()).or_default().0 += 1;
     }
 
-    /// What the TaskExecutor does with a request: refuses it if it registered again since it was sent.
+    /// How a TaskExecutor handles a request: it refuses it if it has registered again since the request was sent.
     fn handle(&mut self, registration: u64, request: &SlotRequest) -> RequestOutcome {
         if self.registrations[&request.worker] != registration {
             return RequestOutcome::Unknown;
@@ -299,7 +300,7 @@ impl World {
                     let allocated = self.allocated_of(id);
                     self.slots.report(id, told, self.slots.turn());
                     for (slot, holder) in allocated {
-                        // What is true, and known, no late message undoes.
+                        // No late message undoes what is true and known.
                         let held = self.truth.get(&(id.clone(), slot));
                         let is_true = held.is_some_and(|(it, _)| *it == holder);
                         let known = self.allocated_of(id);
@@ -356,7 +357,7 @@ proptest! {
             world.step(step)?;
             world.check()?;
         }
-        // Everything that is under way arrives: the view becomes the truth, and everybody has what they want.
+        // All messages arrive: the view matches the truth, and every job has its slots.
         for _ in 0..4 {
             for (registration, request) in std::mem::take(&mut world.in_flight) {
                 let outcome = world.handle(registration, &request);

@@ -1,5 +1,6 @@
-//! The slot manager's rules, one at a time: which slots jobs are given, what reports and answers change, and which of them come too
-//! late to do so. Whether the rules hold together, whatever is lost, is in [`super::slot_manager_model_tests`].
+//! The slot manager's rules, one at a time: which slots jobs get, what reports and answers change, and which of
+//! them come too late. Whether the rules hold together when messages are lost is tested in
+//! [`super::slot_manager_model_tests`].
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::slot_manager::{
 use crate::gateway::ResourceRequirements;
 use crate::small_map::SmallMap;
 
-/// Of TaskExecutors that tell none.
+/// The version of TaskExecutors that do not report one.
 const NONE: SlotsVersion = SlotsVersion(0);
 
 pub(super) fn worker(number: usize) -> ResourceId {
@@ -37,7 +38,7 @@ pub(super) fn cores(number: u32) -> Resources {
     }
 }
 
-/// So many default slots of two cores each.
+/// This number of default slots of two cores each.
 pub(super) fn spec(slots: u32) -> WorkerResourceSpec {
     WorkerResourceSpec::new(cores(2 * slots), slots)
 }
@@ -52,7 +53,7 @@ pub(super) fn with_workers(free: &[u32]) -> SlotManager {
     slots
 }
 
-/// So many slots of each of these profiles.
+/// This number of slots of each profile.
 pub(super) fn needs_of(of: JobId, profiles: &[(Resources, u32)]) -> ResourceRequirements {
     let profiles = profiles.iter().cloned();
     declared(
@@ -98,7 +99,7 @@ fn balanced_by_slots_all_task_executors_are_used_alike() {
     let expected = [("tm-0", 0), ("tm-1", 0), ("tm-1", 1), ("tm-2", 0)];
     let expected = expected.map(|(worker, slot)| (worker.to_owned(), slot));
     assert_eq!(taken, expected);
-    // Whoever uses it.
+    // Any job's use counts.
     slots.declare(needs(job(2), 1, 1));
     assert_eq!(
         chosen(&slots.match_slots(Instant::now())),
@@ -181,7 +182,7 @@ fn slots_that_a_job_has_held_since_before_the_term_are_not_given_to_it_twice() {
         SlotsReport::of_default_slots(&report, NONE),
     );
     assert!(slots.match_slots(Instant::now()).is_empty());
-    // What has reported once counts as it is reported.
+    // Once a TaskExecutor has reported, only its report counts.
     slots.remove_worker(&worker(1));
     assert_eq!(slots.match_slots(Instant::now()).len(), 2);
 }
@@ -232,7 +233,7 @@ fn a_report_from_before_an_allocation_does_not_undo_it() {
     );
     assert_eq!(slots.slot_counts(&worker(0)), (2, 1));
     assert!(slots.match_slots(Instant::now()).is_empty());
-    // One that was asked for afterwards does.
+    // A report that was requested afterwards does.
     slots.report(
         &worker(0),
         &SlotsReport::of_default_slots(&[(0, None), (1, None)], NONE),
@@ -254,7 +255,7 @@ fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
     let allocated = RequestOutcome::Allocated;
     let (slot, holder) = (first.slot, first.holder);
     slots.answered(&first.worker, slot, holder, &allocated, SlotsVersion(2));
-    // It is freed; that is told twice, as the first message seems lost, and the slot is given away anew.
+    // It is freed; that is sent twice, since the first message seems lost, and the slot is given away again.
     let freed = SlotsVersion(3);
     slots.report(
         &worker(0),

@@ -1,12 +1,12 @@
-//! The slots of all TaskExecutors as they are believed to be, and two indices over them: which are free, and which job holds how
-//! many where. Pure, a part of [`super::slot_manager`].
+//! The view of the slots of all TaskExecutors, and two indexes over it: free slots, and the number of slots
+//! that each job holds at each TaskExecutor. Pure, a part of [`super::slot_manager`].
 //!
-//! With very many jobs and slots neither may be looked for by going through all slots: every change of a slot passes through
-//! here, so that the indices are always those of the states.
+//! With very many jobs and slots, no search may go through all slots. Every change of a slot is made here, so
+//! that the indexes always match the states.
 //!
-//! The default slots of a TaskExecutor are always there; numbers above theirs are *dynamic slots*, cut to what a job asked for,
-//! which are forgotten when they are free. A dynamic slot's number is never used again in the same registration, so that what
-//! comes late of an earlier one can't be taken for it.
+//! The default slots of a TaskExecutor always exist. Higher numbers are *dynamic slots*, cut to the requested
+//! profile, which are forgotten when they become free. The number of a dynamic slot is never reused in the same
+//! registration, so that a late message about an earlier slot can't be mistaken for one about a later slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
 use crate::small_map::SmallMap;
 
-/// Who holds a slot.
+/// The holder of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotHolder {
     /// The job.
@@ -24,12 +24,12 @@ pub struct SlotHolder {
     pub allocation: AllocationId,
 }
 
-/// Counts the changes of the view, to tell reports from before a change.
+/// Counts the changes of the view. Shows whether a report is older than a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Turn(u64);
 
 impl Turn {
-    /// The view has changed.
+    /// Counts a change of the view.
     pub fn advance(&mut self) {
         self.0 += 1;
     }
@@ -41,31 +41,32 @@ impl Turn {
     }
 }
 
-/// How often the slots of a TaskExecutor have changed hands, as it counts. 0: it does not say.
+/// Number of changes to the slots of a TaskExecutor, counted by the TaskExecutor. 0: not reported.
 ///
-/// What it sends may come late: after a younger copy, or after the answer to a request that it handled since.
+/// Messages may arrive late: after a younger copy, or after the answer to a request that it handled later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct SlotsVersion(pub u64);
 
 impl SlotsVersion {
-    /// Whether what is told as of this version is older than what is known.
+    /// Whether a message with this version is older than the known version.
     pub fn is_before(self, known: SlotsVersion) -> bool {
         self.0 != 0 && self < known
     }
 }
 
-/// A slot as it is believed to be.
+/// State of a slot in the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
-    /// Nobody's.
+    /// Held by no job.
     Free,
-    /// Nobody's, but the TaskExecutor refused it or was not reached: left alone for a moment.
+    /// Held by no job, but the TaskExecutor refused it or was not reached: not requested until the retry delay
+    /// has passed.
     Resting,
-    /// Asked for; it is not known whether the TaskExecutor has allocated it.
+    /// Requested; whether the TaskExecutor has allocated it is unknown.
     Pending {
-        /// For whom.
+        /// The job and allocation it was requested for.
         holder: SlotHolder,
-        /// Whether an answer may still come; otherwise the request is to be sent again.
+        /// Whether an answer may still come; otherwise the request must be repeated.
         is_in_flight: bool,
     },
     /// Allocated by its TaskExecutor.
@@ -73,7 +74,7 @@ pub enum SlotState {
 }
 
 impl SlotState {
-    /// Who has it, or may have it.
+    /// The job and allocation that have it or may have it.
     pub fn holder(&self) -> Option<SlotHolder> {
         match self {
             SlotState::Free | SlotState::Resting => None,
@@ -85,40 +86,40 @@ impl SlotState {
 /// A slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
-    /// As it is believed to be.
+    /// Its state in the view.
     pub state: SlotState,
-    /// Since when.
+    /// When the state last changed.
     pub changed: Turn,
-    /// The youngest version as of which its TaskExecutor told of it, in this registration.
+    /// Highest version of a message about it in this registration.
     pub version: SlotsVersion,
-    /// What it has, or is to have; unknown: as a default slot.
+    /// The resources it has or must have. `Unknown`: those of a default slot.
     pub profile: ResourceProfile,
 }
 
-/// A slot as its TaskExecutor tells of it.
+/// A slot as its TaskExecutor reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedSlot {
-    /// Its number there.
+    /// Its number at the TaskExecutor.
     pub number: u32,
-    /// Who has it.
+    /// Its holder.
     pub holder: Option<SlotHolder>,
-    /// What is reserved for the holder; unknown: as for a default slot.
+    /// The resources reserved for the holder. `Unknown`: those of a default slot.
     pub profile: ResourceProfile,
 }
 
-/// What a TaskExecutor tells of its slots.
+/// A slot report of a TaskExecutor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotsReport {
-    /// These.
+    /// The reported slots.
     pub slots: Vec<ReportedSlot>,
-    /// As of when.
+    /// Version of the slots.
     pub version: SlotsVersion,
-    /// Whether there are no others.
+    /// Whether these are all slots.
     pub are_all: bool,
 }
 
 impl SlotsReport {
-    /// What a TaskExecutor tells that has only default slots, or of some of them.
+    /// A report of default slots only.
     pub fn of_default_slots(
         slots: &[(u32, Option<SlotHolder>)],
         version: SlotsVersion,
@@ -139,18 +140,18 @@ impl SlotsReport {
 /// A TaskExecutor.
 #[derive(Debug)]
 pub struct Worker {
-    /// What it has.
+    /// Its resources.
     pub spec: WorkerResourceSpec,
-    /// It is to leave: nothing is asked of it any more.
+    /// Whether it is draining: no more slots are requested from it.
     pub is_draining: bool,
     default_slot: ResourceProfile,
     slots: BTreeMap<u32, Slot>,
     free: BTreeSet<u32>,
-    /// What the slots that are not free have together.
+    /// Sum of the resources of all slots that are not free.
     taken: Resources,
-    /// How many of them are no default slots, or have something else.
+    /// Number of these that are not default slots or have other resources than a default slot.
     taken_otherwise: usize,
-    /// The next dynamic slot.
+    /// Number of the next dynamic slot.
     next_number: u32,
     /// When a dynamic slot was last forgotten.
     forgotten: (Turn, SlotsVersion),
@@ -176,28 +177,29 @@ impl Worker {
         self.slots.iter().map(|(&number, slot)| (number, slot))
     }
 
-    /// The numbers of the default slots that nobody has, the lowest first. Whether anything is left for them is another question.
+    /// Numbers of the free default slots, lowest first. The free resources may not suffice for them.
     pub fn free(&self) -> impl ExactSizeIterator<Item = u32> {
         self.free.iter().copied()
     }
 
-    /// How many slots somebody has, or may get.
+    /// Number of slots that are held or pending.
     pub fn held(&self) -> u64 {
         let held = self.slots.values();
         held.filter(|slot| slot.state.holder().is_some()).count() as u64
     }
 
-    /// What no slot has.
+    /// Resources that no slot holds.
     pub fn left(&self) -> Resources {
         self.spec.total().saturating_minus(&self.taken)
     }
 
-    /// Whether all slots that somebody has are as default slots are: then there is enough for every one that is free.
+    /// Whether all slots in use are default slots with default resources: then the free resources suffice for
+    /// every free one.
     pub fn is_shared_equally(&self) -> bool {
         self.taken_otherwise == 0
     }
 
-    /// The youngest version as of which its TaskExecutor told of any of its slots.
+    /// Highest version of a message about any of its slots.
     pub fn version(&self) -> SlotsVersion {
         let of_slots = self.slots.values().map(|slot| slot.version);
         of_slots.fold(self.forgotten.1, SlotsVersion::max)
@@ -208,7 +210,7 @@ impl Worker {
         self.next_number
     }
 
-    /// What a slot of it has, or is to have.
+    /// The resources that a slot of it has or must have.
     pub fn profile_of<'a>(&'a self, slot: &'a Slot) -> &'a ResourceProfile {
         match &slot.profile {
             ResourceProfile::Of(_) => &slot.profile,
@@ -220,7 +222,7 @@ impl Worker {
         number >= self.spec.slots()
     }
 
-    /// Counts what a slot has, or counts it no more.
+    /// Adds the resources of a slot to the sums, or subtracts them.
     fn count(&mut self, number: u32, slot: &Slot, is_there: bool) {
         if slot.state == SlotState::Free {
             return;
@@ -242,15 +244,15 @@ impl Worker {
 #[derive(Debug, Default)]
 pub struct Slots {
     workers: BTreeMap<ResourceId, Worker>,
-    /// No count is zero, and no map empty.
+    /// Number of slots of each job at each TaskExecutor. No count is zero, and no map is empty.
     held: BTreeMap<JobId, SmallMap<ResourceId, u32>>,
-    /// The jobs whose slots have changed since this was last taken, some more than once.
+    /// Jobs whose slots changed since the last `take_changed`, with repetitions.
     changed: Vec<JobId>,
     capacity_version: u64,
 }
 
 impl Slots {
-    /// Adds a TaskExecutor, or replaces all that was known of it.
+    /// Adds a TaskExecutor, or replaces everything known about it.
     pub fn put_worker(
         &mut self,
         id: &ResourceId,
@@ -288,7 +290,7 @@ impl Slots {
         }
     }
 
-    /// Asks no slots of a TaskExecutor, or does so again.
+    /// Stops or resumes slot requests to a TaskExecutor.
     pub fn set_draining(&mut self, id: &ResourceId, is_draining: bool) {
         if let Some(worker) = self.workers.get_mut(id) {
             worker.is_draining = is_draining;
@@ -296,7 +298,7 @@ impl Slots {
         }
     }
 
-    /// The number of changes to which TaskExecutors there are, what each has, and whether it is drained.
+    /// Number of changes to the set of TaskExecutors, their resources and whether they are draining.
     pub fn capacity_version(&self) -> u64 {
         self.capacity_version
     }
@@ -316,7 +318,7 @@ impl Slots {
         self.workers.get(id)?.slots.get(&number)
     }
 
-    /// Changes a slot that is there. A dynamic slot that is free is there no more.
+    /// Changes the state of an existing slot. A dynamic slot that becomes free is removed.
     pub fn set(&mut self, id: &ResourceId, number: u32, state: SlotState, changed: Turn) {
         let Some(slot) = self.get(id, number).cloned() else {
             return;
@@ -336,7 +338,7 @@ impl Slots {
         self.put(id, number, slot);
     }
 
-    /// Asks for a slot: a free default slot, or a dynamic one that was not there.
+    /// Marks a slot as requested: a free default slot, or a new dynamic one.
     pub fn ask(
         &mut self,
         id: &ResourceId,
@@ -355,7 +357,7 @@ impl Slots {
         self.put(id, number, slot);
     }
 
-    /// Its TaskExecutor told of a slot as of this version.
+    /// Records the version of a message about a slot.
     pub fn see(&mut self, id: &ResourceId, number: u32, version: SlotsVersion) {
         let Some(worker) = self.workers.get_mut(id) else {
             return;
@@ -367,8 +369,8 @@ impl Slots {
         }
     }
 
-    /// Takes what is reported of a slot that somebody has: of one that is known, and of a dynamic one that is not, unless that
-    /// is from before one was forgotten. Whether that changed anything.
+    /// Applies the report of a held slot: of a known slot, or of an unknown dynamic slot unless the report is
+    /// older than the last removal of a dynamic slot. Returns whether that changed anything.
     pub fn take_held(
         &mut self,
         id: &ResourceId,
@@ -404,8 +406,8 @@ impl Slots {
         !is_same
     }
 
-    /// The dynamic slots that are believed to be allocated, are not among those that are reported, and were not when it was
-    /// asked.
+    /// Dynamic slots that are allocated in the view but missing from the report, and that have not changed
+    /// since the report was requested.
     pub fn unreported(&self, id: &ResourceId, report: &SlotsReport, asked_at: Turn) -> Vec<u32> {
         let Some(worker) = self.workers.get(id) else {
             return Vec::new();
@@ -421,7 +423,7 @@ impl Slots {
         gone.map(|(&number, _)| number).collect()
     }
 
-    /// How many slots a job holds, by TaskExecutor.
+    /// Number of slots that a job holds at each TaskExecutor.
     pub fn held_by(&self, job: JobId) -> impl Iterator<Item = (&ResourceId, &Worker, u32)> {
         let of_job = self.held.get(&job).into_iter().flatten();
         of_job.filter_map(|(id, count)| Some((id, self.workers.get(id)?, *count)))
@@ -437,7 +439,7 @@ impl Slots {
         self.held.contains_key(&job)
     }
 
-    /// The jobs whose slots have changed since this was last asked, each once.
+    /// Takes the jobs whose slots changed since the last call, each once.
     pub fn take_changed(&mut self) -> BTreeSet<JobId> {
         self.changed.drain(..).collect()
     }
@@ -484,7 +486,7 @@ impl Slots {
         }
     }
 
-    /// Takes a slot that was in this state out of what its job holds.
+    /// Removes a slot that was in this state from the slots that its job holds.
     fn release(&mut self, id: &ResourceId, state: SlotState) {
         let Some(SlotHolder { job, .. }) = state.holder() else {
             return;

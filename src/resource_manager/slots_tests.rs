@@ -1,4 +1,4 @@
-//! The indices over the slots against what follows from the slots themselves.
+//! The indexes over the slots compared with the slots themselves.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn profile(memory: u64) -> ResourceProfile {
     resources.into()
 }
 
-/// What the indices should be, from the states.
+/// Computes the indexes from the states and compares.
 fn check(slots: &Slots) {
     let mut held: BTreeMap<JobId, SmallMap<ResourceId, u32>> = BTreeMap::new();
     for (id, worker) in slots.workers() {

@@ -1,21 +1,26 @@
-//! What a ResourceManager makes of time in which it stood still itself: a process that was stopped, a host that had no time for
-//! it. Pure, a part of [`super::core`].
+//! Handles times in which the ResourceManager's own process stood still: it was stopped, or its host gave it no
+//! CPU time. Pure, a part of [`super::core`].
 //!
-//! Whoever stood still has heard nobody meanwhile, and what was sent to it may lie unread: that is not the silence of others. Nobody
-//! is given up before it was asked once more. A beat of its own tells, also while nothing else is due.
+//! A process that stood still has received nothing meanwhile, and messages to it may lie unread: that does not
+//! mean that others are silent. No TaskExecutor is given up before it was asked once more. An own periodic tick
+//! detects it, also while nothing else is due.
 
 use tokio::time::Instant;
 
 use super::core::Core;
 
 impl Core {
-    /// To be called before anything that is heard: whoever is waited for has as much more time as this process stood still.
+    /// Extends all deadlines by the time for which this process stood still. To be called before any input is
+    /// handled.
     pub fn forgive_standstill(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.next_beat);
         if late < self.options.heartbeat_interval {
             return;
         }
-        tracing::warn!(?late, "stood still, TaskManagers get as much more time");
+        tracing::warn!(
+            ?late,
+            "this process stood still, extending the deadlines of TaskManagers"
+        );
         for worker in self.workers.values_mut() {
             worker.last_heartbeat = (worker.last_heartbeat + late).min(now);
             worker.next_heartbeat = now;
@@ -28,7 +33,7 @@ impl Core {
         self.next_beat = now + self.options.heartbeat_interval;
     }
 
-    /// The same, on time.
+    /// The same, called on time.
     pub(super) fn note_beat(&mut self, now: Instant) {
         self.forgive_standstill(now);
         if self.next_beat <= now {
@@ -55,7 +60,7 @@ mod tests {
             .any(|effect| *effect == stop || tells(effect))
     }
 
-    /// In how long it is given up, if this process does not stand still any more.
+    /// Time until the worker is given up, if this process does not stand still again.
     fn time_left(world: &mut World) -> Duration {
         let since = world.now;
         world.core.take_effects();

@@ -1,5 +1,5 @@
-//! The ResourceManager against scripted TaskExecutors, on paused time: slots that it gives and asks back, TaskExecutors that it
-//! loses, and terms that it does not lead.
+//! The ResourceManager against scripted TaskExecutors, on paused time: slots that it gives and reclaims,
+//! TaskExecutors that it loses, and terms that it does not lead.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! What a ResourceManager has to do with the workers that it starts itself: what they are told of registrations, slots and
-//! needs, and what follows for the TaskExecutors among them. Pure, a part of [`super::core`]; what is decided about workers is
-//! in [`super::workers`].
+//! Connects the ResourceManager's core with the workers that it starts itself: passes registrations, slots and
+//! requirements to [`super::workers`], which decides about workers, and applies the decisions to TaskExecutors.
+//! Pure, a part of [`super::core`].
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::workers::core::{Admission, TaskExecutorView, Workers};
 use super::workers::{self, Lacking, Room};
 
 impl Core {
-    /// The same, with workers that it starts itself.
+    /// The same core, with workers that it starts itself.
     #[must_use]
     pub fn with_workers(mut self, workers: Option<Workers>) -> Core {
         if workers.is_some() {
@@ -25,15 +25,15 @@ impl Core {
         self
     }
 
-    /// What the store is to have of a worker.
+    /// The record of a worker to store.
     pub fn worker_record(&self, id: &ResourceId) -> Option<workers::WorkerRecord> {
         self.workers_of_driver.as_ref()?.record_of(id).cloned()
     }
 
-    /// What has come of an act upon a worker.
+    /// Handles the result of an action on a worker.
     pub fn worker_event(&mut self, now: Instant, event: WorkerEvent) {
         if let WorkerEvent::Ended(id, how) = &event {
-            // Proven: nobody has to wait for heartbeats.
+            // This is proof: no heartbeat timeout is needed.
             if let Some(to) = self.registered_as(id) {
                 self.lose(now, &to, &format!("its process is gone: {how}"));
             }
@@ -52,8 +52,8 @@ impl Core {
         self.changed(now);
     }
 
-    /// A worker was stopped, and its id is never used again. What it has sent before may still come: without a record of it every
-    /// registration is rejected, whatever its number.
+    /// Forgets a worker that was stopped. Its id is never reused. Late messages of it may still come: without a
+    /// record every registration is rejected, also one with a higher number.
     fn forget(&mut self, id: &ResourceId) {
         if !self.workers.contains_key(id) {
             self.highest_registrations.remove(id);
@@ -61,7 +61,7 @@ impl Core {
         }
     }
 
-    /// Who registers, and whether it says that a driver has started it.
+    /// Whether a TaskExecutor may register. `worker_of` says whether a driver has started it.
     pub(super) fn admit_worker(
         &mut self,
         id: &ResourceId,
@@ -76,7 +76,7 @@ impl Core {
         }
     }
 
-    /// A TaskExecutor is gone; it said so itself or was lost.
+    /// Handles the end of a TaskExecutor that said goodbye or was lost.
     pub(super) fn worker_gone(&mut self, now: Instant, id: &ResourceId, said_goodbye: bool) {
         if let Some(workers) = &mut self.workers_of_driver {
             if said_goodbye {
@@ -88,7 +88,7 @@ impl Core {
         self.collect_worker_effects();
     }
 
-    /// The cluster ends: nothing is started any more, and all workers leave.
+    /// The cluster ends: starts no more workers and releases all.
     pub fn dismiss_workers(&mut self, now: Instant) {
         if let Some(workers) = &mut self.workers_of_driver {
             workers.dismiss();
@@ -96,13 +96,13 @@ impl Core {
         }
     }
 
-    /// What people are told of workers; nothing where none are started.
+    /// The workers, for display. `None`: no driver is configured.
     pub fn workers_overview(&self, now: Instant, wall_clock_ms: u64) -> Option<pb::WorkersInfo> {
         let workers = self.workers_of_driver.as_ref();
         workers.map(|workers| workers.overview(now, wall_clock_ms))
     }
 
-    /// Does what is due, and asks for a check where that is needed.
+    /// Handles what is due for workers, and schedules a check if one is needed.
     pub(super) fn attend_workers(&mut self, now: Instant) {
         let Some(workers) = &mut self.workers_of_driver else {
             return;
@@ -115,7 +115,7 @@ impl Core {
         self.collect_worker_effects();
     }
 
-    /// Starts and releases workers as the slots ask for, once they are matched.
+    /// Starts and releases workers according to the slots, after matching.
     pub(super) fn review_workers(&mut self, now: Instant) {
         let Some(known) = &self.workers_of_driver else {
             return;
@@ -170,7 +170,7 @@ impl Core {
         for effect in workers.take_effects() {
             match effect {
                 workers::core::Effect::Release(id) => {
-                    // Nobody is to be placed there meanwhile.
+                    // No slots may be assigned there meanwhile.
                     self.slots.set_draining(&id, true);
                     self.effects
                         .push(Effect::Worker(workers::core::Effect::Release(id)));

@@ -1,4 +1,4 @@
-//! For how long a TaskExecutor has been without a ResourceManager, so that it can say so. It goes on all the same.
+//! Measures how long a TaskExecutor has been without ResourceManager, so that it can log it. Changes nothing else.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use tokio::time::Instant;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Absence {
-    /// After how long it is said, and said again.
+    /// Interval of the report.
     timeout: Duration,
-    /// Since when there is none, and when that is said next; none: there is one, or it is never said.
+    /// Since when there is none, and when that is reported next. `None`: there is one, or it is never reported.
     lasts: Option<(Instant, Option<Instant>)>,
 }
 
 impl Absence {
-    /// At the beginning there is none.
+    /// Starts without ResourceManager.
     pub(super) fn new(timeout: Duration, now: Instant) -> Absence {
         Absence {
             timeout,
@@ -22,7 +22,7 @@ impl Absence {
         }
     }
 
-    /// How things are by now. For how long there has been no ResourceManager, where that is to be said.
+    /// Updates the state. Returns how long there has been no ResourceManager, if that must be reported.
     pub(super) fn review(&mut self, now: Instant, is_registered: bool) -> Option<Duration> {
         if is_registered {
             self.lasts = None;
@@ -37,7 +37,7 @@ impl Absence {
         Some(now.duration_since(*since))
     }
 
-    /// When it is to be reviewed again at the latest.
+    /// When it must be reviewed again at the latest.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.lasts.and_then(|(_, due)| due)
     }

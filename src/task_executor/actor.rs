@@ -1,8 +1,8 @@
-//! The loop of a TaskExecutor: feeds the core, holds the running tasks, and says goodbye. Decides nothing itself; what the core decides
-//! is carried out in [`super::effects`].
+//! The loop of a TaskExecutor: feeds the core, holds the running tasks, and says goodbye. Decides nothing itself;
+//! the core's effects are run in [`super::effects`].
 //!
-//! Calls run in tasks that end with the actor. Each registration attempt comes back here for what to send, so that its number
-//! and its report are of that moment.
+//! Calls run in tasks that end with the actor. Each registration attempt asks the actor for its message, so that
+//! number and report are of that moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,18 +30,18 @@ use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::registration::Registered;
 use crate::gateway::{Connector, GatewayResult, JobStandings, NoAnswer};
 
-/// Messages that may wait.
+/// Capacity of the mailbox, in messages.
 pub(super) const MAILBOX: usize = 1024;
 
-/// Where an answer goes.
+/// Receives the answer to a request.
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 
-/// What is asked over the gateway.
+/// A request over the gateway.
 #[derive(Debug)]
 pub(super) enum Request {
     AllocateSlot(pb::RequestSlotRequest, Reply<pb::RequestSlotResponse>),
     FreeSlots(pb::FreeSlotsRequest, Reply<pb::Ack>),
-    // The one with a graph.
+    // Boxed, since it may have a graph.
     SubmitTasks(Box<pb::SubmitTasksRequest>, Reply<pb::SubmitTasksResponse>),
     CancelTasks(pb::CancelTasksRequest, Reply<pb::Ack>),
     Acknowledge(pb::AcknowledgeExecutionsRequest, Reply<pb::Ack>),
@@ -58,7 +58,7 @@ pub(super) enum Request {
     ResourceManagerGoodbye(pb::DisconnectResourceManagerRequest, Reply<pb::Ack>),
 }
 
-/// What the actor is told.
+/// A message to the actor.
 #[derive(Debug)]
 pub(super) enum Message {
     Request(Box<Request>),
@@ -77,7 +77,7 @@ pub(super) enum Message {
     Stop(String, oneshot::Sender<()>),
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Debug)]
 pub(super) enum Called {
     AtResourceManager(u64, Registered<pb::RegistrationSuccess>),
@@ -97,7 +97,7 @@ pub(super) enum Called {
     Watched,
 }
 
-/// The actor's ends.
+/// The actor's channels.
 pub(super) struct Channels {
     pub(super) mailbox: mpsc::Sender<Message>,
     pub(super) messages: mpsc::Receiver<Message>,
@@ -117,7 +117,7 @@ pub(super) struct Actor {
     pub(super) running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
     pub(super) fetches: GraphFetches,
     pub(super) fetcher: BlobFetcher,
-    /// Who waits for the answer to a question, by its number.
+    /// Reply channels of open questions, by number.
     pub(super) replies: BTreeMap<u64, oneshot::Sender<Result<Answer, String>>>,
     pub(super) last_question: u64,
 }
@@ -166,7 +166,7 @@ impl Actor {
             if let Some(lasts) = absence.review(Instant::now(), presence.is_registered) {
                 warn!(
                     ?lasts,
-                    "registered at no resource manager: there is no leader, or it can't be reached; tasks go on"
+                    "registered at no ResourceManager: there is no leader, or it can't be reached; tasks continue"
                 );
             }
             presence.tell(&self.channels.presence);
@@ -182,7 +182,7 @@ impl Actor {
                     Err(_ended) => is_followed = false,
                 },
                 Ok(()) = terms.changed() => {
-                    // Who was believed may be followed no more: then the store's leader is.
+                    // The believed leader may have been dropped: then the store's leader is followed.
                     if self.core.term_changed(&terms.borrow_and_update()) {
                         self.follow_leader(&mut leaders);
                     }
@@ -327,7 +327,7 @@ impl Actor {
         let connector = self.services.connector.clone();
         let goodbyes = say_goodbye(connector, self.core.goodbyes(cause));
         if timeout(self.options.stop_timeout, goodbyes).await.is_err() {
-            tracing::warn!("not everybody heard the goodbye");
+            tracing::warn!("not all goodbyes were acknowledged in time");
         }
     }
 }
@@ -349,14 +349,14 @@ async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
     tokio::join!(resource_manager, futures::future::join_all(job_masters));
 }
 
-/// Who asked may have gone: then nobody wants the answer.
+/// Answers a request. The caller may have gone: then the answer is dropped.
 pub(super) fn answer<T>(reply: Reply<T>, answer: GatewayResult<T>) {
     let _nobody_waits = reply.send(answer);
 }
 
 fn note(answer: GatewayResult<pb::Ack>) {
     if let Err(error) = answer {
-        tracing::debug!(%error, "a goodbye was not heard");
+        tracing::debug!(%error, "a goodbye failed");
     }
 }
 

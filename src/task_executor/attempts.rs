@@ -1,4 +1,4 @@
-//! A run of attempts to register at the leader. Each asks the actor what to send.
+//! A run of attempts to register at the leader. Each attempt asks the actor for its message.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl Attempts {
         Called::AtJobMaster(job, self.run, result)
     }
 
-    /// If its number was too low, the next attempt's is above the highest that was seen there.
+    /// If the number was too low, makes the next attempt use one above the highest that the leader has seen.
     async fn heed<S>(&self, answer: Answer<S>) -> GatewayResult<Answer<S>> {
         if let Answer::TooLow { highest } = answer {
             let sent = self.mailbox.send(Message::RegistrationSeen(highest)).await;

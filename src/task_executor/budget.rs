@@ -1,7 +1,7 @@
-//! What a TaskManager has in total, and what of it is reserved for which allocation. Pure.
+//! Total resources of a TaskManager, and the reservations of its allocations. Pure.
 //!
-//! Extended resources are not only counted: each reservation holds some of them by their indices, from 0 up to the amount that
-//! there is, and no index is held twice.
+//! Extended resources are not only counted: each reservation holds some of them by index, from 0 up to the total
+//! amount, and no index is held twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use tanist_proto::resources::{Resources, WorkerResourceSpec};
 /// The indices of extended resources, by name.
 pub type Indices = BTreeMap<String, Vec<u64>>;
 
-/// More was wanted than there is.
+/// More was requested than is left.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("wanted: {wanted}; left: {left}; in total: {total}")]
 pub struct Exceeded {
-    /// What was wanted.
+    /// The request.
     pub wanted: Box<Resources>,
-    /// What nobody has.
+    /// Resources that are not reserved.
     pub left: Box<Resources>,
-    /// All that there is.
+    /// All resources of the TaskManager.
     pub total: Box<Resources>,
 }
 
-/// What an allocation has.
+/// The resources of an allocation.
 #[derive(Debug, Clone, Default)]
 struct Reservation {
     resources: Resources,
@@ -34,14 +34,14 @@ struct Reservation {
 #[derive(Debug)]
 pub struct Budget {
     total: Resources,
-    /// What is taken where nothing else is asked for.
+    /// Reserved if a request states no resources.
     share: Resources,
     reserved: BTreeMap<AllocationId, Reservation>,
     left: Resources,
 }
 
 impl Budget {
-    /// All of it is left.
+    /// Without reservations.
     pub fn new(worker: &WorkerResourceSpec) -> Budget {
         Budget {
             total: worker.total().clone(),
@@ -51,7 +51,7 @@ impl Budget {
         }
     }
 
-    /// Reserves what is wanted, or a share.
+    /// Reserves the requested resources, or a share if there are none.
     pub fn reserve(
         &mut self,
         allocation: AllocationId,
@@ -84,19 +84,19 @@ impl Budget {
         }
     }
 
-    /// What is reserved for an allocation.
+    /// The resources of an allocation.
     pub fn reserved(&self, allocation: AllocationId) -> &Resources {
         let reservation = self.reserved.get(&allocation);
         reservation.map_or(&self.share, |it| &it.resources)
     }
 
-    /// Which extended resources an allocation has.
+    /// The extended resources of an allocation, by index.
     pub fn indices(&self, allocation: AllocationId) -> Indices {
         let reservation = self.reserved.get(&allocation);
         reservation.map(|it| it.indices.clone()).unwrap_or_default()
     }
 
-    /// The lowest that nobody has. As many as wanted are left: that was looked at before.
+    /// The lowest free indexes. The caller has checked that enough are left.
     fn free_indices(&self, name: &str, amount: u64) -> Vec<u64> {
         let held = self.reserved.values().filter_map(|it| it.indices.get(name));
         let held: BTreeSet<u64> = held.flatten().copied().collect();

@@ -1,7 +1,7 @@
-//! The connection of a TaskExecutor to the ResourceManager or to a JobMaster. Pure.
+//! The connection of a TaskExecutor to the ResourceManager or a JobMaster. Pure.
 //!
-//! It rests on a registration. What the other side says under an earlier registration is refused, so that nothing it sent
-//! before a reconnect comes after the report that went with it.
+//! It belongs to a registration. Messages under an earlier registration are refused, so that no message sent before
+//! a reconnect takes effect after the report of the new registration.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
-/// How far it is.
+/// State of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionState {
-    /// Nobody is known to connect to.
+    /// There is no known address to connect to.
     Idle,
-    /// Attempts are being made.
+    /// Attempts to register run.
     Registering,
     /// The last registration succeeded.
     Registered {
-        /// When the other side was last heard.
+        /// When the last message of the other side arrived.
         last_heard: Instant,
-        /// How long it may be silent.
+        /// How long the other side may be silent.
         silence: Silence,
     },
 }
@@ -28,29 +28,29 @@ pub enum ConnectionState {
 /// How long the other side may be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence {
-    /// After this long it is not certain any more that it is still there, or still the one to listen to.
+    /// Silence after which it is uncertain whether the other side still exists and still leads.
     pub doubted_after: Duration,
-    /// After this long it counts as lost.
+    /// Silence after which the other side is lost.
     pub lost_after: Duration,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Connection {
-    /// How far it is.
+    /// Its state.
     pub state: ConnectionState,
-    /// Where the other side is.
+    /// Address of the other side.
     pub address: String,
-    /// Tells a run of attempts from earlier ones.
+    /// Distinguishes a run of attempts from earlier ones.
     pub run: u64,
-    /// The number of the registration that the last run of attempts has sent last; 0: it has sent none, or was ended.
+    /// Number of the last registration sent by the present run of attempts. 0: none was sent, or the run was ended.
     registration: u64,
     incarnation: Option<ClusterIncarnation>,
     epoch: Epoch,
 }
 
 impl Connection {
-    /// To nobody yet.
+    /// Without address.
     pub fn idle() -> Connection {
         Connection {
             state: ConnectionState::Idle,
@@ -62,8 +62,8 @@ impl Connection {
         }
     }
 
-    /// Begins a run of attempts. The registration of before is over, also while none of the next is sent: what had waited on its way
-    /// is refused.
+    /// Begins a run of attempts. The previous registration is over, even before the next one is sent: delayed
+    /// messages under it are refused.
     pub fn begin(&mut self, address: String) {
         self.run += 1;
         self.registration = 0;
@@ -71,14 +71,14 @@ impl Connection {
         self.state = ConnectionState::Registering;
     }
 
-    /// Gives it up, and its registration.
+    /// Ends the connection and its registration.
     pub fn end(&mut self) {
         self.run += 1;
         self.registration = 0;
         self.state = ConnectionState::Idle;
     }
 
-    /// A registration is being sent.
+    /// Records that a registration is being sent. Returns its sender.
     pub fn send(
         &mut self,
         incarnation: ClusterIncarnation,
@@ -91,7 +91,7 @@ impl Connection {
         self.sender()
     }
 
-    /// The last registration succeeded.
+    /// Records that the last registration succeeded.
     pub fn succeed(&mut self, now: Instant, silence: Silence) {
         self.state = ConnectionState::Registered {
             last_heard: now,
@@ -99,7 +99,7 @@ impl Connection {
         };
     }
 
-    /// How this process names itself on it.
+    /// The sender of messages on this connection.
     pub fn sender(&self) -> pb::Sender {
         let incarnation = self.incarnation.as_ref();
         pb::Sender {
@@ -110,24 +110,24 @@ impl Connection {
         }
     }
 
-    /// Whether a message that names this registration belongs to it.
+    /// Whether a message that names this registration belongs to the connection.
     pub fn is_of(&self, registration: u64) -> bool {
         registration != 0 && self.registration == registration
     }
 
-    /// Whether nobody is known to connect to.
+    /// Whether there is no known address to connect to.
     pub fn is_idle(&self) -> bool {
         self.state == ConnectionState::Idle
     }
 
-    /// The other side was heard.
+    /// Records that a message arrived.
     pub fn heard(&mut self, now: Instant) {
         if let ConnectionState::Registered { last_heard, .. } = &mut self.state {
             *last_heard = now;
         }
     }
 
-    /// Whether attempts are being made.
+    /// Whether attempts to register run.
     pub fn is_registering(&self) -> bool {
         self.state == ConnectionState::Registering
     }
@@ -140,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// When the other side counts as lost.
+    /// When the other side is lost.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             ConnectionState::Registered {
@@ -151,7 +151,7 @@ impl Connection {
         }
     }
 
-    /// From when on it is doubted; `None`: it is, since there is no connection.
+    /// When doubt about the other side begins. `None`: it is in doubt already, since there is no connection.
     pub fn doubted_at(&self) -> Option<Instant> {
         match self.state {
             ConnectionState::Registered {
@@ -178,7 +178,7 @@ mod tests {
         };
         connection.begin("jm1:1".to_owned());
         send(&mut connection, 1);
-        // One after the other in a run: the last one counts.
+        // Of several registrations in a run the last one counts.
         send(&mut connection, 2);
         assert!(!connection.is_of(1));
         connection.begin("jm1:1".to_owned());

@@ -1,13 +1,14 @@
-//! What a TaskExecutor decides: which tasks end and when, which slots become free, which jobs it lets go, whom it counts
-//! as lost. Pure but for the epoch, which it shares with its process, and the clock of isolated jobs.
+//! Decisions of a TaskExecutor: which tasks end and when, which slots become free, which jobs are ended, which
+//! connections are lost. Pure except for the epoch, which it shares with its process, and the clock of isolated
+//! jobs.
 //!
-//! Its other parts: [`super::registering`] (whom it follows, where it registers), [`super::requests`] (what others ask of
-//! it), [`super::deployments`] (which tasks start), [`super::deliveries`] (what it tells them), [`super::superseding`] (what the
-//! store says of its jobs). What is to be done is collected as [`Effect`]s.
+//! Its other parts: [`super::registering`] (the leader it follows and its registrations), [`super::requests`]
+//! (requests of the leader), [`super::deployments`] (which tasks start), [`super::deliveries`] (messages to the
+//! leader), [`super::superseding`] (the stored state of its jobs). Output is collected as [`Effect`]s.
 //!
 //! - A slot becomes free only when nothing runs in it.
-//! - Only when neither a leader was heard of nor the store answered for `job-manager-failover-timeout`, and a question to the
-//!   store that began after that was in vain too, it lets its jobs go.
+//! - It ends its jobs without leader only if no leader was heard of and the store did not answer for
+//!   `job-manager-failover-timeout`, and a question to the store that began after that also failed.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ use super::superseding::Asking;
 use super::{Fatal, Options, TaskExecutorDescription};
 use crate::gateway::fencing::{Contradicted, HighestEpoch};
 
-/// Whom a connection leads to.
+/// The component a connection leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// The ResourceManager.
@@ -50,91 +51,91 @@ pub struct TaskKey {
 /// Something to do.
 #[derive(Debug, Clone)]
 pub enum Effect {
-    /// Make attempts to register, instead of those that are being made.
+    /// Start attempts to register, in place of those that run.
     Register {
-        /// Where.
+        /// The component.
         target: Target,
-        /// At which address.
+        /// Its address.
         address: String,
-        /// To be named by what comes of it.
+        /// Run of attempts, to be named with the result.
         run: u64,
     },
     /// End a delay between attempts.
     Wake(Target),
-    /// Make no more attempts.
+    /// Stop the attempts.
     StopRegistering(Target),
-    /// Tell the ResourceManager of slots.
+    /// Notify the ResourceManager of slots.
     NotifySlots {
-        /// Where.
+        /// Its address.
         address: String,
-        /// To be named by what comes of it.
+        /// Run of the connection, to be named with the result.
         run: u64,
-        /// What.
+        /// The notification.
         request: pb::NotifySlotsAvailableRequest,
     },
     /// Offer slots to a JobMaster.
     Offer {
-        /// Whose.
+        /// The job.
         job: JobId,
-        /// Where.
+        /// The JobMaster's address.
         address: String,
-        /// To be named by what comes of it.
+        /// Run of the connection, to be named with the result.
         run: u64,
-        /// What.
+        /// The offer.
         request: pb::OfferSlotsRequest,
     },
     /// Report executions to a JobMaster.
     Update {
-        /// Whose.
+        /// The job.
         job: JobId,
-        /// Where.
+        /// The JobMaster's address.
         address: String,
-        /// To be named by what comes of it.
+        /// Run of the connection, to be named with the result.
         run: u64,
-        /// What.
+        /// The report.
         request: pb::UpdateTaskExecutionStatesRequest,
     },
-    /// Ask the coordinator of an operator.
+    /// Send an operator's question to its coordinator.
     AskCoordinator {
-        /// Of which job.
+        /// The job.
         job: JobId,
-        /// Where.
+        /// The JobMaster's address.
         address: String,
-        /// To be named by what comes of it.
+        /// Run of the connection, to be named with the result.
         run: u64,
-        /// Which question; to be named as well.
+        /// Number of the question, to be named with the result.
         question: u64,
-        /// What.
+        /// The question.
         request: pb::AskCoordinatorRequest,
     },
-    /// A question of an operator is answered, or never will be.
+    /// Answer an operator's question, or end it without answer.
     AnswerQuestion {
-        /// Which.
+        /// Number of the question.
         question: u64,
-        /// How.
+        /// The answer, or why there is none.
         answer: Result<Answer, String>,
     },
-    /// Ask the store how these jobs stand.
+    /// Ask the store for the state of these jobs.
     AskStore(Vec<JobId>),
-    /// Tasks of an isolated job have ended by then unless this is said again.
+    /// Set the time at which tasks of an isolated job have ended unless it is extended again.
     Extend(JobId, Moment),
     /// Start a task.
     Start(TaskKey, Box<TaskStart>),
-    /// Tell a task to end.
+    /// Cancel a task.
     Cancel(TaskKey),
-    /// Tell the source of a task to end.
+    /// End the source of a task.
     Stop(TaskKey),
-    /// Nobody takes what this execution and older ones of its subtask have produced.
+    /// Release the output of this execution and older ones of its subtask: no consumer takes it.
     ReleaseTask(TaskKey),
-    /// The job has no slot here: nothing is kept for its next tasks.
+    /// Release the files kept for the next tasks of a job that has no slot here.
     ReleaseFiles(JobId),
-    /// Nothing of the job is here any more.
+    /// Release everything of a job.
     Release(JobId),
-    /// This process can't go on.
+    /// Report that this process can't continue.
     Fatal(Fatal),
 }
 
-/// The leader that is followed.
+/// The leader that it follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Leader {
     pub(super) epoch: Epoch,
@@ -149,34 +150,34 @@ pub struct Core {
     pub(super) highest: HighestEpoch,
     pub(super) last_registration: u64,
     pub(super) leader: Option<Leader>,
-    /// The last belief that the store has contradicted.
+    /// The last epoch that was believed but that the store contradicted.
     pub(super) contradicted: Option<Contradicted>,
-    /// When a leader was last heard, or heard of.
+    /// When a leader last sent a message or was last named.
     pub(super) heard_of_leader: Instant,
-    /// Whether the store, or a leader itself, names somebody to follow.
+    /// Whether the store, or a leader itself, names a leader to follow.
     pub(super) is_led: bool,
-    /// When the store last answered a question about a job.
+    /// When the store last answered a question about jobs.
     pub(super) heard_of_store: Instant,
     pub(super) asking: Asking,
     pub(super) guard: IsolationGuard,
     pub(super) is_store_believed: bool,
     pub(super) resource_manager: Connection,
     pub(super) slots: SlotTable,
-    /// The version of the slots that the last registration reported.
+    /// Version of the slots that the last registration reported.
     pub(super) reported_slots: u64,
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) is_stopping: bool,
     pub(super) is_draining: bool,
-    /// It is to leave in any case when nothing is left here.
+    /// Whether it must leave in any case once it is unused.
     pub(super) is_releasing: bool,
-    /// Slots of it could be had at some time, so that it leaves when it has drained.
+    /// Whether it has been open for slots at some time, so that it leaves when it has drained.
     pub(super) may_leave: bool,
     pub(super) has_left: bool,
     pub(super) effects: Vec<Effect>,
 }
 
 impl Core {
-    /// Follows nobody yet. Registrations get numbers above `first_registration`.
+    /// Follows no leader yet. Registrations get numbers above `first_registration`.
     pub fn new(
         now: Instant,
         options: Options,
@@ -212,12 +213,12 @@ impl Core {
         }
     }
 
-    /// Takes what is to be done.
+    /// Takes the collected effects.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// How far a task is.
+    /// Handles a change of a task's status.
     pub fn task_changed(
         &mut self,
         now: Instant,
@@ -249,7 +250,7 @@ impl Core {
         self.flush(now, task.job);
     }
 
-    /// When [`Core::on_time`] is to be called next.
+    /// When [`Core::on_time`] must be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.jobs
             .values()
@@ -261,21 +262,25 @@ impl Core {
             .min()
     }
 
-    /// Whoever stood still (a process that was stopped, a host that had no time for it) has let nothing end meanwhile. By when tasks of
-    /// isolated jobs have ended others rely on: of that nothing is put off.
+    /// Extends cancellation deadlines after this process stood still (it was stopped, or its host gave it no CPU
+    /// time): tasks could not end meanwhile. Not those of isolated jobs: other processes rely on the time by which
+    /// their tasks have ended.
     fn forgive_standstill(&mut self, now: Instant) {
         let due = self.next_deadline().unwrap_or(now);
         let late = now.saturating_duration_since(due);
         if late < self.options.task_cancellation_interval {
             return;
         }
-        tracing::warn!(?late, "stood still, cancelled tasks get as much more time");
+        tracing::warn!(
+            ?late,
+            "this process stood still, extending the deadlines of cancelled tasks"
+        );
         let jobs = self.jobs.values_mut();
         jobs.filter(|job| job.isolation.is_none())
             .for_each(|job| job.executions.put_off(late));
     }
 
-    /// Does what is due.
+    /// Handles everything that is due.
     pub fn on_time(&mut self, now: Instant) {
         self.forgive_standstill(now);
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
@@ -288,7 +293,7 @@ impl Core {
             self.connect(Target::ResourceManager);
         }
         for holder in self.slots.expired(now) {
-            tracing::warn!(job = %holder.job, allocation = %holder.allocation, "no job master took a slot");
+            tracing::warn!(job = %holder.job, allocation = %holder.allocation, "no JobMaster accepted a slot in time, freeing it");
             self.release_slot(now, holder.job, holder.allocation);
         }
         for job in jobs {
@@ -300,7 +305,7 @@ impl Core {
                     vertex, subtask, ..
                 } = execution;
                 let ms = millis(now - since);
-                tracing::warn!(%job, %vertex, subtask, ms, "a cancelled task has not ended yet, told again");
+                tracing::warn!(%job, %vertex, subtask, ms, "a cancelled task has not ended yet, cancelling it again");
                 self.effects.push(cancel(job, execution));
             }
             if let Some(ExecutionKey {
@@ -309,8 +314,8 @@ impl Core {
             {
                 let timeout = self.options.task_cancellation_timeout;
                 self.effects.push(Effect::Fatal(Fatal::Stuck(format!(
-                    "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after it \
-                     was told to"
+                    "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after its \
+                     cancellation"
                 ))));
             }
             if known
@@ -325,7 +330,7 @@ impl Core {
         }
     }
 
-    /// Tells all tasks to end, and takes nothing on any more.
+    /// Cancels all tasks, and accepts nothing more.
     pub fn begin_stop(&mut self, now: Instant) {
         self.is_stopping = true;
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
@@ -339,7 +344,7 @@ impl Core {
         !self.jobs.values().any(|job| job.executions.is_running())
     }
 
-    /// The goodbyes to say, by address.
+    /// The goodbyes to send, by address.
     pub fn goodbyes(&self, cause: &str) -> Goodbyes {
         let (resource_id, incarnation) = self.identity();
         let resource_manager = self.resource_manager.is_registered().then(|| {
@@ -374,12 +379,12 @@ impl Core {
         }
     }
 
-    /// Stops what is left of a job and frees its slots; it is forgotten when nothing runs any more.
+    /// Ends what is left of a job and frees its slots. The job is forgotten once nothing runs any more.
     pub(super) fn end_job(&mut self, now: Instant, job: JobId, cause: &str) {
         let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_ending) else {
             return;
         };
-        tracing::info!(%job, cause, "letting job go");
+        tracing::info!(%job, cause, "ending the job here");
         known.is_ending = true;
         known.disconnect();
         known.to_offer.clear();
@@ -397,7 +402,7 @@ impl Core {
         self.settle(job);
     }
 
-    /// Ends what runs in a slot, then frees it.
+    /// Ends the tasks in a slot, then frees it.
     pub(super) fn release_slot(&mut self, now: Instant, job: JobId, allocation: AllocationId) {
         if !self.slots.release(allocation) {
             return;
@@ -412,7 +417,7 @@ impl Core {
         self.settle(job);
     }
 
-    /// How patient one is with tasks that are told to end.
+    /// Timeouts for tasks that are cancelled.
     pub(super) fn patience(&self, now: Instant) -> Patience {
         Patience {
             from: now,
@@ -430,7 +435,7 @@ impl Core {
         }
     }
 
-    /// Frees the slots in which nothing runs any more, and forgets the job if it ended.
+    /// Frees the slots in which nothing runs any more, and forgets the job if it has ended.
     pub(super) fn settle(&mut self, job: JobId) {
         let jobs = &self.jobs;
         let is_in_use = |holder: SlotHolder| {
@@ -463,7 +468,7 @@ impl Core {
     }
 }
 
-/// What to say at the end, and where.
+/// Goodbyes and their addresses.
 #[derive(Debug, Default)]
 pub struct Goodbyes {
     /// To the ResourceManager.
@@ -483,5 +488,5 @@ pub(super) fn scope(job: JobId, known: &Job) -> pb::JobScope {
     }
 }
 
-/// Every generation there can be.
+/// Above every generation.
 pub const ALL_GENERATIONS: Generation = Generation::new(u64::MAX);

@@ -1,5 +1,5 @@
-//! Properties of a TaskExecutor's core under messages of several terms and registrations in any order: what may happen to it, and in
-//! which mixture. What has to hold whatever happens is in [`super::core_world`].
+//! Properties of a TaskExecutor's core under messages of several terms and registrations in any order: the steps
+//! and their mixture. The invariants are in [`super::core_world`].
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::*;
 
 const SLOTS: u32 = 2;
 
-/// What happens to a TaskExecutor. Senders are picked from all that were ever valid.
+/// An event for a TaskExecutor. Senders are chosen from all that were ever valid.
 #[derive(Debug, Clone)]
 enum Step {
     Lead {
@@ -24,12 +24,12 @@ enum Step {
     },
     /// The store names no leader.
     NobodyLeads,
-    /// A leader dials.
+    /// A leader announces itself.
     Announce {
         epoch: u64,
     },
-    /// The store answers the question that is under way, if there is one: of a job that has ended, or with its generation;
-    /// `None`: it does not.
+    /// The store answers the question in flight, if there is one: the job has ended, or has this generation;
+    /// `None`: no answer.
     StoreSays {
         epoch: u64,
         generation: Option<u64>,
@@ -188,7 +188,7 @@ impl World {
                         generation,
                         allocation_id: id(allocation),
                         inputs: Vec::new(),
-                        region: None,
+                        region: 0,
                     }],
                     graph_reference: None,
                     stopping: false,

@@ -1,10 +1,12 @@
-//! A TaskExecutor's core and what the outside world saw of it, for properties that hold whatever comes in:
+//! A TaskExecutor's core and its observed outputs, with invariants for any input:
 //!
-//! - Nobody is heard who has not the youngest epoch and the registration on which a connection rests; epochs and registrations only grow.
-//! - A slot has one holder and an allocation one slot; what runs, runs in a slot that its job holds.
-//! - A generation starts once, never after it was cancelled, and what the store says to be superseded is told to end.
+//! - Messages are accepted only with the highest epoch and the registration of a connection; epochs and
+//!   registrations only grow.
+//! - A slot has one holder and an allocation one slot; a task runs only in a slot that its job holds.
+//! - A generation starts once, never after its cancellation, and generations that the store shows as superseded are
+//!   cancelled.
 //!
-//! It makes none of the things happen that it checks: [`super::core_tests`] does.
+//! It causes none of the events that it checks: [`super::core_tests`] does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,13 +32,13 @@ fn holder(epoch: u64) -> TermHolder {
     }
 }
 
-/// How the leader of an epoch names itself.
+/// The sender that the leader of an epoch uses.
 pub(super) fn leaders_sender(epoch: u64) -> pb::Sender {
     let incarnation = ClusterIncarnation::new("c1");
     sender_of(&incarnation, Epoch::new(epoch), &holder(epoch), None)
 }
 
-/// What the store shows in an epoch.
+/// The view of the store in an epoch.
 pub(super) fn shown(epoch: u64) -> LeaderView {
     LeaderView {
         incarnation: Some(ClusterIncarnation::new("c1")),
@@ -46,19 +48,19 @@ pub(super) fn shown(epoch: u64) -> LeaderView {
     }
 }
 
-/// The core, and what the outside world saw of it.
+/// The core, and its observed outputs.
 pub(super) struct World {
     pub(super) now: Instant,
     pub(super) core: Core,
     runs: BTreeMap<Target, u64>,
     /// Every sender that a registration named, the youngest first.
     senders: Vec<pb::Sender>,
-    /// The last registration of each connection that was not begun anew, or given up, since.
+    /// The last registration of each connection, unless it was begun again or ended since.
     registrations: BTreeMap<Target, u64>,
     pub(super) running: Vec<(TaskKey, String)>,
     told_to_end: BTreeSet<TaskKey>,
     asked: Option<Vec<JobId>>,
-    /// Since each job was last forgotten.
+    /// Started executions since the job was last forgotten.
     started: BTreeSet<TaskKey>,
     pub(super) cancelled: BTreeMap<(JobId, u32), u64>,
     pub(super) epoch: u64,
@@ -91,7 +93,7 @@ impl World {
         }
     }
 
-    /// How a leader names itself to whom it knows by this registration.
+    /// The sender of a leader that knows the TaskExecutor by this registration.
     pub(super) fn sender(&self, which: usize) -> Option<pb::Sender> {
         let registered = self.senders.get(which)?;
         Some(pb::Sender {
@@ -100,7 +102,7 @@ impl World {
         })
     }
 
-    /// Nobody who has not the youngest epoch and the registration of a connection is heard.
+    /// Checks that a message without the highest epoch and a connection's registration is refused.
     pub(super) fn check_heard<T>(
         &self,
         sender: Option<&pb::Sender>,
@@ -143,7 +145,7 @@ impl World {
         let is_believed = epoch >= self.epoch && !ended;
         let answer = standings.ok_or_else(|| NoAnswer("a test says so".to_owned()));
         self.core.store_answered(self.now, answer);
-        // Who holds the epoch is read before anything of it counts.
+        // The holder of the epoch is read before anything from it counts.
         let youngest = self.core.highest.heard().epoch.get();
         let followed = self.core.highest.follow(&shown(youngest));
         prop_assert!(followed.is_ok(), "the store shows the youngest epoch");

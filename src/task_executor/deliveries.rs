@@ -1,6 +1,7 @@
-//! What a TaskExecutor tells the leader of its own accord: offers, reports, free slots. Pure, a part of [`super::core`].
+//! Messages that a TaskExecutor sends to the leader without being asked: offers, reports, free slots. Pure, a part
+//! of [`super::core`].
 //!
-//! One offer and one report at a time is under way to a JobMaster; what does not arrive is sent again.
+//! At most one offer and one report to a JobMaster are in flight; failed ones are sent again.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use super::slot_table::SlotHolder;
 use crate::gateway::{GatewayError, GatewayResult};
 
 impl Core {
-    /// What came of an offer.
+    /// Handles the answer to an offer.
     pub fn offered(
         &mut self,
         now: Instant,
@@ -39,7 +40,8 @@ impl Core {
                     self.slots.activate(allocation);
                 }
                 for allocation in parse_all(&answer.rejected_allocation_ids) {
-                    // One in which a task goes on is offered again, until that is cancelled or the slot taken.
+                    // A slot in which a task continues is offered again, until the task is cancelled or the slot
+                    // accepted.
                     if !self.goes_on_in(job, allocation) && unanswered.remove(&allocation) {
                         tracing::info!(%job, %allocation, "the job master rejected a slot");
                         self.release_slot(now, job, allocation);
@@ -60,7 +62,7 @@ impl Core {
         self.flush(now, job);
     }
 
-    /// What came of a report.
+    /// Handles the answer to a report.
     pub fn updated(
         &mut self,
         now: Instant,
@@ -87,7 +89,7 @@ impl Core {
         self.flush(now, job);
     }
 
-    /// The ResourceManager was told of slots; its heartbeats tell it again.
+    /// Handles the answer to a slot notification. If it failed, the next heartbeat reports the slots.
     pub fn notified(&mut self, run: u64, answer: &GatewayResult<pb::Ack>) {
         if self.resource_manager.run == run
             && let Err(error @ (GatewayError::Outdated { .. } | GatewayError::NotFound(_))) = answer
@@ -97,7 +99,7 @@ impl Core {
         }
     }
 
-    /// Sends what a JobMaster does not know yet.
+    /// Sends what the JobMaster does not know yet.
     pub(super) fn flush(&mut self, now: Instant, job: JobId) {
         let (resource_id, incarnation) = self.identity();
         let Some(known) = self.jobs.get_mut(&job) else {
@@ -155,7 +157,8 @@ impl Core {
         self.send_questions(now, job);
     }
 
-    /// Tells the ResourceManager of slots, of all of them or of some. While there is none, the next registration does.
+    /// Notifies the ResourceManager of all slots or some. Without a ResourceManager, the next registration reports
+    /// them.
     pub(super) fn notify_slots(&mut self, slots: Vec<pb::SlotStatus>, are_all: bool) {
         if !self.resource_manager.is_registered() || self.is_stopping {
             return;
@@ -179,7 +182,7 @@ impl Core {
         });
     }
 
-    /// A call to a JobMaster failed: if it does not know this registration, there has to be another one.
+    /// Handles a failed call to a JobMaster: if it does not know this registration, begins another one.
     pub(super) fn call_failed(&mut self, job: JobId, error: &GatewayError) {
         tracing::debug!(%job, %error, "a call to the job master failed");
         match error {

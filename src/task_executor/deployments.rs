@@ -1,10 +1,12 @@
-//! What a TaskExecutor makes of deployments: which of their tasks start, which are refused and why, and which sources end because their
-//! job is stopped. Pure, a part of [`super::core`]; the gates that every request passes are in [`super::requests`].
+//! Handles deployments: which of their tasks start, which are refused and why, and which sources end because their
+//! job is being stopped. Pure, a part of [`super::core`]; the checks of every request are in [`super::requests`].
 //!
-//! - A task starts only in a slot that its job holds here, and no generation of it starts twice or after a younger one.
-//! - Of an isolated job it starts only under the generation that the store has just named, and never beside an earlier attempt.
-//! - Tasks are refused one by one: what is wrong with one of them keeps no other from starting.
-//! - A job that is stopped stays so: its sources end also in tasks that come later.
+//! - A task starts only in a slot that its job holds here, and no generation of it starts twice or after a younger
+//!   one.
+//! - A task of an isolated job starts only under the generation that the store has just named, and never beside an
+//!   earlier attempt.
+//! - Tasks are refused one by one: a refused task keeps no other from starting.
+//! - A job that is being stopped stays so: the sources of tasks that start later end, too.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use crate::gateway::{GatewayError, GatewayResult};
 use crate::job::resources::share_of;
 
 impl Core {
-    /// The job of a deployment, if it is one whose attempts are kept apart.
+    /// The job of a deployment, if it is an isolated job.
     pub(super) fn deployed_job(
         &mut self,
         now: Instant,
@@ -37,7 +39,7 @@ impl Core {
             .map(Some)
     }
 
-    /// A JobMaster deploys tasks; of an isolated job after the store has said this.
+    /// Handles a deployment. For an isolated job `confirmation` is the store's answer.
     pub(super) fn submit(
         &mut self,
         now: Instant,
@@ -57,7 +59,7 @@ impl Core {
             (None, None) => return Err(invalid("the deployment has no graph")),
         };
         if let Some(known) = self.jobs.get_mut(&job) {
-            known.regions.note(&graph, &request.tasks);
+            known.regions.note(&request.tasks);
             known.executions.keep_outputs_of(kept_vertices(&graph));
         }
         if request.stopping {
@@ -129,9 +131,9 @@ impl Core {
             }
         }
         known.executions.admit(key, allocation, now)?;
-        // The job's record has a younger generation: the older ones have no effect any more.
+        // The job's record has a younger generation: older ones have no effect any more.
         let superseded = known.executions.cancel_up_to(older, patience);
-        // Who deploys into a slot has taken it, even if its answer to the offer was lost.
+        // A JobMaster that deploys into a slot has accepted it, even if its answer to the offer was lost.
         self.slots.activate(allocation);
         let is_stopped = known.is_stopped;
         known.has_files = true;
@@ -157,7 +159,7 @@ impl Core {
         Ok(())
     }
 
-    /// The job is to be stopped: its sources end, also those of tasks that are still to come.
+    /// Ends the sources of a job that is being stopped, including those of tasks that start later.
     pub(super) fn stop_sources(&mut self, job: JobId) {
         let Some(known) = self.jobs.get_mut(&job) else {
             return;
@@ -181,7 +183,7 @@ fn kept_vertices(graph: &pb::JobGraph) -> BTreeSet<JobVertexId> {
         .collect()
 }
 
-/// How it is said that a task was not started.
+/// The refusal of a task.
 pub(super) fn refusal(task: &pb::TaskDeployment, reason: String) -> pb::TaskRefusal {
     pb::TaskRefusal {
         vertex_id: task.vertex_id.clone(),

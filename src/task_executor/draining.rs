@@ -1,39 +1,39 @@
-//! How a TaskExecutor leaves without harm: it takes no slot any more, and goes when the last one is free and consumers have
-//! taken all that its tasks have produced, or nobody will. Pure, a part of [`super::core`].
+//! Draining: a TaskExecutor accepts no more slots, and leaves without harm when the last one is free and consumers
+//! have taken all outputs of its tasks, or never will. Pure, a part of [`super::core`].
 //!
-//! The ResourceManager's heartbeats say whether it is to drain: that is in the store, and may be taken back. It leaves when nothing is left
-//! here, unless it was to drain from its first registration on: then it was started again meanwhile, perhaps by who starts it whenever it
-//! ends, and stays, unused, until the drain is taken back.
+//! The ResourceManager's heartbeats say whether it must drain: that is in the store, and may be undone. It leaves
+//! when it is unused, unless it was draining from its first registration on: then it was restarted meanwhile,
+//! perhaps by a supervisor that restarts it whenever it ends, and stays, unused, until the drain is undone.
 
 use super::core::{Core, Effect};
 use super::{Fatal, Presence};
 
 impl Core {
-    /// Takes no slots from here on, or takes some again. `is_releasing`: it is to leave in any case.
+    /// Starts or ends draining. `is_releasing`: it must leave in any case.
     pub(super) fn drain(&mut self, is_draining: bool, is_releasing: bool) {
         let was_draining = std::mem::replace(&mut self.is_draining, is_draining);
         self.is_releasing = is_releasing;
         self.may_leave |= !is_draining;
         match (was_draining, is_draining) {
-            (false, true) => tracing::info!("draining: no slot is given away any more"),
-            (true, false) => tracing::info!("no longer draining: slots are given away again"),
+            (false, true) => tracing::info!("draining: no more slots are accepted"),
+            (true, false) => tracing::info!("no longer draining: slots are accepted again"),
             (true, true) | (false, false) => {}
         }
     }
 
-    /// Whether it takes no slots any more.
+    /// Whether it accepts no more slots.
     pub fn is_draining(&self) -> bool {
         self.is_draining
     }
 
-    /// How many outputs somebody may still read here: those that consumers have not taken to their end, of which the exchange
-    /// knows, and those of blocking edges, which stay until they are released.
+    /// Number of outputs that may still be read here: `untaken`, those that consumers have not read to their end,
+    /// known to the exchange, plus those of blocking edges, which stay until they are released.
     pub(super) fn kept_outputs(&self, untaken: usize) -> usize {
         let of_blocking = |known: &super::job::Job| known.executions.output_count();
         untaken + self.jobs.values().map(of_blocking).sum::<usize>()
     }
 
-    /// Whether it is led, and whether anybody would miss it.
+    /// Whether it is registered, and whether it is in use.
     pub(super) fn presence(&self, untaken: usize) -> Presence {
         Presence {
             is_registered: self.resource_manager.is_registered(),

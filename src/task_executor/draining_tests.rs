@@ -1,4 +1,4 @@
-//! A TaskExecutor that drains, and what it says of the outputs that keep it from leaving, on paused time.
+//! A TaskExecutor that drains, and its report of the outputs that keep it from leaving, on paused time.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::request_slot_response::Answer;
@@ -20,7 +20,7 @@ async fn it_takes_no_slot_any_more_and_leaves_when_the_last_one_is_free() {
     let repeated = leader.request_slot(0, A1).await;
     assert_eq!(repeated.answer, Some(Answer::Allocated(pb::Ack {})));
 
-    // The next leader is told by the TaskExecutor itself.
+    // The TaskExecutor itself informs the next leader.
     let (_, next) = Leader::start(&world.connector, "jm2:1", 2);
     world.lead(&next);
     assert!(next.registered().await.draining);
@@ -54,7 +54,7 @@ async fn it_stays_until_all_output_of_its_finished_tasks_was_read_or_released() 
         let early = tokio::time::timeout(Duration::from_secs(30), world.executor.fatal()).await;
         assert!(early.is_err(), "{unread} outputs are unread: {early:?}");
     }
-    // Whoever leads next may still send consumers.
+    // The next leader may still send consumers.
     let (_, next) = world.with_leader("jm2:1", 2).await;
     next.registered_job().await;
     world.launcher.kept_outputs.send_replace(0);
@@ -91,7 +91,7 @@ async fn its_heartbeats_count_outputs_of_blocking_edges_until_they_are_released(
     leader.free(A1).await;
     leader.freed(0).await;
     assert_eq!(kept().await, 1);
-    // Those of pipelined edges come on top.
+    // Those of pipelined edges are added.
     world.launcher.kept_outputs.send_replace(2);
     assert_eq!(kept().await, 3);
     world.launcher.kept_outputs.send_replace(0);

@@ -1,7 +1,7 @@
-//! What the actor of a TaskExecutor does when its core has decided: registers, tells, asks, starts and ends tasks. Decides nothing, and
-//! waits for nothing: what takes time runs in a task of the actor and comes back to its loop, in [`super::actor`].
+//! Runs the effects of a TaskExecutor's core: registers, calls, starts and ends tasks. Decides nothing, and does
+//! not wait: long work runs in a task of the actor, and its result comes back to the loop in [`super::actor`].
 //!
-//! At most one chain of attempts to register is under way at a target: whatever begins another one ends that.
+//! At most one run of attempts to register is active for a target: a new run ends the old one.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::launcher::{TaskStart, TaskStatus};
 use super::superseding::PAUSE;
 use crate::gateway::{GatewayError, GatewayResult, NoAnswer};
 
-/// Attempts to register that are being made.
+/// A run of attempts to register.
 #[derive(Debug)]
 pub(super) struct Registering {
     task: AbortHandle,
@@ -120,7 +120,7 @@ impl Actor {
                 match &cause {
                     Fatal::Drained => tracing::info!("drained: the task executor ends"),
                     Fatal::Refused(_) | Fatal::Stuck(_) | Fatal::Broken(_) => {
-                        tracing::error!(%cause, "the task executor can't go on");
+                        tracing::error!(%cause, "the task executor can't continue, its process ends");
                     }
                 }
                 self.channels.fatal.send_if_modified(|fatal| {
@@ -132,7 +132,7 @@ impl Actor {
         }
     }
 
-    /// Makes a call; its answer, or that none came in time, comes back to the loop.
+    /// Makes a call. Its answer, or the timeout, comes back to the loop.
     pub(super) fn call<T>(
         &mut self,
         address: String,
@@ -175,7 +175,7 @@ impl Actor {
         }
     }
 
-    /// Ends the attempts that are made at a target by itself.
+    /// Ends the separate attempts to register at a target.
     pub(super) fn stop_registering(&mut self, target: Target) {
         if let Some(registering) = self.registering.remove(&target) {
             registering.task.abort();
@@ -185,7 +185,7 @@ impl Actor {
     fn ask_store(&mut self, jobs: Vec<JobId>) {
         let records = self.services.records.clone();
         let bound = self.core.question_timeout();
-        // So that many that lost the same leader don't ask at the same moment.
+        // Keeps many TaskExecutors that lost the same leader from asking at the same moment.
         let jitter = PAUSE.mul_f64(rand::rng().random_range(0.0..=1.0 / 3.0));
         self.calls.spawn(async move {
             tokio::time::sleep(jitter).await;

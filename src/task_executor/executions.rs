@@ -1,8 +1,8 @@
 //! The executions of one job on a TaskExecutor. Pure.
 //!
-//! - A (subtask, generation) is admitted at most once, and never after a cancellation that names it or a younger one.
-//! - A final state never changes. It is kept, and reported, until it is acknowledged or a younger generation of the subtask
-//!   is admitted.
+//! - A (subtask, generation) is admitted at most once, and never after a cancellation of it or a younger one.
+//! - A terminal state never changes. It is kept, and reported, until it is acknowledged or a younger generation of
+//!   the subtask is admitted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,24 +25,24 @@ pub struct ExecutionKey {
     pub generation: Generation,
 }
 
-/// The metrics of an execution that runs.
+/// Returns the metrics of a running execution.
 pub type Metrics<'a> = &'a dyn Fn(&ExecutionKey) -> Option<pb::TaskMetrics>;
 
-/// How patient one is with tasks that are told to end.
+/// Timeouts for tasks that are cancelled.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Since when.
+    /// When they were cancelled.
     pub from: Instant,
-    /// Until when they have to have ended.
+    /// When they must have ended.
     pub deadline: Instant,
-    /// How often they are told.
+    /// Interval at which the cancellation is repeated.
     pub interval: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Canceling {
     since: Instant,
-    /// None: that it is overdue was said.
+    /// `None`: it was reported as overdue.
     deadline: Option<Instant>,
     told_next: Instant,
     interval: Duration,
@@ -53,7 +53,7 @@ struct Execution {
     allocation: AllocationId,
     status: TaskStatus,
     metrics: Option<pb::TaskMetrics>,
-    /// Once it was told to end.
+    /// Set once it was cancelled.
     canceling: Option<Canceling>,
     /// When it entered each state.
     entered: Vec<(pb::ExecutionState, Instant)>,
@@ -63,17 +63,17 @@ struct Execution {
 #[derive(Debug, Default)]
 pub struct Executions {
     executions: BTreeMap<ExecutionKey, Execution>,
-    /// The highest generation that was started or cancelled, by subtask.
+    /// Highest generation that was started or cancelled, by subtask.
     highest: BTreeMap<(JobVertexId, u32), Generation>,
     changed: BTreeSet<ExecutionKey>,
-    /// The vertices whose output is kept after their end.
+    /// Vertices whose output is kept after their end.
     kept_vertices: BTreeSet<JobVertexId>,
-    /// The finished executions whose output is kept.
+    /// Finished executions whose output is kept.
     outputs: BTreeSet<ExecutionKey>,
 }
 
 impl Executions {
-    /// These vertices' outputs are read when they have finished, and kept until they are cancelled.
+    /// Sets the vertices whose output is read after they have finished, and kept until they are cancelled.
     pub fn keep_outputs_of(&mut self, vertices: BTreeSet<JobVertexId>) {
         self.kept_vertices = vertices;
     }
@@ -88,7 +88,7 @@ impl Executions {
         self.outputs.iter().map(id).collect()
     }
 
-    /// How many these are.
+    /// Number of finished executions whose output is kept.
     pub fn output_count(&self) -> usize {
         self.outputs.len()
     }
@@ -100,7 +100,7 @@ impl Executions {
         });
     }
 
-    /// Lets a generation start, or says why not.
+    /// Admits a generation, or returns why it may not start.
     pub fn admit(
         &mut self,
         key: ExecutionKey,
@@ -117,7 +117,7 @@ impl Executions {
         }
         self.highest.insert(subtask, key.generation);
         self.release_outputs(key);
-        // The job's record has a younger generation: nobody asks for the older ones' ends.
+        // The job's record has a younger generation: the ends of older ones are not needed.
         let is_obsolete = |other: &ExecutionKey, execution: &Execution| {
             (other.vertex, other.subtask) == subtask && execution.status.is_terminal()
         };
@@ -138,7 +138,7 @@ impl Executions {
         Ok(())
     }
 
-    /// Forbids all generations up to this one; gives those that have to be told to end.
+    /// Forbids all generations up to this one. Returns the executions to cancel.
     pub fn cancel_up_to(&mut self, up_to: ExecutionKey, patience: Patience) -> Vec<ExecutionKey> {
         let highest = self
             .highest
@@ -152,12 +152,12 @@ impl Executions {
         })
     }
 
-    /// Those in the allocation that have to be told to end.
+    /// Marks the executions in an allocation as cancelled. Returns those to cancel.
     pub fn cancel_in(&mut self, of: AllocationId, patience: Patience) -> Vec<ExecutionKey> {
         self.cancel_where(patience, |_, allocation| allocation == of)
     }
 
-    /// Forbids all generations below the stored ones of their regions; gives those that have to be told to end.
+    /// Forbids all generations below the stored ones of their regions. Returns the executions to cancel.
     pub fn supersede(
         &mut self,
         stored: &dyn Fn(&ExecutionKey) -> Option<Generation>,
@@ -177,18 +177,18 @@ impl Executions {
         self.cancel_where(patience, |key, _| is_older(key).is_some())
     }
 
-    /// Whether something runs of a generation below the stored one of its region.
+    /// Whether an execution runs with a generation below the stored one of its region.
     pub fn runs_superseded(&self, stored: &dyn Fn(&ExecutionKey) -> Option<Generation>) -> bool {
         let is_older = |key: &ExecutionKey| stored(key).is_some_and(|of| key.generation < of);
         self.live().any(|(key, _)| is_older(key))
     }
 
-    /// All that have to be told to end.
+    /// Marks all executions as cancelled. Returns those to cancel.
     pub fn cancel_all(&mut self, patience: Patience) -> Vec<ExecutionKey> {
         self.cancel_where(patience, |_, _| true)
     }
 
-    /// Takes the state of a task. Whether it is another one.
+    /// Updates the status of an execution. Returns whether it changed.
     pub fn update(
         &mut self,
         key: &ExecutionKey,
@@ -215,7 +215,7 @@ impl Executions {
         true
     }
 
-    /// This final state is in the job's record.
+    /// Forgets an execution whose terminal state is in the job's record.
     pub fn acknowledge(&mut self, key: &ExecutionKey) {
         if self
             .executions
@@ -227,7 +227,7 @@ impl Executions {
         }
     }
 
-    /// Whether this one was cancelled, however it ended.
+    /// Whether this one was cancelled, in whichever state it ended.
     pub fn was_told_to_end(&self, key: &ExecutionKey) -> bool {
         self.executions
             .get(key)
@@ -242,13 +242,13 @@ impl Executions {
         })
     }
 
-    /// Whether something runs in the allocation.
+    /// Whether an execution runs in the allocation.
     pub fn is_in_use(&self, allocation: AllocationId) -> bool {
         self.live()
             .any(|(_, execution)| execution.allocation == allocation)
     }
 
-    /// Whether something runs in the allocation that was not told to end.
+    /// Whether an execution runs in the allocation that was not cancelled.
     pub fn goes_on_in(&self, allocation: AllocationId) -> bool {
         let mut live = self.live();
         live.any(|(_, execution)| {
@@ -256,7 +256,7 @@ impl Executions {
         })
     }
 
-    /// The allocation of each execution that runs.
+    /// The allocation of each running execution.
     pub fn in_use(&self) -> impl Iterator<Item = AllocationId> {
         self.live().map(|(_, execution)| execution.allocation)
     }
@@ -266,17 +266,17 @@ impl Executions {
         self.executions.is_empty() && self.outputs.is_empty()
     }
 
-    /// Those that run.
+    /// The running executions.
     pub fn running(&self) -> Vec<ExecutionKey> {
         self.live().map(|(key, _)| *key).collect()
     }
 
-    /// Whether anything runs.
+    /// Whether any execution runs.
     pub fn is_running(&self) -> bool {
         self.live().next().is_some()
     }
 
-    /// One that did not end in the time that it had after being told to. Named once.
+    /// Takes an execution that did not end within its cancellation timeout. Each is returned once.
     pub fn take_overdue(&mut self, now: Instant) -> Option<ExecutionKey> {
         let live = self.executions.iter_mut();
         let mut live = live.filter(|(_, execution)| !execution.status.is_terminal());
@@ -287,7 +287,7 @@ impl Executions {
         })
     }
 
-    /// Nothing could end for so long, as this process stood still: whoever was told to has as much more time.
+    /// This process stood still and tasks could not end: extends the deadlines of cancelled ones.
     pub fn put_off(&mut self, by: Duration) {
         let told = self.executions.values_mut();
         for canceling in told.filter_map(|execution| execution.canceling.as_mut()) {
@@ -296,7 +296,7 @@ impl Executions {
         }
     }
 
-    /// Those that are to be told again to end, each with since when they have been told.
+    /// Takes the executions whose cancellation must be repeated, each with the time of its first cancellation.
     pub fn take_reminders(&mut self, now: Instant) -> Vec<(ExecutionKey, Instant)> {
         let mut due = Vec::new();
         for (key, execution) in &mut self.executions {
@@ -311,14 +311,14 @@ impl Executions {
         due
     }
 
-    /// When the next one is overdue, or to be told again.
+    /// When the next execution is overdue, or its cancellation must be repeated.
     pub fn next_deadline(&self) -> Option<Instant> {
         let canceling = self.live().filter_map(|(_, execution)| execution.canceling);
         let times = canceling.flat_map(|it| it.deadline.into_iter().chain([it.told_next]));
         times.min()
     }
 
-    /// Everything there is.
+    /// Reports of all executions.
     pub fn report(&self, metrics: Metrics<'_>) -> Vec<pb::ExecutionReport> {
         self.executions
             .iter()
@@ -326,7 +326,7 @@ impl Executions {
             .collect()
     }
 
-    /// Everything there is, with how long ago it came to that; nothing counts as changed any more.
+    /// Reports of all executions, with the age of each state. Clears the set of changed executions.
     pub fn full_report(&mut self, metrics: Metrics<'_>, now: Instant) -> Vec<pb::ExecutionReport> {
         self.changed.clear();
         let mut reports = self.report(metrics);
@@ -341,12 +341,12 @@ impl Executions {
         reports
     }
 
-    /// Whether there is something to report.
+    /// Whether there are changes to report.
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }
 
-    /// What changed since it was last taken.
+    /// Takes the executions that changed since the last call, with their reports.
     pub fn take_changed(&mut self) -> (Vec<ExecutionKey>, Vec<pb::ExecutionReport>) {
         let keys: Vec<ExecutionKey> = std::mem::take(&mut self.changed).into_iter().collect();
         let find = |key| self.executions.get(key).map(|of| message(key, of, None));
@@ -354,7 +354,7 @@ impl Executions {
         (keys, reports)
     }
 
-    /// What was taken did not arrive.
+    /// Marks executions as changed again, as their report did not arrive.
     pub fn put_back(&mut self, keys: Vec<ExecutionKey>) {
         let executions = &self.executions;
         self.changed

@@ -1,7 +1,7 @@
-//! Graphs that deployments only name: fetched once a job and TaskExecutor, kept with the job.
+//! Graphs that deployments only name: each TaskExecutor fetches a job's graph once and keeps it with the job.
 //!
-//! The actor goes on while a graph is fetched, and deployments that need it wait in [`GraphFetches`]. When it is there each of
-//! them is handled as if it had arrived at that moment: what became outdated meanwhile is refused.
+//! The actor continues while a graph is fetched, and deployments that need it wait in [`GraphFetches`]. Once it has
+//! arrived, each deployment is handled as if it had arrived at that moment: outdated ones are refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use super::deployments::refusal;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// A graph of a job, by the SHA-256 of its encoded form, and who has it: a leader that is gone must not hold up the
-/// deployments of the next one, which has the same graph.
+/// A graph of a job, by the SHA-256 of its encoded form and the endpoints that have it: a fetch from a leader that
+/// is gone must not delay the deployments of the next leader, which has the same graph.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GraphKey {
     pub(super) job: JobId,
@@ -35,15 +35,15 @@ pub(super) struct KnownGraph {
 }
 
 impl KnownGraph {
-    /// The graph, if it is the one that is meant.
+    /// The graph, if it is the referenced one.
     pub(super) fn if_is(&self, reference: &pb::BlobReference) -> Option<Arc<pb::JobGraph>> {
         (self.sha256 == reference.sha256).then(|| self.graph.clone())
     }
 }
 
 impl Core {
-    /// The graph that has to be fetched before [`Core::submit_tasks`] can be asked. An error: the deployment is refused
-    /// whatever its graph is.
+    /// The graph to fetch before [`Core::submit_tasks`] can be called. On an error the deployment is refused with
+    /// any graph.
     pub(super) fn missing_graph(
         &mut self,
         now: Instant,
@@ -65,7 +65,7 @@ impl Core {
         }))
     }
 
-    /// A graph is there: it is kept as long as its job is.
+    /// Keeps a fetched graph as long as its job.
     pub(super) fn graph_fetched(&mut self, key: GraphKey, graph: Arc<pb::JobGraph>) {
         if let Some(known) = self.jobs.get_mut(&key.job) {
             let sha256 = key.sha256;
@@ -90,7 +90,7 @@ impl Core {
     }
 }
 
-/// A deployment, and where its answer goes.
+/// A deployment, and the channel for its answer.
 type Waiting = (pb::SubmitTasksRequest, Reply<pb::SubmitTasksResponse>);
 
 /// Graphs that are being fetched, and the deployments that wait for them.
@@ -100,7 +100,7 @@ pub(super) struct GraphFetches {
 }
 
 impl GraphFetches {
-    /// Lets a deployment wait. True: nobody fetches its graph yet.
+    /// Adds a waiting deployment. Returns whether its graph must be fetched.
     pub(super) fn wait(
         &mut self,
         key: GraphKey,
@@ -112,14 +112,14 @@ impl GraphFetches {
         waiting.len() == 1
     }
 
-    /// Those that waited for a graph.
+    /// Takes the deployments that waited for a graph.
     pub(super) fn take(&mut self, key: &GraphKey) -> Vec<Waiting> {
         self.waiting.remove(key).unwrap_or_default()
     }
 }
 
 impl Actor {
-    /// A JobMaster deploys tasks.
+    /// Handles a deployment.
     pub(super) fn submit_tasks(
         &mut self,
         now: Instant,
@@ -133,7 +133,7 @@ impl Actor {
         };
         let reference = request.graph_reference.clone().unwrap_or_default();
         if self.fetches.wait(key.clone(), request, reply) {
-            // Below what a JobMaster waits for an answer: it is to hear why there is no graph.
+            // Below the JobMaster's RPC timeout, so that it receives the reason if there is no graph.
             let patience = self.options.rpc_timeout * 3 / 4;
             let fetching = fetch(self.fetcher.clone(), reference, patience);
             self.calls
@@ -141,7 +141,7 @@ impl Actor {
         }
     }
 
-    /// Deployments that waited for a graph are handled as if they arrived now.
+    /// Handles deployments that waited for a graph, as if they arrived now.
     pub(super) fn graph_fetched(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Deployments that only name their graph: fetched once, and judged when it is there.
+//! Deployments that only name their graph: it is fetched once, and they are checked when it has arrived.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::gateway::blobs::{BlobGateway, BlobStream, HeldBlob, ServedBlobs};
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// A blob server that answers when the test lets it.
+/// A blob server that answers when the test allows it.
 #[derive(Debug)]
 struct Slow {
     served: ServedBlobs,
@@ -63,7 +63,7 @@ impl Scene {
         }
     }
 
-    /// Deploys a subtask in a task of its own.
+    /// Deploys a subtask, in a tokio task.
     fn deploy(
         &self,
         subtask: u32,
@@ -79,7 +79,7 @@ impl Scene {
         tokio::spawn(async move { gateway.submit_tasks(request).await })
     }
 
-    /// Waits until the blob server was asked so often.
+    /// Waits until the blob server has received this number of requests.
     async fn asked(&self, times: usize) {
         while self.server.asked.load(Ordering::SeqCst) < times {
             pass(Duration::from_millis(1)).await;

@@ -1,7 +1,7 @@
-//! A cheap clone to the TaskExecutor of this process.
+//! Handle to the TaskExecutor of this process; cheap to clone.
 //!
-//! A leader's message waits here until its term is proven, so that the actor only compares: nothing of a message whose term is not
-//! proven gets to it.
+//! A leader's message waits here until its term is proven, so that the actor only compares epochs: no message of an
+//! unproven term reaches it.
 
 use async_trait::async_trait;
 use tanist_ha::ask::{Unanswered, ask};
@@ -38,7 +38,7 @@ impl TaskExecutorHandle {
     }
 }
 
-/// Implements each method by asking the actor, once the message is valid and its term proven.
+/// Implements each method by asking the actor, once the message is valid and its term is proven.
 macro_rules! ask {
     ($($method:ident($request:ident) -> $answer:ident = $variant:ident $(if $check:ident)?;)*) => {
         #[async_trait]
@@ -67,7 +67,7 @@ ask! {
     disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack = ResourceManagerGoodbye;
 }
 
-/// A leader that can't be reached is not followed, whatever its term.
+/// A leader that can't be reached is not followed, in any term.
 fn names_address(request: &pb::AnnounceLeaderRequest) -> GatewayResult<()> {
     if request.leader_rpc_address.is_empty() {
         let reason = "the leader names no address".to_owned();

@@ -1,4 +1,4 @@
-//! Leaders of another cluster, or of another incarnation of this one, that a TaskExecutor comes upon. On paused time.
+//! A TaskExecutor that meets leaders of another cluster, or of another incarnation of this one. On paused time.
 
 use tanist_proto::v1 as pb;
 
@@ -11,7 +11,7 @@ use super::*;
 async fn another_clusters_leader_at_the_old_leaders_address_ends_nothing() {
     let (world, old, task) = running(false).await;
     drop(old);
-    // The leader is gone, and its port is that of another cluster's leader. The store still names the dead one.
+    // The leader is gone, and its port belongs to another cluster's leader. The store still names the dead one.
     let (foreign, other) = Leader::start(&world.connector, "jm1:1", 7);
     *foreign.incarnation.lock().expect("not poisoned") = "c2".to_owned();
     *foreign.rejection.lock().expect("not poisoned") = Some("another cluster".to_owned());
@@ -24,7 +24,7 @@ async fn another_clusters_leader_at_the_old_leaders_address_ends_nothing() {
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
     let early = tokio::time::timeout(Duration::ZERO, world.executor.fatal()).await;
     assert!(early.is_err(), "{early:?}");
-    // The next leader of its own cluster is followed as ever.
+    // The next leader of its own cluster is followed as usual.
     let (_, next) = world.with_leader("jm2:1", 2).await;
     assert_eq!(next.registered_job().await.executions.len(), 1);
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
@@ -34,7 +34,7 @@ async fn another_clusters_leader_at_the_old_leaders_address_ends_nothing() {
 async fn a_store_in_which_another_incarnation_of_the_cluster_is_led_is_fatal() {
     let (world, old, task) = running(false).await;
     let (_, other) = Leader::start(&world.connector, "jm2:1", 1);
-    // A dial of it alone says nothing.
+    // An announcement alone has no effect.
     world.lead_in("c1", &old);
     let dial = pb::AnnounceLeaderRequest {
         jobs: Vec::new(),

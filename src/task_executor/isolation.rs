@@ -1,12 +1,14 @@
-//! What keeps the attempts of an isolated job apart on the side of the TaskExecutor (`isolation: stop-first`, `docs/adr/0020`).
-//! Pure but for its clock, a part of [`super::core`].
+//! Keeps attempts of an isolated job apart on the side of the TaskExecutor (`isolation: stop-first`,
+//! `docs/adr/0020`). Pure except for its clock, a part of [`super::core`].
 //!
-//! - A task of such a job starts only after the store has said, in answer to a question that began after its deployment came,
-//!   that the deployment's generation is the job's.
-//! - Its tasks are told to end when the last question that was answered so *began* longer ago than the job's bound, and have ended
-//!   the job's time for cancellations later; else the process ends ([`Fatal::Stuck`], and [`IsolationGuard`] where nothing here moves).
-//! - Only the store's answers count. A JobMaster that is heard may have been deposed without knowing it.
-//! - Time is `CLOCK_BOOTTIME`, which goes on while the process is stopped or its host suspended, and is read when it is acted on.
+//! - A task of such a job starts only after the store has confirmed, in answer to a question that began after the
+//!   deployment arrived, that the deployment's generation is the job's.
+//! - Its tasks are cancelled when the last confirming question *began* longer ago than the job's timeout, and have
+//!   ended the job's cancellation time later; otherwise the process ends ([`Fatal::Stuck`], and [`IsolationGuard`]
+//!   if nothing in the process runs).
+//! - Only the store's answers count. A JobMaster that sends messages may have been deposed without knowing it.
+//! - Time is `CLOCK_BOOTTIME`, which continues while the process is stopped or its host suspended, and is read at
+//!   the moment of action.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,21 +24,21 @@ use super::core::{Core, Effect, cancel};
 use super::executions::Patience;
 use crate::gateway::{GatewayResult, JobStanding, JobStandings, NoAnswer};
 
-/// How often the clock is read while isolated tasks run: a timer would sleep on while the host is suspended.
+/// How often the clock is read while isolated tasks run: a timer would not count the time of a suspended host.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Until when isolated tasks may run at all, for whoever ends a process in which nothing moves. Cheap to clone.
+/// Time by which isolated tasks must have ended, for a watchdog that ends a hanging process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct IsolationGuard {
     clock: Clock,
-    /// Milliseconds of the clock; [`NEVER`]: none run.
+    /// Milliseconds of the clock. [`NEVER`]: no isolated task runs.
     ended_by_ms: Arc<AtomicU64>,
 }
 
 const NEVER: u64 = u64::MAX;
 
 impl IsolationGuard {
-    /// Nothing runs yet.
+    /// Without running tasks.
     pub fn new(clock: Clock) -> IsolationGuard {
         IsolationGuard {
             clock,
@@ -44,7 +46,7 @@ impl IsolationGuard {
         }
     }
 
-    /// Whether tasks run that had to have ended.
+    /// Whether tasks run that should have ended.
     pub fn is_overdue(&self) -> bool {
         self.clock.now().as_millis() > self.ended_by_ms.load(Ordering::SeqCst)
     }
@@ -61,14 +63,14 @@ impl Default for IsolationGuard {
     }
 }
 
-/// What is known of an isolated job.
+/// Isolation state of a job.
 #[derive(Debug, Clone)]
 pub(super) struct Isolation {
     timeout: Duration,
     pub(super) cancellation: Duration,
-    /// When the last question began that was answered with its own generation.
+    /// When the last question began whose answer confirmed the running generations.
     confirmed: Moment,
-    /// Whether its tasks were told to end since then.
+    /// Whether its tasks were cancelled since then.
     has_lapsed: bool,
 }
 
@@ -87,14 +89,14 @@ impl Isolation {
     }
 }
 
-/// What the store said before tasks start: the question's begin, and the regions' generations.
+/// The store's answer before tasks start: when the question began, and the regions' generations.
 #[derive(Debug, Clone)]
 pub(super) struct Confirmation {
     pub(super) asked: Moment,
     pub(super) regions: Vec<Generation>,
 }
 
-/// A deployment whose generation the store is asked for.
+/// A deployment whose generation the store is being asked for.
 #[derive(Debug)]
 pub(super) struct Unconfirmed {
     request: pb::SubmitTasksRequest,
@@ -103,12 +105,12 @@ pub(super) struct Unconfirmed {
 }
 
 impl Core {
-    /// By this clock isolated tasks end.
+    /// The clock by which isolated tasks end.
     pub(super) fn isolation_clock(&self) -> Clock {
         self.guard.clock
     }
 
-    /// The store said that a job's generations are those that run here.
+    /// Extends the time of a job's tasks, after the store confirmed that their generations are the job's.
     pub(super) fn confirm_isolated(&mut self, job: JobId, asked: Moment) {
         let known = self.jobs.get_mut(&job);
         if let Some(isolation) = known.and_then(|known| known.isolation.as_mut()) {
@@ -117,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Whether the store is to be asked about an isolated job whose JobMaster is heard.
+    /// Whether the store must be asked about an isolated job although its JobMaster sends heartbeats.
     pub(super) fn is_to_be_confirmed(&self, known: &super::job::Job) -> bool {
         let Some(isolation) = &known.isolation else {
             return false;
@@ -126,7 +128,7 @@ impl Core {
         known.executions.is_running() && self.guard.clock.now() >= asked_again_at
     }
 
-    /// So long a question may take: with isolated jobs there has to be time for another one.
+    /// Timeout of a question to the store. With isolated jobs it leaves time for a second question.
     pub(super) fn question_timeout(&self) -> Duration {
         let isolations = self
             .jobs
@@ -137,7 +139,7 @@ impl Core {
         shortest.map_or(all, |shortest| shortest.min(all))
     }
 
-    /// Tells isolated tasks to end of which the store has not said for too long that they are nobody else's.
+    /// Cancels isolated tasks whose generation the store has not confirmed within the timeout.
     pub(super) fn review_isolation(&mut self, now: Instant) {
         let at = self.guard.clock.now();
         let patience = self.patience(now);
@@ -151,7 +153,7 @@ impl Core {
             }
             if at >= isolation.lapses_at() && !isolation.has_lapsed {
                 isolation.has_lapsed = true;
-                // What is left of the time for cancellations, where this process or its host stood still.
+                // The rest of the cancellation time, if this process or its host stood still.
                 let end = isolation.ended_by();
                 let told = known.executions.cancel_all(Patience {
                     deadline: now + end.since(at),
@@ -172,7 +174,7 @@ impl Core {
         self.guard.set(ended_by);
     }
 
-    /// When [`Core::review_isolation`] is to be called next.
+    /// When [`Core::review_isolation`] must be called next.
     pub(super) fn isolation_deadline(&self) -> Option<Instant> {
         let at = self.guard.clock.now();
         let running = self
@@ -187,8 +189,8 @@ impl Core {
         left.min().map(|left| Instant::now() + left)
     }
 
-    /// Takes the bounds of a deployment. What the store said of its generation prolongs the time of all that runs, unless some of that
-    /// is `outlived` by younger generations.
+    /// Sets the timeouts of a deployment. The store's confirmation of its generation extends the time of all
+    /// running tasks, unless some of these are `outlived` by younger generations.
     pub(super) fn note_confirmation(
         &mut self,
         job: JobId,
@@ -214,7 +216,7 @@ impl Core {
         }
     }
 
-    /// What the store said of the job of a deployment, if that says anything.
+    /// The confirmation of a deployment, if the store's answer has one.
     fn confirmation(
         &mut self,
         request: &pb::SubmitTasksRequest,
@@ -239,7 +241,7 @@ impl Core {
         }
     }
 
-    /// A deployment that waited for the store.
+    /// Handles a deployment that waited for the store.
     fn submit_confirmed(
         &mut self,
         now: Instant,
@@ -252,8 +254,7 @@ impl Core {
         match confirmed {
             Ok(confirmation) => self.submit(now, request, Some(&confirmation)),
             Err(reason) => {
-                let reason =
-                    format!("the store does not say that no other attempt is wanted: {reason}");
+                let reason = format!("the store does not confirm the generation: {reason}");
                 self.refuse_tasks(now, &request, &reason)
             }
         }
@@ -261,7 +262,7 @@ impl Core {
 }
 
 impl Actor {
-    /// A deployment whose graph is there: its tasks start, those of isolated jobs when the store has said that they may.
+    /// Starts a deployment whose graph is there; that of an isolated job only after the store's confirmation.
     pub(super) fn start_deployed(
         &mut self,
         now: Instant,
@@ -288,7 +289,7 @@ impl Actor {
         });
     }
 
-    /// What the store said of a deployment.
+    /// Handles the store's answer about a deployment.
     pub(super) fn confirmed(
         &mut self,
         now: Instant,

@@ -1,5 +1,5 @@
-//! A TaskExecutor with tasks of an isolated job: it starts none that the store does not know, and stops them by itself. On
-//! paused time.
+//! A TaskExecutor with tasks of an isolated job: it starts none that the store does not know, and stops them by
+//! itself. On paused time.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn running_isolated(is_slow_to_cancel: bool) -> (World, Leader, Started) {
     (world, leader, task)
 }
 
-/// Its JobMaster asks for a sign of life as often as ever.
+/// Its JobMaster sends heartbeats as usual.
 async fn heartbeats(leader: &Leader, time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -63,7 +63,7 @@ async fn heartbeats(leader: &Leader, time: Duration) {
     }
 }
 
-/// Waits for the task's end; how long that took.
+/// Waits for the task's end. Returns how long that took.
 async fn stopped(task: &Started) -> Duration {
     let start = Instant::now();
     let mut status = task.status.subscribe();
@@ -91,7 +91,7 @@ async fn a_task_starts_only_when_the_store_has_its_generation() {
     world.records.say(Some((1, JobStanding::Absent)));
     assert_eq!(deploy(&leader, 1).await.expect("heard").refused.len(), 1);
     assert!(world.started.try_recv().is_err(), "nothing was started");
-    // None of that counts as a start.
+    // None of these counts as a start.
     world.records.say_generation(1, 1);
     assert_eq!(deploy(&leader, 1).await.expect("heard").refused, []);
     world.next_started().await;
@@ -134,7 +134,7 @@ async fn without_the_store_tasks_are_stopped_though_a_job_master_is_heard() {
     let stop = stopped(&task);
     tokio::select! {
         took = stop => assert!(took <= TIMEOUT + Duration::from_millis(200), "{took:?}"),
-        () = heartbeats(&leader, HOUR) => panic!("whoever leads may be deposed since long"),
+        () = heartbeats(&leader, HOUR) => panic!("the leader may have been deposed long ago"),
     }
     let took = start.elapsed();
     let at_least = TIMEOUT - Duration::from_secs(12);
@@ -147,7 +147,7 @@ async fn without_the_store_tasks_are_stopped_though_a_job_master_is_heard() {
 async fn what_counts_is_when_a_question_began_not_when_it_was_answered() {
     let (world, _leader, task) = running_isolated(false).await;
     let start = Instant::now();
-    // Answers come when nothing of them is true any more.
+    // Each answer is outdated when it arrives.
     world.records.answer_after(Duration::from_secs(9));
     pass(Duration::from_secs(60)).await;
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
@@ -165,7 +165,7 @@ async fn a_process_that_stood_still_stops_isolated_tasks_before_it_does_anything
     tokio::time::advance(TIMEOUT + Duration::from_secs(5)).await;
     let took = stopped(&task).await;
     assert!(took <= Duration::from_millis(1), "{took:?}");
-    // Some of the time to end is used up.
+    // Some of the cancellation time is used up.
     let start = Instant::now();
     let cause = world.executor.fatal().await;
     assert!(matches!(cause, Fatal::Stuck(_)), "{cause}");
@@ -178,7 +178,7 @@ async fn a_process_that_stood_still_stops_isolated_tasks_before_it_does_anything
 async fn whoever_watches_the_process_sees_that_tasks_had_to_have_ended() {
     let (world, _leader, _task) = running_isolated(true).await;
     assert!(!world.guard.is_overdue());
-    // Nothing in the process moves.
+    // Nothing in the process runs.
     tokio::time::advance(TIMEOUT + CANCELLATION + Duration::from_millis(1)).await;
     assert!(world.guard.is_overdue());
 }

@@ -1,4 +1,4 @@
-//! One job on a TaskExecutor: the connection to its JobMaster, what is offered and reported there, and its executions.
+//! A job on a TaskExecutor: the connection to its JobMaster, offers and reports to it, and its executions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +12,17 @@ use super::isolation::Isolation;
 use super::questions::Waiting;
 use super::regions::Regions;
 
-/// Something that is sent one at a time and repeated until it arrives.
+/// A message of which one at a time is in flight, and that is repeated until it arrives.
 #[derive(Debug)]
 pub enum Delivery<T> {
-    /// Nothing is under way, and nothing before that moment.
+    /// Nothing is in flight. The next message may be sent from that moment on.
     Ready(Option<Instant>),
-    /// This is under way.
+    /// This is in flight.
     InFlight(T),
 }
 
 impl<T> Delivery<T> {
-    /// Whether something may be sent.
+    /// Whether a message may be sent.
     pub fn is_ready(&self, now: Instant) -> bool {
         match self {
             Delivery::Ready(not_before) => not_before.is_none_or(|at| at <= now),
@@ -30,7 +30,7 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Takes what is under way; the next one may be sent from `not_before` on.
+    /// Takes what is in flight. The next message may be sent from `not_before` on.
     pub fn finish(&mut self, not_before: Option<Instant>) -> Option<T> {
         match std::mem::replace(self, Delivery::Ready(not_before)) {
             Delivery::Ready(_) => None,
@@ -38,7 +38,7 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// When something that failed may be sent again.
+    /// When a failed message may be sent again.
     pub fn retry_at(&self) -> Option<Instant> {
         match self {
             Delivery::Ready(not_before) => *not_before,
@@ -50,36 +50,36 @@ impl<T> Delivery<T> {
 /// See the module.
 #[derive(Debug)]
 pub struct Job {
-    /// Which JobMaster of the job was last heard of.
+    /// Highest known incarnation of the job's JobMaster.
     pub incarnation: u64,
-    /// To its JobMaster.
+    /// The connection to its JobMaster.
     pub connection: Connection,
-    /// What was deployed.
+    /// Its deployed executions.
     pub executions: Executions,
-    /// The pipelined regions of what was deployed.
+    /// The pipelined regions of its deployed tasks.
     pub regions: Regions,
-    /// Whether, and how far, its attempts are kept apart.
+    /// Isolation state, if it is an isolated job.
     pub(super) isolation: Option<Isolation>,
     /// Its graph, if deployments only name it and it was fetched.
     pub(super) graph: Option<KnownGraph>,
-    /// Whether something may be kept for its next tasks: some were started since it had no slot.
+    /// Whether files may be kept for its next tasks: some tasks started since it last had no slot.
     pub(super) has_files: bool,
-    /// Allocations to be offered.
+    /// Allocations to offer.
     pub to_offer: BTreeSet<AllocationId>,
-    /// The offer that is under way.
+    /// The offer in flight.
     pub offer: Delivery<BTreeSet<AllocationId>>,
-    /// The report that is under way.
+    /// The report in flight.
     pub update: Delivery<Vec<ExecutionKey>>,
-    /// What its operators ask of their coordinators, by number.
+    /// Questions of its operators to their coordinators, by number.
     pub questions: BTreeMap<u64, Waiting>,
-    /// Whether its sources are to end.
+    /// Whether its sources must end.
     pub is_stopped: bool,
-    /// Whether it ended, and only waits for its tasks.
+    /// Whether it has ended and only waits for its tasks to end.
     pub is_ending: bool,
 }
 
 impl Job {
-    /// Nothing of it is here.
+    /// Without slots and executions.
     pub fn new() -> Job {
         Job {
             incarnation: 0,
@@ -98,13 +98,14 @@ impl Job {
         }
     }
 
-    /// Begins to connect to another JobMaster, or to the same one anew: what is under way to the old one does not count.
+    /// Begins to connect to another JobMaster, or again to the same one: messages in flight to the old one do not
+    /// count.
     pub fn connect(&mut self, address: String) {
         self.connection.begin(address);
         self.forget_deliveries();
     }
 
-    /// Gives the connection up.
+    /// Ends the connection.
     pub fn disconnect(&mut self) {
         self.connection.end();
         self.forget_deliveries();
@@ -120,7 +121,7 @@ impl Job {
             .for_each(Waiting::forget_delivery);
     }
 
-    /// When something of it is due.
+    /// When something of the job is due.
     pub fn next_deadline(&self) -> Option<Instant> {
         let is_offering = self.connection.is_registered() && !self.to_offer.is_empty();
         let is_reporting = self.connection.is_registered() && self.executions.has_changed();

@@ -1,4 +1,4 @@
-//! What a TaskExecutor needs from whoever runs its tasks.
+//! Interface through which a TaskExecutor runs tasks.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,17 +17,17 @@ pub use crate::dataflow::{Question, TaskStatus};
 pub struct TaskStart {
     /// The job.
     pub job: JobId,
-    /// Which JobMaster of the job deploys it.
+    /// Incarnation of the JobMaster that deploys it.
     pub job_incarnation: u64,
-    /// The cluster that the deployment is of.
+    /// The cluster of the deployment.
     pub cluster_incarnation: ClusterIncarnation,
-    /// The term that it is of.
+    /// The term of the deployment.
     pub epoch: Epoch,
-    /// The job's graph; shared by the tasks of one deployment.
+    /// The job's graph, shared by the tasks of one deployment.
     pub graph: Arc<pb::JobGraph>,
-    /// Which task, which generation, and where its input comes from.
+    /// The task, its generation, and the location of its inputs.
     pub deployment: pb::TaskDeployment,
-    /// The indices of the extended resources that are its own, by name.
+    /// Indexes of the extended resources that are reserved for it, by name.
     pub external_resources: BTreeMap<String, Vec<u64>>,
 }
 
@@ -35,31 +35,33 @@ pub struct TaskStart {
 pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
     /// Starts a task. A task that can't be started shows as failed.
     fn start(&self, task: TaskStart) -> Box<dyn RunningTask>;
-    /// Nobody will take what this subtask's generations up to this one have produced.
+    /// Releases the outputs of this subtask's generations up to this one: no consumer will take them.
     fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation);
-    /// Nothing of the job's generations up to this one will be asked for any more.
+    /// Releases everything of the job's generations up to this one.
     fn release_job(&self, job: JobId, up_to: Generation);
-    /// The job has no slot here at present: files that were fetched for its programs are not kept for it.
+    /// Releases the files that were fetched for the job's programs, since it has no slot here at present.
     fn release_files(&self, _job: JobId) {}
-    /// Tasks of an isolated job have ended by then unless this is said again: for what goes on when this process stands still.
+    /// Sets the time by which tasks of an isolated job have ended unless it is extended: for programs that continue
+    /// when this process stands still.
     fn may_run_until(&self, _job: JobId, _ends: Moment) {}
-    /// Follows how many outputs are kept for consumers that have not taken them to their end, also those of tasks that have
-    /// ended. Not those of blocking edges: these stay when they were read.
+    /// Watches the number of outputs that consumers have not read to their end, including those of tasks that have
+    /// ended. Not those of blocking edges, which stay after they were read.
     fn kept_outputs(&self) -> watch::Receiver<usize>;
-    /// What operators of the tasks that are started from here on ask of their coordinators; none where none asks.
+    /// Receives the questions of operators to their coordinators, from tasks that are started after this call.
+    /// `None`: no operator asks.
     fn questions(&self) -> Option<mpsc::Receiver<Question>> {
         None
     }
 }
 
-/// A task that was started. Dropping it ends the task as soon as that is possible.
+/// A started task. Dropping it ends the task as soon as possible.
 pub trait RunningTask: Send + fmt::Debug {
-    /// Tells it to end. Repeated, it changes nothing.
+    /// Cancels it. Can be repeated.
     fn cancel(&self);
-    /// Tells its source, if it has one, to end; the task finishes with what it has read. Repeated, it changes nothing.
+    /// Ends its source, if it has one; the task finishes with what it has read. Can be repeated.
     fn stop(&self);
     /// Its counters.
     fn metrics(&self) -> pb::TaskMetrics;
-    /// Follows how far it is.
+    /// Watches its status.
     fn status(&self) -> watch::Receiver<TaskStatus>;
 }

@@ -1,30 +1,31 @@
 //! The TaskExecutor: offers slots, runs tasks in them, and outlives any JobManager.
 //!
-//! It owns the slot table and the executions. It does not decide what runs: the ResourceManager gives its slots to jobs, the
-//! JobMasters deploy. It follows the leader, and registers there with all that it holds and runs; while nobody leads,
-//! everything goes on that the store does not know to be superseded.
+//! It owns the slot table and the executions. It does not decide what runs: the ResourceManager assigns its slots
+//! to jobs, the JobMasters deploy tasks. It follows the leader, and registers there with all its slots and
+//! executions. Without a leader everything continues that the store does not show as superseded.
 //!
 //! ```text
 //! connection:  idle --leader--> registering --success--> registered
-//!                                 ^  ^  another leader       | silence, "outdated", let go
+//!                                 ^  ^  another leader       | silence, "outdated", disconnected
 //!                                 |  +-----------------------+
-//! slot:        free --request_slot--> allocated --accepted--> active          (a dynamic slot is not there when it is free)
+//! slot:        free --request_slot--> allocated --accepted--> active          (a dynamic slot exists only while held)
 //!                ^                        | rejected, not taken in time  | free_slots, job ended
 //!                +---nothing runs in it-- releasing <--------------------+
-//! job:         (first slot) --> known --ended, unknown to leader or store, nobody answers for too long--> ending --tasks gone--> forgotten
+//! job:         (first slot) --> known --ended, unknown to leader or store, timeout--> ending --tasks gone--> forgotten
 //! execution:   admitted once --> deploying .. running --> finished | canceled | failed --acknowledged--> forgotten
 //!              (its generation stays remembered until the job is forgotten)
 //! ```
 //!
-//! Registrations are numbered. What separates a message that a leader sent before a reconnect or a restart from the report
-//! made after it is this number: messages name the registration that they rest on, and any other one than the present is
-//! refused, here; a registration at or below the highest that was seen is refused by the leader. So the numbers of one
-//! TaskManager must *differ* over all its starts, and *grow*. They differ by the random part that each start's numbers have
-//! ([`first_registration`]); no clock is relied on. They grow within a start by counting, and over starts by the wall clock or,
-//! where that was set back, by the leader's answer: it names the highest number that it has seen, and the next attempt, which
-//! follows at once, goes above it. Until then nothing was registered, and no message names the number that was refused. A
-//! registration that an earlier start sent and that arrives after that, with a higher number, makes the leader believe in a
-//! process that is gone: what it sends on that ground is refused here, and the silence ends it like any lost connection.
+//! Registrations are numbered. The number separates a message that a leader sent before a reconnect or a restart
+//! from the report made after it: messages name the registration that they belong to, and the TaskExecutor refuses
+//! any other than the present one; the leader refuses a registration at or below the highest that it has seen. So
+//! the numbers of one TaskManager must *differ* over all its starts, and *grow*. They differ by a random part that
+//! each start's numbers have ([`first_registration`]); no clock is relied on. They grow within a start by counting,
+//! and over starts by the wall clock or, if that was set back, by the leader's answer: it names the highest number
+//! that it has seen, and the next attempt, which follows at once, goes above it. Until then nothing was registered,
+//! and no message names the refused number. A registration that an earlier start sent and that arrives after that,
+//! with a higher number, makes the leader believe in a process that is gone: messages that the leader sends for it
+//! are refused here, and the heartbeat timeout ends it like any lost connection.
 
 mod absence;
 mod actor;
@@ -104,23 +105,24 @@ use crate::gateway::{Connector, JobRecords};
 pub struct Options {
     /// `cluster.registration.*`.
     pub registration: RegistrationOptions,
-    /// `heartbeat.timeout`, where the leader does not say.
+    /// `heartbeat.timeout`, if the leader names none.
     pub heartbeat_timeout: Duration,
-    /// `rpc.ask.timeout`: the deadline of every other call.
+    /// `rpc.ask.timeout`: timeout of every other call.
     pub rpc_timeout: Duration,
-    /// `taskmanager.registration.timeout`: so long without a ResourceManager is said.
+    /// `taskmanager.registration.timeout`: time without a ResourceManager after which a warning is logged.
     pub registration_timeout: Duration,
-    /// How long to wait before a failed offer or report is sent again.
+    /// Delay before a failed offer or report is sent again.
     pub retry_delay: Duration,
-    /// `taskmanager.slot.timeout`: in which a JobMaster takes an allocated slot.
+    /// `taskmanager.slot.timeout`: time in which a JobMaster must accept an allocated slot.
     pub slot_timeout: Duration,
-    /// `job-manager-failover-timeout`: so long without any leader and without any answer of the store a job is let go.
+    /// `job-manager-failover-timeout`: time without any leader and any answer of the store after which jobs are
+    /// ended.
     pub job_manager_failover_timeout: Duration,
-    /// `task.cancellation.timeout`: a task that does not end within it ends the process.
+    /// `task.cancellation.timeout`: a task that does not end within it after its cancellation ends the process.
     pub task_cancellation_timeout: Duration,
-    /// `task.cancellation.interval`: until then it is told again and again.
+    /// `task.cancellation.interval`: interval at which the cancellation is repeated until then.
     pub task_cancellation_interval: Duration,
-    /// How long tasks may take to end when the TaskExecutor stops, and how long goodbyes may take.
+    /// Timeout for tasks to end when the TaskExecutor stops, and for its goodbyes.
     pub stop_timeout: Duration,
 }
 
@@ -141,33 +143,33 @@ impl Default for Options {
     }
 }
 
-/// What a TaskExecutor says of itself when it registers.
+/// Description of a TaskExecutor in its registration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskExecutorDescription {
-    /// Who and where.
+    /// Its ids and addresses.
     pub location: pb::TaskManagerLocation,
     /// The host.
     pub hardware: pb::HardwareDescription,
-    /// All that its slots have together, and how many default slots that is.
+    /// Its total resources, and the number of default slots they are divided into.
     pub worker: WorkerResourceSpec,
-    /// What the system lets the process have.
+    /// Memory that the system allows the process.
     pub memory_configuration: pb::MemoryConfiguration,
     /// The cluster that it is configured for.
     pub cluster_id: String,
     /// The program's version.
     pub version: String,
-    /// The version of what it says to others.
+    /// Version of the protocol it speaks.
     pub protocol_version: u32,
-    /// The incarnation of the cluster whose driver started it; empty: no driver did.
+    /// Incarnation of the cluster whose driver started it. Empty: no driver did.
     pub worker_of: String,
 }
 
-/// Whether a TaskExecutor is led, and whether anybody would miss it.
+/// Whether a TaskExecutor is registered, and whether it is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Presence {
-    /// It is registered at a ResourceManager, from which it has heard in time.
+    /// Whether it is registered at a ResourceManager and within the heartbeat timeout.
     pub is_registered: bool,
-    /// No slot of it is in use, every end is acknowledged, and it keeps no output.
+    /// Whether no slot is in use, every end of an execution is acknowledged, and no output is kept.
     pub is_unused: bool,
 }
 
@@ -177,16 +179,16 @@ impl Presence {
     }
 }
 
-/// Why a TaskExecutor can't go on, for good.
+/// Why a TaskExecutor must end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fatal {
-    /// The cluster will never take it: it is unknown, of another cluster, or of a version that does not fit.
+    /// The cluster will never accept it: it is unknown, belongs to another cluster, or its version does not fit.
     Refused(String),
-    /// It was told to drain, its last slot is free, and nobody will read from it any more. Nothing is wrong.
+    /// It was drained: its last slot is free, and no consumer will read from it any more. Not an error.
     Drained,
     /// A task does not end: only the end of the process ends it.
     Stuck(String),
-    /// It ended without having been asked to.
+    /// It ended unexpectedly.
     Broken(String),
 }
 
@@ -204,25 +206,25 @@ impl fmt::Display for Fatal {
 /// What a TaskExecutor needs from its process.
 #[derive(Debug)]
 pub struct TaskExecutorServices {
-    /// The way to the leader.
+    /// Makes clients of the leader's components.
     pub connector: Arc<dyn Connector>,
-    /// The process's own store: who leads, and the proof of each term.
+    /// The process's own store: the leader, and the proof of each term.
     pub store: OwnStore,
-    /// The term that this process goes by.
+    /// The highest epoch that this process accepts.
     pub highest_epoch: HighestEpoch,
-    /// Answers how jobs stand that no JobMaster speaks for.
+    /// Returns the stored state of jobs whose JobMaster is silent.
     pub records: Arc<dyn JobRecords>,
     /// Runs the tasks.
     pub launcher: Arc<dyn TaskLauncher>,
-    /// Who this is.
+    /// Its description.
     pub description: TaskExecutorDescription,
-    /// Registrations get higher numbers than this: [`first_registration`].
+    /// Registrations get numbers above this: [`first_registration`].
     pub first_registration: u64,
-    /// Knows until when tasks of isolated jobs may run; its clock is the one that counts for them.
+    /// Knows until when tasks of isolated jobs may run. Its clock is the one that counts for them.
     pub guard: IsolationGuard,
 }
 
-/// A TaskExecutor. Dropping it ends it without a word, as the end of its process would.
+/// A TaskExecutor. Dropping it ends it without goodbye, as the end of its process would.
 #[derive(Debug)]
 pub struct TaskExecutor {
     handle: TaskExecutorHandle,
@@ -272,12 +274,12 @@ impl TaskExecutor {
         self.handle.clone()
     }
 
-    /// Follows whether it is led and used.
+    /// Watches whether it is registered and used.
     pub fn presence(&self) -> watch::Receiver<Presence> {
         self.presence.clone()
     }
 
-    /// Waits until it can't go on, for good: gives the cause. Never, otherwise.
+    /// Waits until it must end, and returns the cause. Otherwise never returns.
     pub async fn fatal(&self) -> Fatal {
         let mut fatal = self.fatal.clone();
         let cause = match fatal.wait_for(Option::is_some).await {
@@ -287,7 +289,7 @@ impl TaskExecutor {
         cause.unwrap_or_else(|| Fatal::Broken("the task executor ended".to_owned()))
     }
 
-    /// Ends its tasks, says goodbye with the cause, so that they are rescheduled at once, and waits for the end.
+    /// Ends its tasks, says goodbye with the cause, so that they are rescheduled at once, and waits for its end.
     pub async fn stop(self, cause: &str) {
         let message = |done| actor::Message::Stop(cause.to_owned(), done);
         let _it_ended_either_way = self.handle.tell(message).await;
@@ -297,8 +299,8 @@ impl TaskExecutor {
     }
 }
 
-/// Where the registration numbers of a start begin: at the wall clock, so that they are usually above those of earlier
-/// starts, plus a random part, so that they are others in any case. See the module.
+/// First registration number of a start: the wall clock, so that it is usually above those of earlier starts, plus
+/// a random part, so that it differs in any case. See the module.
 pub fn first_registration() -> u64 {
     (wall_clock_ms() << 20) | rand::rng().random_range(0..1 << 19)
 }

@@ -1,6 +1,6 @@
-//! What operators of tasks ask of their coordinators, on the way to the JobMaster: sent when there is a registration, and again
-//! until it is answered. A question waits as long as nobody leads; it is forgotten with its task, and fails it only if the
-//! JobMaster says that there never will be an answer.
+//! Questions of operators to their coordinators, on the way to the JobMaster: sent when there is a registration,
+//! and again until answered. A question waits while there is no leader; it is forgotten with its task, and fails
+//! the task only if the JobMaster answers that there will never be an answer.
 
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -14,7 +14,7 @@ use super::job::Delivery;
 use crate::dataflow::{Asker, Question};
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// A question that is not answered.
+/// An unanswered question.
 #[derive(Debug)]
 pub struct Waiting {
     execution: ExecutionKey,
@@ -24,22 +24,22 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// What was sent under a former registration does not count.
+    /// Forgets what was sent under an earlier registration.
     pub(super) fn forget_delivery(&mut self) {
         self.delivery = Delivery::Ready(None);
     }
 
-    /// When it is to be sent again.
+    /// When it must be sent again.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         self.delivery.retry_at()
     }
 }
 
 impl Core {
-    /// An operator asks.
+    /// Handles a question of an operator.
     pub fn ask(&mut self, now: Instant, question: u64, asker: Asker, number: u64) {
         let Some(known) = self.jobs.get_mut(&asker.job) else {
-            let gone = "its job is not here any more".to_owned();
+            let gone = "its job is no longer on this TaskManager".to_owned();
             self.answer_question(question, Err(gone));
             return;
         };
@@ -57,7 +57,7 @@ impl Core {
         self.send_questions(now, asker.job);
     }
 
-    /// Sends what was not sent yet, or in vain.
+    /// Sends the questions that were not sent yet or failed.
     pub(super) fn send_questions(&mut self, now: Instant, job: JobId) {
         let (resource_id, incarnation) = self.identity();
         let Some(known) = self.jobs.get_mut(&job) else {
@@ -96,7 +96,7 @@ impl Core {
         }
     }
 
-    /// What came of a question.
+    /// Handles the answer to a question.
     pub fn asked(
         &mut self,
         now: Instant,
@@ -128,7 +128,7 @@ impl Core {
         self.answer_question(question, answer);
     }
 
-    /// An execution has ended: nobody wants the answers to its questions.
+    /// Drops the questions of an execution that has ended.
     pub(super) fn forget_questions(&mut self, job: JobId, execution: &ExecutionKey) {
         let Some(known) = self.jobs.get_mut(&job) else {
             return;
@@ -153,7 +153,7 @@ impl Core {
 }
 
 impl Actor {
-    /// An operator of a task asks.
+    /// Handles a question of a task's operator.
     pub(super) fn take_question(&mut self, question: Question) {
         self.last_question += 1;
         self.replies.insert(self.last_question, question.reply);

@@ -1,9 +1,11 @@
-//! Whom a TaskExecutor follows, and where it registers with what. Pure, a part of [`super::core`].
+//! Which leader a TaskExecutor follows, and its registrations there. Pure, a part of [`super::core`].
 //!
-//! - Losing the ResourceManager or a JobMaster stops nothing: it registers again, with what it holds and runs.
-//! - A leader is followed in a term that is proven, or believed while the store is silent: [`crate::gateway::fencing`].
-//! - What somebody at a leader's address denies, of a job or of a registration, ends nothing: an address may go over to another
-//!   cluster. The store decides about jobs ([`super::superseding`]), and it alone can name another incarnation of the cluster.
+//! - Losing the ResourceManager or a JobMaster stops nothing: it registers again, with its slots and executions.
+//! - A leader is followed in a term that is proven, or that is believed while the store is silent:
+//!   [`crate::gateway::fencing`].
+//! - A process at a leader's address that denies a job or rejects a registration ends nothing: the address may now
+//!   belong to another cluster. The store decides about jobs ([`super::superseding`]), and it alone can name
+//!   another incarnation of the cluster.
 
 use std::time::Duration;
 
@@ -23,7 +25,7 @@ use crate::gateway::registration::Registered;
 use crate::gateway::{GatewayError, GatewayResult};
 
 impl Core {
-    /// The store names a leader, or none. Its term counts like a message of it.
+    /// Handles a leader, or none, named by the store. Its term counts like a message of the leader.
     pub fn leader_changed(&mut self, now: Instant, view: LeaderView) {
         let refusal = self.highest.follow(&view).err();
         if let Some(refusal) = &refusal {
@@ -31,8 +33,9 @@ impl Core {
             self.check_incarnation(&view);
         }
         let Some(information) = view.leader.filter(|_| refusal.is_none()) else {
-            // Whoever is connected stays so: that the store names nobody says nothing about them. But who else could take a
-            // slot, or supersede what runs, is open: the store is asked, and the time for slots stands still.
+            // Present connections stay: that the store names no leader says nothing about them. But another process
+            // may take a slot or supersede running tasks: so the store is asked, and the slot timeouts are
+            // suspended.
             self.is_led = false;
             self.slots.stop_all_timers();
             return;
@@ -48,7 +51,7 @@ impl Core {
         self.follow(now, leader);
     }
 
-    /// Whoever took leadership says so itself, before the store does.
+    /// Handles the announcement of a new leader, which arrives before the store shows it.
     pub fn announce_leader(
         &mut self,
         now: Instant,
@@ -66,7 +69,7 @@ impl Core {
         })
     }
 
-    /// The term that this process goes by has changed. Whether nobody is followed any more.
+    /// Handles a change of the term that this process accepts. Returns whether the followed leader was dropped.
     pub fn term_changed(&mut self, proof: &Proof) -> bool {
         if let Some(shown) = proof.went_back() {
             let proven = proof.proven();
@@ -85,7 +88,7 @@ impl Core {
         let Some(leader) = self.leader.take_if(|leader| is_followed(leader)) else {
             return false;
         };
-        tracing::warn!(epoch = %leader.epoch, address = leader.address, "follows a leader no more that the store does not know");
+        tracing::warn!(epoch = %leader.epoch, address = leader.address, "no longer following a leader that the store does not know");
         self.is_led = false;
         self.slots.stop_all_timers();
         self.resource_manager.end();
@@ -99,7 +102,7 @@ impl Core {
         true
     }
 
-    /// Somebody leads another incarnation of the cluster in this store: whoever belonged to the former one is refused.
+    /// If a leader of another incarnation of the cluster is in this store, this process is refused.
     fn check_incarnation(&mut self, view: &LeaderView) {
         let ours = self.highest.heard().incarnation;
         if let (Some(ours), Some(theirs), Some(leader)) = (ours, &view.incarnation, &view.leader)
@@ -143,7 +146,7 @@ impl Core {
         }
     }
 
-    /// What to send to the ResourceManager in the next attempt of a run.
+    /// The message of the next attempt to register at the ResourceManager.
     pub fn prepare_resource_manager(
         &mut self,
         run: u64,
@@ -172,7 +175,7 @@ impl Core {
         })
     }
 
-    /// What to send to a JobMaster in the next attempt of a run.
+    /// The message of the next attempt to register at a JobMaster.
     pub fn prepare_job_master(
         &mut self,
         job: JobId,
@@ -204,22 +207,21 @@ impl Core {
             executions: known.executions.full_report(metrics, now),
             slots,
             outputs: known.executions.outputs(),
-            takes_regions: true,
         })
     }
 
-    /// Whether this run of attempts at a JobMaster still goes on.
+    /// Whether this run of attempts at a JobMaster is active.
     pub fn is_registering(&self, job: JobId, run: u64) -> bool {
         let known = self.jobs.get(&job);
         known.is_some_and(|known| known.connection.run == run && known.connection.is_registering())
     }
 
-    /// A leader has seen a registration of this number: later ones get higher ones.
+    /// Makes later registrations use numbers above one that a leader has seen.
     pub fn raise_registration(&mut self, seen: u64) {
         self.last_registration = self.last_registration.max(seen);
     }
 
-    /// How a run of attempts at the ResourceManager ended.
+    /// Handles the result of a run of attempts at the ResourceManager.
     pub fn registered_at_resource_manager(
         &mut self,
         now: Instant,
@@ -241,7 +243,7 @@ impl Core {
                 );
                 self.heard_of_leader = now;
                 self.resource_manager.succeed(now, self.silence(&success));
-                // Its leader answers: whoever waits for a JobMaster there need not wait any longer.
+                // The leader answers: JobMasters there can be tried again without delay.
                 self.wake_all();
                 if self.slots.version() != self.reported_slots {
                     let all = self.slots.report().slots;
@@ -258,7 +260,7 @@ impl Core {
         }
     }
 
-    /// How a run of attempts at a JobMaster ended.
+    /// Handles the result of a run of attempts at a JobMaster.
     pub fn registered_at_job_master(
         &mut self,
         now: Instant,
@@ -283,8 +285,8 @@ impl Core {
                 self.heard_of_leader = now;
                 known.connection.succeed(now, silence);
                 known.incarnation = known.incarnation.max(incarnation);
-                // Those that a JobMaster has taken before were part of the registration: what it does not want of them it
-                // gives back, and what it does not name in a heartbeat is offered again.
+                // Active slots were part of the registration: the JobMaster frees those it does not need, and those
+                // missing in its heartbeats are offered again.
                 let held = self.slots.held_by(job);
                 let new = held.filter(|(_, slot)| !matches!(slot, SlotState::Active(_)));
                 let holders = new.filter_map(|(_, slot)| slot.holder());
@@ -295,13 +297,13 @@ impl Core {
                 self.flush(now, job);
             }
             Registered::Rejected(reason) => {
-                tracing::warn!(%job, reason, "rejected by its JobMaster, the store decides");
+                tracing::warn!(%job, reason, "registration rejected by the JobMaster, the store decides about the job");
                 known.connection.end();
             }
         }
     }
 
-    /// Connects anew to the leader that is known.
+    /// Connects again to the known leader.
     pub(super) fn connect(&mut self, target: Target) {
         let Some(leader) = &self.leader else { return };
         let address = leader.address.clone();
@@ -333,7 +335,7 @@ impl Core {
         self.effects.extend(targets.map(Effect::Wake));
     }
 
-    /// A leader spoke on a connection.
+    /// Records a message of a leader on a connection.
     pub(super) fn heard(&mut self, now: Instant, target: Target) {
         self.heard_of_leader = now;
         match target {
@@ -362,7 +364,7 @@ impl Core {
             0 => self.options.heartbeat_timeout,
             millis => Duration::from_millis(millis),
         };
-        // One heartbeat is overdue by half an interval. The leader counts several that failed before it gives up.
+        // One heartbeat is overdue by half an interval. The leader counts several failures before it gives up.
         let doubted_after = match success.heartbeat_interval_ms {
             0 => lost_after / 3,
             millis => Duration::from_millis(millis) * 3 / 2,

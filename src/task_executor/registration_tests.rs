@@ -1,4 +1,4 @@
-//! Registrations of a TaskExecutor and the slots that the ResourceManager asks it for, between scripted leaders.
+//! Registrations of a TaskExecutor and slot requests of the ResourceManager, between scripted leaders.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ async fn a_registration_that_is_too_low_is_followed_at_once_by_one_above_the_hig
     leader.registered().await;
     let second = leader.resource_manager_sender().expect("a sender");
     assert_eq!(second.registration, ahead + 1);
-    // The JobMaster has seen yet higher ones.
+    // The JobMaster has seen still higher numbers.
     leader.request_slot(0, A1).await;
     leader.offered().await;
     let at_job_master = leader.job_master_sender().expect("a sender");
@@ -146,7 +146,7 @@ async fn another_job_master_of_the_same_term_is_registered_at_once_and_only_once
     let sender = registered.sender.expect("a sender");
     assert!(sender.registration > before.registration);
     assert_eq!(registered.executions.len(), 1, "it runs on");
-    // Once more, and late.
+    // Repeated, and late.
     for incarnation in [2, 1] {
         announce(incarnation).await;
     }
@@ -158,7 +158,7 @@ async fn another_job_master_of_the_same_term_is_registered_at_once_and_only_once
 async fn a_job_master_that_asks_before_it_has_taken_the_next_registration_is_to_wait_for_that() {
     let (world, leader, task) = running(false).await;
     let earlier = leader.job_master_sender();
-    // It is to register anew, and is busy when it does.
+    // It must register again, and its JobMaster does not answer that.
     world.connector.set_fault("jm1:1", Fault::Silent);
     let goodbye = pb::DisconnectJobMasterRequest {
         sender: earlier.clone(),
@@ -183,7 +183,7 @@ async fn a_job_master_that_asks_before_it_has_taken_the_next_registration_is_to_
     let answer = executor.heartbeat_from_job_master(asked(JOB.to_string()));
     let answer = answer.await.expect_err("is of the earlier one");
     assert!(matches!(answer, GatewayError::NotYet(_)), "{answer}");
-    // Of a job that is not here it is not known yet, but gone.
+    // A job that is not here is gone, and not being registered.
     let other = asked(JobId::from_bits(0xB).to_string());
     let answer = executor.heartbeat_from_job_master(other).await;
     let is_refused = matches!(answer, Err(GatewayError::Outdated { .. }));

@@ -1,8 +1,8 @@
-//! What the leading JobManager asks of a TaskExecutor, and what it is answered. Pure, the other half of [`super::core`]. What
-//! becomes of tasks that it deploys is in [`super::deployments`].
+//! Requests of the leading JobManager to a TaskExecutor, and their answers. Pure, a part of [`super::core`].
+//! Deployed tasks are handled in [`super::deployments`].
 //!
-//! Every request passes two gates: the youngest epoch that this process has heard of, and the registration that the
-//! connection rests on. What is asked about a job also names the job's JobMaster.
+//! Every request passes two checks: the highest epoch that this process accepts, and the registration of the
+//! connection. Requests about a job also name the incarnation of its JobMaster.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message
 use crate::gateway::{GatewayError, GatewayResult};
 
 impl Core {
-    /// The ResourceManager gives a slot to a job.
+    /// Handles a slot request of the ResourceManager for a job.
     pub fn request_slot(
         &mut self,
         now: Instant,
@@ -36,7 +36,7 @@ impl Core {
         } else if self.is_draining && !self.slots.is_held(holder) {
             refused("the TaskManager is being drained")
         } else if self.jobs.get(&job).is_some_and(|known| known.is_ending) {
-            refused("what is left of the job is being stopped")
+            refused("the job is ending on this TaskManager")
         } else {
             let wanted = ResourceProfile::from_message(request.profile.as_ref());
             match self.slots.request(request.slot, holder, &wanted) {
@@ -57,9 +57,10 @@ impl Core {
         })
     }
 
-    /// The ResourceManager asks back what nobody uses, or a JobMaster gives slots of its job back. Nothing in the store says so: who asks
-    /// may be a leader that stood still, or have forgotten what it has deployed. So a slot in which a task goes on is not freed: its end
-    /// is decided in the store, by a generation, and told by a cancellation that names it.
+    /// Frees unused slots, for the ResourceManager or for a JobMaster that returns slots of its job. No decision in
+    /// the store is behind it: the sender may be a leader that stood still, or have forgotten its deployments. So a
+    /// slot in which a task continues is not freed: the end of a task is decided in the store, by a generation, and
+    /// arrives as a cancellation that names it.
     pub fn free_slots(
         &mut self,
         now: Instant,
@@ -93,18 +94,18 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    /// Whether a task of the job goes on in a slot. Said in the log: who asks for the slot takes it for idle.
+    /// Whether a task of the job continues in a slot. Logs that, since the sender believes that the slot is idle.
     pub(super) fn goes_on_in(&self, job: JobId, allocation: AllocationId) -> bool {
         let known = self.jobs.get(&job);
         let goes_on = known.is_some_and(|known| known.executions.goes_on_in(allocation));
         if goes_on {
-            tracing::warn!(%job, %allocation, "a slot is kept: a task runs in it that was not cancelled");
+            tracing::warn!(%job, %allocation, "keeping a slot: a task that was not cancelled runs in it");
         }
         goes_on
     }
 
-    /// A registration at a JobMaster that is under way may name a slot which the ResourceManager has asked back since: another
-    /// one takes its place.
+    /// A running registration at a JobMaster may name a slot that was freed for the ResourceManager meanwhile:
+    /// begins a new one.
     fn register_without(&mut self, from: Target, job: JobId) {
         let known = self.jobs.get(&job);
         let is_registering =
@@ -114,8 +115,8 @@ impl Core {
         }
     }
 
-    /// Another JobMaster of jobs has taken the place of one that broke, in the same term: whoever was connected to that registers
-    /// anew at once. Said again, or late, it changes nothing.
+    /// Handles the replacement of JobMasters that failed, in the same term: registers again at once where it was
+    /// connected to an older one. Repeated or late, it changes nothing.
     pub(super) fn job_masters_changed(&mut self, jobs: &[pb::JobScope]) {
         for scope in jobs {
             let Ok(job) = scope.job_id.parse::<JobId>() else {
@@ -124,14 +125,14 @@ impl Core {
             let known = self.jobs.get_mut(&job);
             let older = known.filter(|it| !it.is_ending && it.incarnation < scope.job_incarnation);
             if let Some(known) = older {
-                tracing::info!(%job, "another job master took the job over, registering anew");
+                tracing::info!(%job, "another JobMaster took the job over, registering again");
                 known.incarnation = scope.job_incarnation;
                 self.connect(Target::JobMaster(job));
             }
         }
     }
 
-    /// A JobMaster cancels tasks.
+    /// Handles the cancellation of tasks.
     pub fn cancel_tasks(
         &mut self,
         now: Instant,
@@ -145,7 +146,8 @@ impl Core {
                 continue;
             };
             let told = known.executions.cancel_up_to(up_to, patience);
-            // What runs is released when it has ended: without its output it would seem to have failed.
+            // The output of a running task is released after its end: without its output it would seem to have
+            // failed.
             if !known.executions.is_running_up_to(up_to) {
                 self.effects.push(Effect::ReleaseTask(TaskKey {
                     job,
@@ -158,7 +160,7 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    /// Final states are in the job's record.
+    /// Forgets executions whose terminal states are in the job's record.
     pub fn acknowledge_executions(
         &mut self,
         now: Instant,
@@ -174,7 +176,8 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    /// The ResourceManager asks for a sign of life. `untaken` outputs consumers have not taken to their end.
+    /// Handles a heartbeat of the ResourceManager. `untaken`: number of outputs that consumers have not read to
+    /// their end.
     pub fn heartbeat_from_resource_manager(
         &mut self,
         now: Instant,
@@ -207,8 +210,8 @@ impl Core {
         report
     }
 
-    /// A JobMaster asks for a sign of life. The answer names everything of the job, final states that it has not
-    /// acknowledged included. A slot that it does not know is offered again: it takes or rejects it.
+    /// Handles a heartbeat of a JobMaster. The answer reports everything of the job, including unacknowledged
+    /// terminal states. A slot that the JobMaster does not know is offered again: it accepts or rejects it.
     pub fn heartbeat_from_job_master(
         &mut self,
         now: Instant,
@@ -248,7 +251,8 @@ impl Core {
         })
     }
 
-    /// The job ended, or its JobMaster gave this TaskExecutor up: then it registers again, with what it has.
+    /// Handles a JobMaster's goodbye: the job has ended, or the JobMaster gave this TaskExecutor up, which then
+    /// registers again.
     pub fn disconnect_job_master(
         &mut self,
         now: Instant,
@@ -262,13 +266,13 @@ impl Core {
         if request.job_ended {
             self.end_job(now, job, &request.cause);
         } else {
-            tracing::warn!(%job, cause = request.cause, "the job master let go, registering again");
+            tracing::warn!(%job, cause = request.cause, "the JobMaster disconnected, registering again");
             self.connect(Target::JobMaster(job));
         }
         Ok(pb::Ack {})
     }
 
-    /// The ResourceManager lets go: register again.
+    /// Handles the ResourceManager's goodbye: registers again.
     pub fn disconnect_resource_manager(
         &mut self,
         now: Instant,
@@ -277,7 +281,7 @@ impl Core {
         self.admit_resource_manager(now, request.sender.as_ref())?;
         tracing::warn!(
             cause = request.cause,
-            "the resource manager let go, registering again"
+            "the ResourceManager disconnected, registering again"
         );
         self.connect(Target::ResourceManager);
         Ok(pb::Ack {})
@@ -346,9 +350,11 @@ impl Core {
                 .filter(|(_, known)| !known.is_ending)
                 .find(|(_, known)| known.connection.is_of(registration));
             let Some((&job, _)) = found else {
-                // A leader that is there to call is there to register at.
+                // A leader that can call can also be registered at.
                 self.wake_all();
-                return Err(self.outdated(&format!("registration {registration} is not present")));
+                return Err(self.outdated(&format!(
+                    "registration {registration} is not the present one"
+                )));
             };
             Target::JobMaster(job)
         };
@@ -356,8 +362,8 @@ impl Core {
         Ok(target)
     }
 
-    /// Whoever asks under a registration that another one is about to replace is to wait for that, not to count a refusal: all
-    /// that it knows to run here runs.
+    /// A JobMaster that calls under a registration that is being replaced must wait, and not count a refusal: all
+    /// tasks that it knows here still run.
     fn unless_registering(
         &self,
         scope: Option<&pb::JobScope>,
@@ -371,7 +377,7 @@ impl Core {
                 if epoch == own_epoch
                     && known.is_some_and(|it| !it.is_ending && it.connection.is_registering()) =>
             {
-                GatewayError::NotYet(format!("registering anew: {reason}"))
+                GatewayError::NotYet(format!("registering again: {reason}"))
             }
             error => error,
         }
@@ -409,5 +415,5 @@ pub(super) fn invalid(reason: &str) -> GatewayError {
 }
 
 pub(super) fn unknown_job(job: JobId) -> GatewayError {
-    GatewayError::NotFound(format!("nothing of job {job} is here"))
+    GatewayError::NotFound(format!("job {job} is unknown on this TaskManager"))
 }

@@ -1,5 +1,5 @@
-//! The gateways of a ResourceManager and a JobMaster for tests of the TaskExecutor: they answer as the test says, and tell all that they
-//! hear to its [`super::scripted_leader::Leader`]. They ask nothing themselves.
+//! Gateways of a ResourceManager and a JobMaster for tests of the TaskExecutor: they answer as the test says, and
+//! report all messages to their [`super::scripted_leader::Leader`]. They send nothing themselves.
 
 use std::sync::Mutex;
 
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::gateway::registration::Answer;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway, ResourceManagerGateway};
 
-/// What a leader hears.
+/// A message that a leader receives.
 #[derive(Debug)]
 pub enum Heard {
     AtResourceManager(pb::RegisterTaskExecutorRequest),
@@ -22,23 +22,23 @@ pub enum Heard {
     GoodbyeJobMaster(pb::DisconnectTaskManagerRequest),
 }
 
-/// How the ResourceManager and the JobMaster of one leader answer.
+/// Scripted answers of the ResourceManager and the JobMaster of one leader.
 #[derive(Debug)]
 pub struct Script {
     epoch: u64,
     heard: mpsc::Sender<Heard>,
     pub is_rejecting_offers: Mutex<bool>,
-    /// Offers are heard and never answered.
+    /// Offers are received and never answered.
     pub is_ignoring_offers: Mutex<bool>,
     pub rejection: Mutex<Option<String>>,
-    /// The cluster that its ResourceManager and JobMaster say that they belong to.
+    /// The cluster incarnation that its ResourceManager and JobMaster name.
     pub incarnation: Mutex<String>,
     /// The highest registrations that ResourceManager and JobMaster have seen.
     pub highest: Mutex<(u64, u64)>,
 }
 
 impl Script {
-    /// Takes all that comes, and tells it to `heard`.
+    /// Accepts everything, and reports it to `heard`.
     pub fn new(epoch: u64, heard: mpsc::Sender<Heard>) -> Script {
         Script {
             epoch,
@@ -52,7 +52,7 @@ impl Script {
     }
 
     async fn hear(&self, heard: Heard) {
-        // A leader that the test has dropped hears nothing.
+        // The test may have dropped the leader.
         let _gone = self.heard.send(heard).await;
     }
 

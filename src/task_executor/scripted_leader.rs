@@ -1,5 +1,5 @@
-//! A leader as a test of the TaskExecutor leads it: what it hears is waited for, and what it asks of the TaskExecutor is sent under the
-//! registrations that it heard last. How its gateways answer is in [`super::scripted_gateways`].
+//! A leader controlled by a test of the TaskExecutor: waits for the messages it receives, and sends requests under
+//! the registrations that it received last. Its answers are in [`super::scripted_gateways`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ pub struct Leader {
     address: String,
     connector: LocalConnector,
     heard: tokio::sync::Mutex<mpsc::Receiver<Heard>>,
-    /// The registrations at the ResourceManager and at the JobMaster that count.
+    /// The present registrations at the ResourceManager and at the JobMaster.
     pub registrations: Mutex<(u64, u64)>,
 }
 
@@ -41,7 +41,7 @@ impl Leader {
         (script, leader)
     }
 
-    /// The next that it hears and that `take` takes; what it does not take is dropped.
+    /// Waits for the next message that `take` accepts; drops all others.
     pub async fn wait_for<T>(&self, what: &str, mut take: impl FnMut(Heard) -> Option<T>) -> T {
         let search = async {
             loop {
@@ -96,7 +96,7 @@ impl Leader {
         self.wait_for("offer", take).await
     }
 
-    /// Waits until an execution is reported in this state.
+    /// Waits for the report of an execution in this state.
     pub async fn updated(&self, state: pb::ExecutionState) -> pb::ExecutionReport {
         let take = |heard| match heard {
             Heard::Update(request) => request
@@ -108,7 +108,7 @@ impl Leader {
         self.wait_for(state.as_str_name(), take).await
     }
 
-    /// Waits until an execution is reported that has ended.
+    /// Waits for the report of an execution that has ended.
     pub async fn ended(&self) -> pb::ExecutionReport {
         let final_states = [
             pb::ExecutionState::Finished,
@@ -150,7 +150,7 @@ impl Leader {
         self.connector.task_executor(TE)
     }
 
-    /// Who holds its term.
+    /// The holder of its term.
     pub fn holder(&self) -> TermHolder {
         TermHolder {
             process: ProcessId::new(self.address.as_str()),
@@ -167,7 +167,7 @@ impl Leader {
         }
     }
 
-    /// Dials the TaskExecutor.
+    /// Announces itself to the TaskExecutor.
     pub async fn announce(&self) -> GatewayResult<pb::AnnounceLeaderResponse> {
         let request = pb::AnnounceLeaderRequest {
             sender: Some(self.sender(0)),
@@ -202,7 +202,7 @@ impl Leader {
         self.task_executor().submit_tasks(request).await
     }
 
-    /// Has another graph's subtask 0 run.
+    /// Deploys subtask 0 of another graph.
     pub async fn submit_graph(
         &self,
         graph: &pb::JobGraph,
@@ -229,7 +229,7 @@ impl Leader {
             generation,
             allocation_id: allocation.to_owned(),
             inputs: Vec::new(),
-            region: None,
+            region: 0,
         };
         pb::SubmitTasksRequest {
             sender: self.job_master_sender(),
@@ -287,7 +287,7 @@ impl Leader {
         self.job_heartbeat_of(allocations, false).await
     }
 
-    /// The same, of a job that is to be stopped, or not.
+    /// The same, for a job that is or is not being stopped.
     pub async fn job_heartbeat_of(
         &self,
         allocations: &[&str],
@@ -305,7 +305,7 @@ impl Leader {
             .await
     }
 
-    /// Has it drain.
+    /// Starts draining it.
     pub async fn drain(&self) {
         let request = pb::HeartbeatFromResourceManagerRequest {
             sender: self.resource_manager_sender(),
@@ -319,7 +319,7 @@ impl Leader {
         answer.expect("is registered");
     }
 
-    /// Gives a slot of the job back.
+    /// Frees a slot of the job, as JobMaster.
     pub async fn free(&self, allocation: &str) {
         let request = pb::FreeSlotsRequest {
             sender: self.job_master_sender(),
@@ -330,7 +330,7 @@ impl Leader {
         answer.expect("is registered");
     }
 
-    /// Asks for a sign of life as ResourceManager.
+    /// Sends a heartbeat as ResourceManager.
     pub async fn heartbeat(&self) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         let sender = self.resource_manager_sender();
         let request = pb::HeartbeatFromResourceManagerRequest {
@@ -348,7 +348,7 @@ impl Leader {
         Ok(answer.slot_report.unwrap_or_default().slots)
     }
 
-    /// How many slots somebody holds.
+    /// Number of held slots.
     pub async fn held_slots(&self) -> usize {
         let slots = self.slot_report().await.expect("is registered");
         let held = slots.iter().filter(|slot| slot.allocation.is_some());

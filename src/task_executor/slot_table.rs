@@ -1,15 +1,15 @@
-//! Who holds which slot of a TaskExecutor. Pure.
+//! The slots of a TaskExecutor and their holders. Pure.
 //!
-//! There are as many *default slots* as are configured, numbered from 0: equal shares of all that the TaskManager has. A number
-//! above these is a *dynamic slot*, which is there only while somebody holds it: cut to the profile that was asked for, out of
-//! what nobody has. So default slots may be free and yet nothing left for them.
+//! There is a configured number of *default slots*, numbered from 0: equal shares of the TaskManager's resources. A
+//! higher number is a *dynamic slot*, which exists only while it is held: cut to the requested profile, out of the
+//! free resources. So default slots may be free although no resources are left for them.
 //!
-//! - A slot has at most one holder, an allocation at most one slot; an allocation that was freed, or for which too little was
-//!   left, is never taken again, so that a request which comes late can't bring it back.
+//! - A slot has at most one holder, an allocation at most one slot. An allocation that was freed, or that too
+//!   little was left for, is never allocated again, so that a late copy of the request can't bring it back.
 //! - A slot that is being released belongs to its holder until nothing runs in it.
-//! - What is taken is reserved from all that the TaskManager has, as long as the slot is held: the profile that was asked for,
-//!   else that of a slot. So a slot may be larger than its share while others are smaller or free.
-//! - The time in which a JobMaster has to take an allocated slot runs only while [`SlotTable::start_timers`] says so.
+//! - While a slot is held, its resources are reserved from the TaskManager's total: the requested profile, or that
+//!   of a default slot. So a slot may be larger than its share while others are smaller or free.
+//! - The timeout in which a JobMaster must accept an allocated slot runs only after [`SlotTable::start_timers`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -21,10 +21,10 @@ use tokio::time::Instant;
 
 use super::budget::{Budget, Indices};
 
-/// Allocations that are remembered when they are gone: more than can be under way.
+/// Number of past allocations that are remembered: more than can be in flight.
 const REMEMBERED: usize = 4096;
 
-/// Who holds a slot.
+/// The holder of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotHolder {
     /// The job.
@@ -36,23 +36,23 @@ pub struct SlotHolder {
 /// One slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotState {
-    /// Nobody's.
+    /// Not held.
     Free,
-    /// A job's, whose JobMaster has not taken it yet.
+    /// Held by a job whose JobMaster has not accepted it yet.
     Allocated {
-        /// Whose.
+        /// The job and allocation.
         holder: SlotHolder,
-        /// When it is freed again; `None` while the time stands still.
+        /// When it is freed again. `None`: the timeout is suspended.
         deadline: Option<Instant>,
     },
-    /// Taken by a JobMaster.
+    /// Accepted by a JobMaster.
     Active(SlotHolder),
-    /// Freed as soon as nothing runs in it.
+    /// Will be free as soon as nothing runs in it.
     Releasing(SlotHolder),
 }
 
 impl SlotState {
-    /// Who holds it.
+    /// Its holder.
     pub fn holder(&self) -> Option<SlotHolder> {
         match self {
             SlotState::Free => None,
@@ -63,17 +63,17 @@ impl SlotState {
     }
 }
 
-/// The answer to a request.
+/// The answer to a slot request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RequestAnswer {
-    /// The job has it.
+    /// The job holds it.
     Allocated {
-        /// Whether it had not before.
+        /// Whether this request allocated it.
         is_new: bool,
     },
-    /// Somebody else has it.
+    /// Another allocation holds it.
     Occupied(SlotHolder),
-    /// It can't be had.
+    /// It can't be allocated, with the reason.
     Refused(String),
 }
 
@@ -81,17 +81,17 @@ pub enum RequestAnswer {
 #[derive(Debug)]
 pub struct SlotTable {
     slots: BTreeMap<u32, SlotState>,
-    /// Numbers below this are those of default slots.
+    /// Numbers below this are default slots.
     default_slots: u32,
     budget: Budget,
     gone: BTreeSet<AllocationId>,
-    /// The order in which they went.
+    /// The order in which they were freed.
     gone_order: VecDeque<AllocationId>,
     version: u64,
 }
 
 impl SlotTable {
-    /// All that this TaskManager has, and all of it free.
+    /// The slots of this TaskManager, all free.
     pub fn new(worker: &WorkerResourceSpec) -> SlotTable {
         let default_slots = worker.slots();
         SlotTable {
@@ -106,7 +106,7 @@ impl SlotTable {
         }
     }
 
-    /// Grows whenever what is reported changes; never 0.
+    /// Grows with every change of the report; never 0.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -142,7 +142,8 @@ impl SlotTable {
             }
         };
         if let Err(reason) = self.budget.reserve(allocation, wanted) {
-            // Who is told so asks for another one: an earlier copy of the request must not be granted after that.
+            // The ResourceManager then requests another slot: an earlier copy of this request must not be granted
+            // after that.
             self.never_again(allocation);
             return RequestAnswer::Refused(reason.to_string());
         }
@@ -155,7 +156,7 @@ impl SlotTable {
         RequestAnswer::Allocated { is_new: true }
     }
 
-    /// A JobMaster took it.
+    /// Records that a JobMaster accepted a slot.
     pub fn activate(&mut self, allocation: AllocationId) {
         for slot in self.slots.values_mut() {
             if let SlotState::Allocated { holder, .. } = slot
@@ -166,7 +167,7 @@ impl SlotTable {
         }
     }
 
-    /// Begins to free it. Whether there was something to free.
+    /// Begins to free a slot. Returns whether there was one to free.
     pub fn release(&mut self, allocation: AllocationId) -> bool {
         for slot in self.slots.values_mut() {
             match slot {
@@ -185,7 +186,8 @@ impl SlotTable {
         false
     }
 
-    /// Frees what is being released and in which nothing runs; gives the numbers. Dynamic slots cease to be.
+    /// Frees slots that are being released and in which nothing runs. Returns their numbers. Dynamic slots are
+    /// removed.
     pub fn free_released(&mut self, is_in_use: impl Fn(SlotHolder) -> bool) -> Vec<u32> {
         let ended = |(&number, slot): (&u32, &SlotState)| match slot {
             SlotState::Releasing(holder) if !is_in_use(*holder) => {
@@ -210,12 +212,12 @@ impl SlotTable {
         ended.into_iter().map(|(number, _)| number).collect()
     }
 
-    /// From now on the job's JobMaster has so much time to take what is allocated.
+    /// Starts the timeout for the job's JobMaster to accept all its allocated slots.
     pub fn start_timers(&mut self, job: JobId, now: Instant, timeout: Duration) {
         self.set_deadlines(job, Some(now + timeout));
     }
 
-    /// From now on its JobMaster has so much time to take this one.
+    /// Starts the timeout for this slot.
     pub fn start_timer(&mut self, allocation: AllocationId, now: Instant, timeout: Duration) {
         for slot in self.slots.values_mut() {
             if let SlotState::Allocated { holder, deadline } = slot
@@ -226,12 +228,12 @@ impl SlotTable {
         }
     }
 
-    /// The time stands still: nobody leads who could take them.
+    /// Suspends the timeout of a job's slots: there is no leader that could accept them.
     pub fn stop_timers(&mut self, job: JobId) {
         self.set_deadlines(job, None);
     }
 
-    /// The time stands still for all jobs.
+    /// Suspends the timeout of all slots.
     pub fn stop_all_timers(&mut self) {
         for slot in self.slots.values_mut() {
             if let SlotState::Allocated { deadline, .. } = slot {
@@ -240,7 +242,7 @@ impl SlotTable {
         }
     }
 
-    /// The allocations whose time is over.
+    /// Allocations whose timeout has passed.
     pub fn expired(&self, now: Instant) -> Vec<SlotHolder> {
         let is_due = |slot: &SlotState| match slot {
             SlotState::Allocated {
@@ -279,19 +281,19 @@ impl SlotTable {
         })
     }
 
-    /// Whether the job holds a slot, also one that is being released.
+    /// Whether the job holds a slot, including those being released.
     pub fn is_used_by(&self, job: JobId) -> bool {
         self.slots
             .values()
             .any(|slot| slot.holder().is_some_and(|holder| holder.job == job))
     }
 
-    /// Whether nobody holds any slot.
+    /// Whether no slot is held.
     pub fn is_free(&self) -> bool {
         self.slots.values().all(|slot| slot.holder().is_none())
     }
 
-    /// Every slot.
+    /// A report of every slot.
     pub fn report(&self) -> pb::SlotReport {
         let numbers: Vec<u32> = self.slots.keys().copied().collect();
         pb::SlotReport {
@@ -300,7 +302,7 @@ impl SlotTable {
         }
     }
 
-    /// The named slots.
+    /// Reports of the named slots.
     pub fn statuses(&self, numbers: &[u32]) -> Vec<pb::SlotStatus> {
         let status = |&number: &u32| {
             let holder = self.slots.get(&number).and_then(SlotState::holder);
@@ -332,7 +334,7 @@ impl SlotTable {
             .map(|(&number, _)| number)
     }
 
-    /// Which extended resources an allocation has.
+    /// The extended resources of an allocation, by index.
     pub fn indices(&self, allocation: AllocationId) -> Indices {
         self.budget.indices(allocation)
     }

@@ -1,4 +1,4 @@
-//! Tasks that don't end when they are told to.
+//! Tasks that do not end after they are cancelled.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
@@ -65,7 +65,7 @@ async fn a_task_has_not_had_the_time_in_which_its_process_stood_still() {
     assert!(matches!(fatal, Ok(Fatal::Stuck(_))), "{fatal:?}");
 }
 
-/// A source that is in the middle of something until the test lets it go.
+/// A source that is busy until the test lets it go.
 struct Busy(Arc<(Mutex<bool>, Condvar)>);
 
 impl Source for Busy {
@@ -133,7 +133,7 @@ fn a_task_that_blocks_its_thread_is_fatal_though_the_leader_changes() {
         assert_eq!(registered.executions.len(), 1, "it is still there");
         let fatal = tokio::time::timeout(Duration::from_secs(60), world.executor.fatal()).await;
         assert!(matches!(fatal, Ok(Fatal::Stuck(_))), "{fatal:?}");
-        // What a process does then does not wait for it, either.
+        // The stop of the process does not wait for it, either.
         let stopping = world.executor.stop("it is over");
         let stopped = tokio::time::timeout(Duration::from_secs(60), stopping).await;
         stopped.expect("it waits for no task that hangs");

@@ -1,15 +1,15 @@
-//! What a TaskExecutor does about jobs whose JobMaster it does not hear: it asks the store whether somebody superseded its
-//! tasks. Pure, a part of [`super::core`].
+//! Handles jobs whose JobMaster is silent: asks the store whether another process superseded their tasks. Pure, a
+//! part of [`super::core`].
 //!
-//! - While a region's stored generation is that of its tasks, nobody runs them elsewhere, and they go on, however long nobody
-//!   leads.
-//! - What a younger generation supersedes stops at once. Its slot stays: whoever leads may have placed that generation in it,
-//!   and frees it otherwise.
-//! - A job that has ended, or is gone from the store, is let go with its slots.
-//! - Only what the store said is acted on. A question without an answer changes nothing, unless it began after
-//!   `job-manager-failover-timeout` without any leader and any answer: then the jobs are let go. So a process that stood still
-//!   for that long itself asks once more before it gives up.
-//! - One question is under way at a time, for all jobs together, and the next one begins [`PAUSE`] after its end.
+//! - While a region's stored generation is that of its tasks, they run nowhere else, and they continue, however
+//!   long there is no leader.
+//! - Tasks that a younger generation supersedes stop at once. Their slot stays: the next leader may have placed
+//!   that generation in it, and otherwise frees it.
+//! - A job that has ended, or is gone from the store, is ended here and loses its slots.
+//! - Only answers of the store count. A question without answer changes nothing, unless it began after
+//!   `job-manager-failover-timeout` without any leader and any answer: then the jobs are ended. So a process that
+//!   itself stood still for that long asks once more before it gives up.
+//! - One question is in flight at a time, for all jobs together, and the next one begins [`PAUSE`] after its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,23 +23,23 @@ use super::executions::{ExecutionKey, Patience};
 use crate::gateway::fencing::Asked;
 use crate::gateway::{JobStanding, JobStandings, NoAnswer};
 
-/// Between two questions, and between the first doubt and the first one. Whoever asks adds a little at random.
+/// Delay between two questions, and between the beginning of doubt and the first question. A random delay is added.
 pub const PAUSE: Duration = Duration::from_millis(750);
 
-/// How far the asking is.
+/// State of asking the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asking {
     /// There is no doubt.
     Quiet,
     /// The next question begins then.
     Waiting(Instant),
-    /// A question is under way.
+    /// A question is in flight.
     InFlight {
-        /// The jobs, each with the run of its connection when it was asked.
+        /// The jobs, each with the run of its connection at that time.
         asked: BTreeMap<JobId, u64>,
-        /// What was known of terms then.
+        /// Epochs known at that time.
         heard: Asked,
-        /// When that was.
+        /// When the question began.
         since: Instant,
         /// The same by the clock of isolated jobs.
         asked_at: Moment,
@@ -57,7 +57,7 @@ impl Asking {
 }
 
 impl Core {
-    /// Begins or ends the asking, whenever something may have changed.
+    /// Begins or ends asking. To be called after every event.
     pub fn review_doubts(&mut self, now: Instant) {
         self.review_isolation(now);
         match &self.asking {
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// When the next job begins to be doubted, or the next question is due.
+    /// When doubt about the next job begins, or the next question is due.
     pub(super) fn doubt_deadline(&self) -> Option<Instant> {
         match self.asking {
             Asking::Quiet => {
@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// What came of a question.
+    /// Handles the answer to a question.
     pub fn store_answered(&mut self, now: Instant, answer: Result<JobStandings, NoAnswer>) {
         let before = std::mem::replace(&mut self.asking, Asking::Waiting(now + PAUSE));
         let Asking::InFlight {
@@ -110,20 +110,20 @@ impl Core {
         let standings = match answer {
             Ok(standings) => standings,
             Err(reason) => {
-                tracing::debug!(%reason, jobs = asked.len(), "whether tasks were superseded is not known");
+                tracing::debug!(%reason, jobs = asked.len(), "the store did not answer whether tasks were superseded");
                 self.asked_in_vain(now, since);
                 return;
             }
         };
-        // The store's term counts like its watch. It may have been overtaken since the question, which changes nothing; but a
-        // store that shows less than it had shown then, or is of another cluster, says nothing of jobs.
+        // The store's term counts like its watch. It may be outdated since the question, which does no harm; but a
+        // store that shows a lower epoch than it had shown then, or another cluster, says nothing about jobs.
         self.highest
             .answered(&standings.incarnation, standings.epoch, &heard);
         let is_ours = self.highest.heard().incarnation.as_ref() == Some(&standings.incarnation);
         if !is_ours || standings.epoch < heard.proven() {
             if std::mem::replace(&mut self.is_store_believed, false) {
                 let (incarnation, epoch) = (&standings.incarnation, standings.epoch);
-                tracing::error!(%incarnation, %epoch, "what the store says of jobs is not believed");
+                tracing::error!(%incarnation, %epoch, "ignoring the store's answer about jobs: it is of another cluster or an older epoch");
             }
             self.asked_in_vain(now, since);
             return;
@@ -138,7 +138,7 @@ impl Core {
         }
     }
 
-    /// A question that began then had no answer that counts.
+    /// Handles a question, begun at `since`, that had no valid answer.
     fn asked_in_vain(&mut self, now: Instant, since: Instant) {
         let heard = self.heard_of_leader.max(self.heard_of_store);
         if since < heard + self.options.job_manager_failover_timeout {
@@ -162,7 +162,7 @@ impl Core {
         let Some(known) = self.jobs.get(&job) else {
             return;
         };
-        // Whoever has registered meanwhile is told by the JobMaster, which may have begun after the store was read.
+        // If the job has registered meanwhile, its JobMaster decides; it may have started after the store was read.
         let is_as_asked = known.connection.run == run;
         match standing {
             JobStanding::Present(regions) => {
@@ -177,13 +177,14 @@ impl Core {
                 self.end_job(now, job, "it is gone from the store");
             }
             JobStanding::Unreadable(reason) => {
-                tracing::debug!(%job, reason, "the job's state can't be read here, its tasks go on");
+                tracing::debug!(%job, reason, "the job's state can't be read here, its tasks continue");
             }
             JobStanding::Ended | JobStanding::Absent => {}
         }
     }
 
-    /// Ends what the store has a younger generation of. Whether something of that still runs: no answer of the store prolongs its time.
+    /// Cancels tasks of which the store has a younger generation. Returns whether any such task still runs: then no
+    /// answer extends its time.
     pub(super) fn stop_superseded(
         &mut self,
         now: Instant,
@@ -217,7 +218,7 @@ impl Core {
         self.doubted(now).next().is_some()
     }
 
-    /// The jobs whose JobMaster is not heard, or not for sure the one that leads.
+    /// Jobs whose JobMaster is silent, or may no longer lead.
     fn doubted(&self, now: Instant) -> impl Iterator<Item = JobId> {
         let is_doubted = move |known: &super::job::Job| {
             let doubted_at = known.connection.doubted_at();

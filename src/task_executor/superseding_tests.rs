@@ -1,4 +1,4 @@
-//! A TaskExecutor whose leader is gone: it asks the store, goes on, or stops. On paused time.
+//! A TaskExecutor whose leader is gone: it asks the store, and continues or stops. On paused time.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn leaderless() -> (World, Started) {
     (world, task)
 }
 
-/// Waits for the task's end; how long that took.
+/// Waits for the task's end. Returns how long that took.
 async fn stopped(task: &Started) -> Duration {
     let start = Instant::now();
     let mut status = task.status.subscribe();
@@ -42,7 +42,7 @@ async fn while_the_store_knows_of_no_younger_generation_tasks_go_on_however_long
     // It asks about once a second, not more often.
     let asked = world.records.asked();
     assert!((3600..=4800).contains(&asked), "{asked} questions");
-    // The next leader finds all of it.
+    // The next leader receives everything.
     let (_, next) = world.with_leader("jm2:1", 2).await;
     let report = next.registered_job().await;
     assert_eq!((report.executions.len(), report.slots.len()), (1, 1));
@@ -72,7 +72,7 @@ async fn superseded_tasks_stop_within_two_seconds_and_keep_their_slot() {
 async fn a_task_is_superseded_by_the_generation_of_the_region_that_its_deployment_named() {
     let (mut world, leader, first) = running(false).await;
     let mut request = leader.deployment(1, 1, A1);
-    request.tasks[0].region = Some(1);
+    request.tasks[0].region = 1;
     let answer = leader.task_executor().submit_tasks(request).await;
     assert_eq!(answer.expect("is registered").refused, []);
     let second = world.next_started().await;
@@ -150,7 +150,7 @@ async fn a_leader_that_falls_silent_is_doubted_before_it_counts_as_lost() {
     let (world, _leader, task) = running(false).await;
     pass(Duration::from_secs(10)).await;
     assert_eq!(world.records.asked(), 0, "nobody is doubted");
-    // Its heartbeats come every 10 s; cut off, another TaskExecutor runs the next generation.
+    // Its heartbeats come every 10 s; it is cut off, and another TaskExecutor runs the next generation.
     world.records.say_generation(1, 2);
     let took = stopped(&task).await;
     assert!(took <= Duration::from_secs(7), "{took:?}");
@@ -190,7 +190,7 @@ async fn after_a_dial_the_old_terms_deployments_and_dials_are_refused() {
     old.request_slot(0, A1).await;
     old.registered_job().await;
     old.offered().await;
-    // A leader that dials and is never heard of again.
+    // A leader that announces itself and is never heard of again.
     let (_, next) = Leader::start(&world.connector, "jm2:1", 2);
     world.takes(&next);
     world.connector.remove("jm2:1");
@@ -205,7 +205,7 @@ async fn after_a_dial_the_old_terms_deployments_and_dials_are_refused() {
         matches!(refused, Err(GatewayError::Outdated { epoch: 2, .. })),
         "{refused:?}"
     );
-    // The store's late news of the old leader leads nobody back.
+    // The store's late news of the old leader does not make it followed again.
     world.lead(&old);
     pass(Duration::from_secs(60)).await;
     assert!(old.submit(1, A1).await.is_err());
@@ -244,7 +244,7 @@ async fn the_time_to_take_a_slot_stands_still_while_nobody_leads() {
     let slots = leader.slot_report().await.expect("is registered");
     assert!(
         slots[1].allocation.is_some(),
-        "nobody led who could take it"
+        "there was no leader that could accept it"
     );
     world.lead(&leader);
     leader.freed(1).await;
@@ -259,11 +259,11 @@ async fn a_slot_that_is_given_while_nobody_leads_has_all_its_time_once_somebody_
     leader.registered_job().await;
     world.records.say_generation(1, 0);
     world.nobody_leads();
-    // Whoever led is still there, and does not know that the store has lost sight of it.
+    // The former leader still runs, and does not know that the store no longer shows it.
     leader.request_slot(1, A2).await;
     pass(Duration::from_secs(30)).await;
     assert_eq!(leader.held_slots().await, 2);
-    // Nor does another registration there begin it.
+    // Another registration there does not start the timeout, either.
     leader.let_go().await;
     leader.registered_job().await;
     pass(Duration::from_secs(30)).await;
@@ -283,7 +283,7 @@ async fn the_time_to_take_a_slot_begins_when_the_next_job_master_is_there() {
     old.offered().await;
     let (script, next) = Leader::start(&world.connector, "jm2:1", 2);
     *script.is_ignoring_offers.lock().expect("not poisoned") = true;
-    // It recovers its jobs for longer than that time.
+    // Its recovery of jobs takes longer than that timeout.
     world.connector.remove_job_master("jm2:1", JOB);
     world.records.say_generation(2, 0);
     world.lead(&next);
@@ -298,7 +298,7 @@ async fn the_time_to_take_a_slot_begins_when_the_next_job_master_is_there() {
     assert!(took >= Options::default().slot_timeout, "{took:?}");
 }
 
-/// What is left of a TaskExecutor that stands still: its clock.
+/// Simulates a TaskExecutor that stands still: only its clock moves.
 async fn stand_still(time: Duration) {
     tokio::time::advance(time).await;
 }
@@ -313,7 +313,7 @@ async fn a_process_that_stood_still_asks_once_more_before_it_lets_jobs_go() {
     stand_still(timeout).await;
     pass(Duration::from_secs(30)).await;
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
-    // A question that was under way says nothing either.
+    // A question that was in flight says nothing either.
     world.records.be_silent();
     pass(Duration::from_secs(1)).await;
     stand_still(timeout).await;

@@ -1,4 +1,4 @@
-//! What surrounds a TaskExecutor in its tests: a launcher that does what the test says, and leaders that come and go.
+//! Test environment of a TaskExecutor: a launcher controlled by the test, and leaders that come and go.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ pub const TE: &str = "tm:1";
 pub const A1: &str = "000000000000000000000000000000a1";
 pub const A2: &str = "000000000000000000000000000000a2";
 
-/// Lets (paused) time pass, and everything that is due in it happen.
+/// Lets (paused) time pass, and everything that is due happen.
 pub async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
@@ -71,14 +71,14 @@ pub fn scope() -> Option<pb::JobScope> {
     })
 }
 
-/// A task that does what the test says.
+/// A task controlled by the test.
 #[derive(Debug)]
 pub struct Started {
     pub start: TaskStart,
     pub status: watch::Sender<TaskStatus>,
 }
 
-/// Hands what it starts to the test. Told to end, a task is canceled at once, unless the test wants to do that itself.
+/// Hands started tasks to the test. A cancelled task is canceled at once, unless the test does that itself.
 #[derive(Debug)]
 pub struct ScriptedLauncher {
     started: mpsc::Sender<Started>,
@@ -87,9 +87,9 @@ pub struct ScriptedLauncher {
     /// Subtask and generation.
     pub released_tasks: Mutex<Vec<(u32, u64)>>,
     pub is_slow_to_cancel: bool,
-    /// How often tasks were told to end.
+    /// Number of cancellations of tasks.
     pub told: Arc<AtomicU32>,
-    /// How many outputs consumers have not taken yet.
+    /// Number of outputs that consumers have not taken yet.
     pub kept_outputs: watch::Sender<usize>,
 }
 
@@ -166,43 +166,43 @@ impl RunningTask for ScriptedTask {
     }
 }
 
-/// A store that says of [`JOB`] what the test says; at first it can't be reached.
+/// A store with scripted answers about [`JOB`]; at first it can't be reached.
 #[derive(Debug, Default)]
 pub struct ScriptedRecords {
     answer: Mutex<Option<(u64, JobStanding)>>,
-    /// Questions are heard and never answered.
+    /// Questions are received and never answered.
     is_silent: Mutex<bool>,
     /// How long an answer takes.
     latency: Mutex<Duration>,
-    /// When the last question began that was answered.
+    /// When the last answered question began.
     answered: Mutex<Option<Instant>>,
     pub questions: Mutex<Vec<Instant>>,
 }
 
 impl ScriptedRecords {
-    /// From now on it says this, in this epoch; `None`: nothing.
+    /// Sets the answer and its epoch. `None`: no answer.
     pub fn say(&self, answer: Option<(u64, JobStanding)>) {
         *self.answer.lock().expect("not poisoned") = answer;
         *self.is_silent.lock().expect("not poisoned") = false;
     }
 
-    /// From now on it answers nothing.
+    /// Makes it answer nothing.
     pub fn be_silent(&self) {
         *self.is_silent.lock().expect("not poisoned") = true;
     }
 
-    /// From now on answers take so long.
+    /// Sets the latency of answers.
     pub fn answer_after(&self, latency: Duration) {
         *self.latency.lock().expect("not poisoned") = latency;
     }
 
-    /// When the last question began that was answered.
+    /// When the last answered question began.
     pub fn last_answered(&self) -> Instant {
         let answered = *self.answered.lock().expect("not poisoned");
         answered.expect("one was answered")
     }
 
-    /// The regions' generations.
+    /// Sets the generation of the job's only region as the answer.
     pub fn say_generation(&self, epoch: u64, generation: u64) {
         let regions = vec![Generation::new(generation)];
         self.say(Some((epoch, JobStanding::Present(regions))));
@@ -244,13 +244,13 @@ impl JobRecords for ScriptedRecords {
 /// What linearizable reads of the store show.
 #[derive(Debug)]
 pub enum Reads {
-    /// What the watch shows.
+    /// The same as the watch.
     AsWatched,
     /// More, or less, than the watch.
     Show(LeaderView),
 }
 
-/// A TaskExecutor with two slots, and what surrounds it.
+/// A TaskExecutor with two slots, and its environment.
 pub struct World {
     pub connector: LocalConnector,
     pub executor: TaskExecutor,
@@ -273,7 +273,7 @@ impl World {
         World::start_as(is_slow_to_cancel, runs, Options::default())
     }
 
-    /// With other bounds, too.
+    /// With other options, too.
     pub fn start_as(
         is_slow_to_cancel: bool,
         runs: Option<Arc<dyn TaskLauncher>>,
@@ -343,7 +343,7 @@ impl World {
         self.leaders.send_replace(view);
     }
 
-    /// This leader has taken its epoch, which a read of the store shows and the watch does not show yet.
+    /// This leader has taken its epoch; a read of the store shows it, but the watch does not yet.
     pub fn takes(&self, leader: &Leader) {
         self.reads.send_replace(Reads::Show(LeaderView {
             incarnation: Some(ClusterIncarnation::new("c1")),
@@ -358,7 +358,7 @@ impl World {
         self.lead_in("c1", leader);
     }
 
-    /// The store names nobody.
+    /// The store names no leader.
     pub fn nobody_leads(&self) {
         self.leaders.send_modify(|view| view.leader = None);
     }

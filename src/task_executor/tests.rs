@@ -35,7 +35,7 @@ async fn it_registers_with_its_slots_and_offers_what_it_is_asked_for() {
     let offer = leader.offered().await;
     assert_eq!((offer.offers[0].slot, offer.offers.len()), (1, 1));
     assert_eq!(offer.job.expect("a job").job_incarnation, 1);
-    // The same again is granted, another one learns who holds it.
+    // The same request is granted again; another one receives the present holder.
     use pb::request_slot_response::Answer;
     assert!(matches!(
         leader.request_slot(1, A1).await.answer,
@@ -103,7 +103,7 @@ async fn a_new_leader_gets_slots_and_executions_while_the_tasks_go_on() {
     assert_eq!(registration.slots[0].allocation_id, A1);
     assert_eq!(registration.executions[0].state(), ExecutionState::Running);
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
-    // The old leader is refused, also with a generation that nobody has seen.
+    // The old leader is refused, also with a generation that was never used.
     let refused = old.submit(2, A1).await.expect_err("is over");
     assert!(
         matches!(refused, GatewayError::Outdated { epoch: 2, .. }),
@@ -219,7 +219,7 @@ async fn the_output_of_a_cancelled_generation_is_released_when_it_has_ended() {
     };
     leader.cancel(1).await;
     assert_eq!(released(), []);
-    // It was about to finish: nobody takes what it made.
+    // It finished before the cancellation took effect: no consumer takes its output.
     task.status.send_replace(TaskStatus::Finished {
         committables: Vec::new(),
     });
@@ -275,11 +275,12 @@ async fn what_was_fetched_for_a_job_stays_over_attempts_and_goes_with_its_last_s
     assert_eq!(released(), [], "it still runs");
     task.status.send_replace(TaskStatus::Canceled);
     leader.freed(0).await;
-    // The job goes on elsewhere.
+    // The job continues elsewhere.
     assert_eq!(released(), [JOB]);
 }
 
-/// No decision of the store is behind it: who sent it may have been stopped since, and have deployed into the slot before.
+/// No decision of the store is behind the request: its sender may have been stopped since, and have deployed into
+/// the slot before.
 #[tokio::test(start_paused = true)]
 async fn a_late_request_for_an_idle_slot_does_not_end_the_task_that_was_deployed_into_it() {
     let (_world, leader, task) = running(false).await;
@@ -288,7 +289,7 @@ async fn a_late_request_for_an_idle_slot_does_not_end_the_task_that_was_deployed
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
     let held = leader.slot_report().await.expect("is registered");
     assert!(held[0].allocation.is_some(), "{held:?}");
-    // What decides its end is a generation.
+    // Its end is decided by a generation.
     leader.cancel(1).await;
     leader.free(A1).await;
     task.status.send_replace(TaskStatus::Canceled);
@@ -341,7 +342,7 @@ async fn an_allocated_slot_that_a_job_master_does_not_take_is_freed_after_the_sl
 async fn an_allocated_slot_is_kept_while_its_job_master_is_not_reached() {
     let world = World::start(false);
     let (_, leader) = world.with_leader("jm1:1", 1).await;
-    // The JobMaster is elsewhere as long as its address is cut; the ResourceManager's messages arrive.
+    // The JobMaster can't be reached while its address is cut off; the ResourceManager's messages arrive.
     world.connector.set_fault("jm1:1", Fault::Unreachable);
     leader.request_slot(0, A1).await;
     for _ in 0..6 {
@@ -436,7 +437,7 @@ async fn without_any_leader_jobs_are_let_go_only_after_the_failover_timeout() {
         "{:?}",
         start.elapsed()
     );
-    // After the pause, with both its own delay and that of the one before.
+    // After the pause, with its own random delay and that of the one before.
     let a_question = Duration::from_millis(1250);
     assert!(
         start.elapsed() <= timeout + a_question,
@@ -487,7 +488,7 @@ async fn the_sources_of_a_stopped_job_end_also_those_that_come_later() {
         heard.expect("is registered");
     }
     leader.updated(ExecutionState::Finished).await;
-    // Another leader, or a restart: nobody has to say it again.
+    // Another leader, or a restart: the job stays stopped without being told again.
     let answer = leader.submit(2, A1).await.expect("is registered");
     assert_eq!(answer.refused, []);
     let report = leader.updated(ExecutionState::Finished).await;

@@ -1,8 +1,8 @@
-//! The first attempt to register at many JobMasters of one leader, in few messages: after a change of the leader each of them
-//! is new at the same moment.
+//! First attempts to register at many JobMasters of one leader, in few messages: after a change of leader all of
+//! them are due at the same moment.
 //!
-//! Each registration in such a message is what it would be alone. Whatever does not succeed in it, or is not answered in
-//! time, goes on with attempts of its own, so that nothing else of registering is repeated here.
+//! Each registration in such a message has the same meaning as a separate one. One that fails, or is not answered
+//! in time, continues with separate attempts, so that nothing else of registering is repeated here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use super::launcher::RunningTask;
 use crate::gateway::registration::{Answer, Registered};
 use crate::gateway::{GatewayError, GatewayResult, JobMastersGateway};
 
-/// Registrations in a message, and their bytes, at most: far below what a message may have.
+/// Maximum number of registrations in a message, and of their bytes: far below the maximum message size.
 const MOST: usize = 256;
 const MOST_BYTES: usize = 1 << 20;
 
-/// What came of one of them.
+/// The result of one registration.
 #[derive(Debug)]
 pub(super) struct Together {
     job: JobId,
     run: u64,
     address: String,
-    /// None: to be tried alone.
+    /// `None`: to be tried separately.
     answer: Option<Answer<(pb::RegistrationSuccess, u64)>>,
 }
 
@@ -46,7 +46,7 @@ impl Actor {
     pub(super) fn register_at_job_masters(&mut self, runs: Vec<(JobId, String, u64)>) {
         let mut by_address: BTreeMap<String, Vec<(JobId, u64)>> = BTreeMap::new();
         for (job, address, run) in runs {
-            // One that ended in the same turn, or was begun anew, is over.
+            // Skips runs that ended, or were replaced, in the same turn.
             if self.core.is_registering(job, run) {
                 by_address.entry(address).or_default().push((job, run));
             }
@@ -85,7 +85,7 @@ impl Actor {
                     batch.of.push((job, run));
                     batch.registrations.push(registration);
                 }
-                // Not known yet what to send.
+                // The message can't be prepared yet.
                 Err(_) => self.register(Target::JobMaster(job), address.to_owned(), run),
             }
         }
@@ -115,7 +115,7 @@ impl Actor {
         });
     }
 
-    /// What came of a message.
+    /// Handles the answers to a message.
     pub(super) fn registered_together(&mut self, now: Instant, outcomes: Vec<Together>) {
         for Together {
             job,
@@ -143,7 +143,7 @@ impl Actor {
     }
 }
 
-/// The answers in the order of the registrations.
+/// The answers, in the order of the registrations.
 async fn ask(
     gateway: &dyn JobMastersGateway,
     request: pb::RegisterTaskManagersRequest,
@@ -183,7 +183,7 @@ fn answer_of(
     }
 }
 
-/// How far a task is, as it goes with a report.
+/// The metrics of a task, for its report.
 pub(super) fn metrics_of(
     running: &BTreeMap<TaskKey, Box<dyn RunningTask>>,
     job: JobId,

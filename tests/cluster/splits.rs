@@ -32,8 +32,8 @@ on_stores! {
 const BOUND: Duration = Duration::from_secs(60);
 /// Pause between two writes to the growing files.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The newest format of a job's state.
-const STATE_FORMAT: u16 = 3;
+/// The format of a job's state.
+const STATE_FORMAT: u16 = 1;
 /// The leader dies after its first write of an assignment, before it has answered.
 const DECIDED: &str = "job.coordinator-persisted";
 

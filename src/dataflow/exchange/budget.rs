@@ -1,13 +1,14 @@
-//! How much memory the records in all channels of a TaskManager may take together.
+//! Memory budget for the records in all channels of a TaskManager.
 //!
-//! A channel takes a batch beyond its first one only while there is room here, so that what waits in an exchange is bounded by
-//! this budget and one batch a channel. Nobody waits for the budget itself: a channel in which something is has a consumer
-//! that takes it out some day, and its producer looks again then. So channels can't block each other, however full it is.
+//! A channel takes a batch beyond its first one only while the budget has room, so an exchange buffers at most
+//! this budget plus one batch per channel. No producer waits for the budget itself: a channel that has a batch
+//! has a consumer that eventually takes it, and then its producer checks again. So channels can't block each
+//! other, however full the budget is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// See the module. Clones share it.
+/// The memory budget; see the module. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct NetworkBudget(Arc<Inner>);
 
@@ -18,7 +19,7 @@ struct Inner {
 }
 
 impl Default for NetworkBudget {
-    /// Without bound.
+    /// Unlimited.
     fn default() -> NetworkBudget {
         NetworkBudget::new(u64::MAX)
     }
@@ -32,7 +33,8 @@ impl NetworkBudget {
         }))
     }
 
-    /// Whether there is room for so much more. Who asks at the same time may be told the same: each is bounded by itself.
+    /// Whether there is room for `bytes` more. Concurrent callers may get the same answer: each channel has its
+    /// own limit.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         self.taken().saturating_add(bytes as u64) <= self.0.total
     }

@@ -1,9 +1,10 @@
-//! A bounded queue of batches between one producer and one consumer: what backpressure rests on. What is said about event
-//! time stands between the batches; it takes no place and needs no credit, since of what was said without a batch in between
-//! only the last watermark is kept, and idle behind it.
+//! A bounded queue of batches between one producer and one consumer; it provides backpressure. Event-time
+//! signals are queued between the batches. They take no place and need no credit, since of consecutive signals
+//! only the last watermark is kept, and idle after it.
 //!
-//! Between tasks of one TaskManager it is the whole channel. Over the network there is one at each end: the producer's, out of
-//! which the server sends as far as the consumer's credit goes, and the consumer's, whose free places are that credit.
+//! Between tasks of one TaskManager one queue is the whole channel. Over the network there is one at each end:
+//! the server sends from the producer's queue while it has credit from the consumer, and the free places of the
+//! consumer's queue are that credit.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,26 +16,26 @@ use super::budget::NetworkBudget;
 use crate::dataflow::record::size_of;
 use crate::dataflow::time::{Element, TimeSignal};
 
-/// Batches that a channel holds at each end.
+/// Maximum number of batches in a queue.
 pub(super) const PLACES: usize = 8;
-/// Bytes above which a channel takes no further batch, even with places left.
+/// Size in bytes above which a queue takes no further batch, even if it has free places.
 pub(super) const MOST_BYTES: usize = 4 * 1024 * 1024;
 
-/// The consumer went away for good, or the partition was closed from outside.
+/// Error: the consumer is gone for good, or the partition was closed from outside.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(in crate::dataflow) struct Closed(pub(in crate::dataflow) String);
 
-/// What a consumer finds.
+/// Result of [`Channel::pop`].
 #[derive(Debug)]
 pub(super) enum Popped {
     Batch(RecordBatch),
     Time(TimeSignal),
-    /// Nothing yet: the reader is notified.
+    /// Nothing yet; the reader will be notified.
     Empty,
-    /// Nothing any more.
+    /// The end: all batches were taken.
     Finished,
-    /// Nothing any more, and not all that there should have been.
+    /// The end, with batches missing, for this reason.
     Failed(String),
 }
 
@@ -47,33 +48,33 @@ enum End {
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Element>,
-    /// How many batches are in the queue.
+    /// Number of batches in the queue.
     batches: usize,
     bytes: usize,
     end: Option<End>,
     reader: Option<Arc<Notify>>,
-    /// Where `bytes` are counted with those of all others.
+    /// The budget that counts `bytes` together with those of all other channels.
     budget: NetworkBudget,
-    /// Batches that the network may still bring: credit given and not used.
+    /// Credit that was given and not used: batches that may still arrive over the network.
     outstanding: usize,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Channel {
     state: Mutex<State>,
-    /// The producer waits here for places.
+    /// The producer waits here for free places.
     places: Notify,
 }
 
 impl Channel {
-    /// One of those that share a budget.
+    /// Creates a channel that uses this budget.
     pub(super) fn within(budget: &NetworkBudget) -> Channel {
         let channel = Channel::default();
         channel.lock().budget = budget.clone();
         channel
     }
 
-    /// The same with its consumer.
+    /// Creates a channel with its consumer attached.
     pub(super) fn read_by(reader: &Arc<Notify>, budget: &NetworkBudget) -> Arc<Channel> {
         let channel = Channel::within(budget);
         channel.lock().reader = Some(Arc::clone(reader));
@@ -85,7 +86,7 @@ impl Channel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Names the one consumer and how it is woken. False if there is one already.
+    /// Attaches the only consumer and how it is woken. Returns false if there is one already.
     #[must_use]
     pub(super) fn attach(&self, reader: &Arc<Notify>) -> bool {
         let mut state = self.lock();
@@ -97,13 +98,13 @@ impl Channel {
         true
     }
 
-    /// Whether the consumer has come.
+    /// Whether the consumer is attached.
     #[cfg(test)]
     pub(super) fn is_attached(&self) -> bool {
         self.lock().reader.is_some()
     }
 
-    /// Puts a batch in; waits while there is no place.
+    /// Adds a batch; waits while there is no place.
     pub(super) async fn push(&self, batch: RecordBatch) -> Result<(), Closed> {
         let size = size_of(&batch);
         loop {
@@ -125,7 +126,7 @@ impl Channel {
         }
     }
 
-    /// Puts a batch in that came over the network on credit. False if there was none.
+    /// Adds a batch that arrived over the network on credit. Returns false if there was no credit.
     #[must_use]
     pub(super) fn push_on_credit(&self, batch: RecordBatch) -> bool {
         let mut state = self.lock();
@@ -138,7 +139,7 @@ impl Channel {
         true
     }
 
-    /// Says how far event time has come; in place of the watermark that was said last, if no batch came since.
+    /// Adds an event-time signal. It replaces the last watermark if no batch was added since.
     pub(super) fn signal(&self, signal: TimeSignal) {
         let mut state = self.lock();
         if state.end.is_some() {
@@ -154,14 +155,14 @@ impl Channel {
         state.wake();
     }
 
-    /// Waits until there is credit worth a message, and gives it.
+    /// Waits until there is enough credit for a message, and grants it.
     pub(super) async fn grant(&self) -> usize {
         loop {
             {
                 let mut state = self.lock();
                 let free = PLACES.saturating_sub(state.batches + state.outstanding);
                 if !state.budget.has_room_for(0) {
-                    // One by one, so that it goes on.
+                    // One batch at a time, so that the channel makes progress.
                     if free == PLACES {
                         state.outstanding += 1;
                         return 1;
@@ -175,12 +176,12 @@ impl Channel {
         }
     }
 
-    /// All is in.
+    /// Marks the end: all batches were added.
     pub(super) fn finish(&self) {
         self.end(End::Finished);
     }
 
-    /// There will be no more, for this reason; what is in is dropped.
+    /// Fails the channel for this reason; queued batches are dropped.
     pub(super) fn fail(&self, cause: impl Into<String>) {
         self.end(End::Failed(cause.into()));
     }
@@ -188,7 +189,7 @@ impl Channel {
     fn end(&self, end: End) {
         let mut state = self.lock();
         match (&state.end, &end) {
-            // The first reason is the one; a finished channel can still be closed from outside.
+            // The first reason stays. A finished channel can still be failed from outside.
             (Some(End::Failed(_)), _) | (Some(End::Finished), End::Finished) => return,
             (None | Some(End::Finished), _) => {}
         }
@@ -202,7 +203,7 @@ impl Channel {
         self.places.notify_one();
     }
 
-    /// Takes the next batch.
+    /// Takes the next element.
     pub(super) fn pop(&self) -> Popped {
         let mut state = self.lock();
         let batch = match state.queue.pop_front() {
@@ -226,7 +227,7 @@ impl Channel {
 }
 
 impl Channel {
-    /// Takes the next batch if there is credit for it, and uses that up. None: a batch is there and no credit.
+    /// Takes the next element; a batch uses one credit. `None`: a batch is queued and there is no credit.
     pub(super) fn pop_with(&self, credit: &Semaphore) -> Option<Popped> {
         let wants_credit = matches!(self.lock().queue.front(), Some(Element::Batch(_)));
         if !wants_credit {

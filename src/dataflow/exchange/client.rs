@@ -1,7 +1,9 @@
-//! The consuming side of the network: opens a channel at its producer's TaskManager and fills the local end of it.
+//! The consuming side of the network: opens a channel at its producer's TaskManager and fills the local end of
+//! it.
 //!
-//! However this ends, the side that is written to is closed before the socket is: with records unread the system would only reset
-//! the connection, which the producer takes for the loss of a consumer that may not know of it, and fails.
+//! In all cases the write half is closed before the socket is. If the socket were closed with unread records,
+//! the system would reset the connection; the producer takes that for the loss of a consumer that may not know
+//! of it, and fails.
 
 use std::convert::Infallible;
 use std::io;
@@ -26,31 +28,31 @@ use super::hello::{Answer, Hello, Verdict};
 use crate::dataflow::record::{describe, same_columns};
 use crate::net;
 
-/// How long a TaskManager that doesn't accept connections is tried.
+/// How long connecting to a TaskManager is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long an answer may take; the server's own wait for the producer is well within.
+/// Timeout for an answer. It is well above the server's own wait for the producer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(200);
 
-/// A connection. Dropping the half that writes closes that side.
+/// A connection. Dropping the write half closes that side.
 type Connection = (OwnedReadHalf, OwnedWriteHalf);
 
-/// A channel that is to be opened.
+/// Request to open a channel.
 pub(super) struct Request {
-    /// host:port.
+    /// host:port
     pub(super) address: String,
     pub(super) hello: Hello,
     /// The term in which the consumer was deployed.
     pub(super) term: (ClusterIncarnation, Epoch),
     pub(super) gate: Arc<dyn EpochGate>,
-    /// What the records must look like.
+    /// Expected schema of the records.
     pub(super) schema: SchemaRef,
 }
 
-/// Fills the channel until its end. An error is the channel's end, and its consumer's.
+/// Fills the channel until its end. An error fails the channel and with it the consumer.
 pub(super) async fn consume(request: Request, channel: Arc<Channel>) {
-    // Whatever happens here, the consumer must not wait for ever.
+    // Even after a panic the consumer must not wait forever.
     match AssertUnwindSafe(request.run(&channel)).catch_unwind().await {
         Ok(Ok(())) => channel.finish(),
         Ok(Err(cause)) => channel.fail(cause),
@@ -71,7 +73,7 @@ impl Request {
         format!("the connection to {} was lost: {error}", self.address)
     }
 
-    /// The term to speak in: what this process has heard, but not less than what the task was deployed in.
+    /// The hello with the term of this process: the highest known one, but at least that of the deployment.
     fn hello(&self) -> Hello {
         let (cluster, deployed) = &self.term;
         let heard = self.gate.highest().map_or(Epoch::ZERO, |(_, epoch)| epoch);
@@ -173,8 +175,8 @@ async fn shake_hands((reader, writer): &mut Connection, hello: &Hello) -> io::Re
     }
 }
 
-/// Gives credit for the places that are free. Never ends: that the connection is lost shows in what is received, and only
-/// after what the producer said last.
+/// Gives credit for free places. Never returns: a lost connection is detected by the reading side, and only
+/// after the last frame of the producer.
 async fn give_credit(writer: &mut (impl AsyncWrite + Unpin), channel: &Channel) -> Infallible {
     loop {
         let places = u32::try_from(channel.grant().await).unwrap_or(u32::MAX);

@@ -1,41 +1,42 @@
-//! What the exchange shares with the rest of its TaskManager about terms: the youngest epoch that its own store has shown.
+//! The terms that the exchange shares with the rest of its TaskManager: the youngest epoch that its own store
+//! has shown.
 
 use std::fmt;
 
 use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 
-/// Why somebody's term is not accepted.
+/// Why a term is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// A younger term has been heard of.
-    #[error("epoch {offered} is over: epoch {highest} was heard")]
+    /// A younger term is known.
+    #[error("epoch {offered} is over: epoch {highest} is known")]
     Stale {
         /// The epoch that was refused.
         offered: Epoch,
-        /// The highest one.
+        /// The highest known epoch.
         highest: Epoch,
     },
-    /// Another cluster, or this one with another store.
+    /// It is of another cluster, or of this one with another store.
     #[error("cluster incarnation {offered} is refused: this process belongs to {known}")]
     OtherCluster {
         /// The incarnation that was refused.
         offered: ClusterIncarnation,
-        /// The one that was heard first.
+        /// The incarnation that this process belongs to.
         known: ClusterIncarnation,
     },
-    /// A younger term that this process's own store does not show.
+    /// It is younger, but this process's own store does not show it.
     #[error("{0}")]
     Unproven(String),
 }
 
-/// The youngest epoch that a process goes by, in all its components.
+/// The youngest epoch of a process, shared by all its components.
 #[async_trait]
 pub trait EpochGate: fmt::Debug + Send + Sync {
-    /// Accepts the youngest term. Waits a moment for the own store to show one that is younger still; what it does not show is
-    /// refused and changes nothing.
+    /// Accepts the youngest term. Waits a moment for the own store to show a term that is younger still. A term
+    /// that the store does not show is refused and changes nothing.
     async fn admit(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused>;
 
-    /// The youngest term so far. What this process says to others, it says in this term.
+    /// The youngest term so far. This process sends all messages in this term.
     fn highest(&self) -> Option<(ClusterIncarnation, Epoch)>;
 }

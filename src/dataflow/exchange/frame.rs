@@ -1,7 +1,7 @@
-//! Frames between exchange servers and consumers: four bytes of length, one of type, a body.
+//! Frames between exchange servers and consumers: four bytes of length, one byte of type, a body.
 //!
-//! The length is checked before anything is allocated. What a body means is the type's: handshake messages are protobuf,
-//! records are messages of one Arrow IPC stream a channel, whose schema goes first.
+//! The length is checked before memory is allocated. The type defines the body: handshake messages are
+//! protobuf; records are messages of one Arrow IPC stream per channel, which starts with the schema.
 
 use std::io;
 
@@ -14,20 +14,21 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::dataflow::time::TimeSignal;
 
-/// The largest body that is sent or accepted: room for a batch of one record as long as a source accepts.
+/// Maximum body size in bytes, sent or accepted: enough for a batch of one record of the largest size that a
+/// source accepts.
 pub(super) const LARGEST_BODY: usize = 64 * 1024 * 1024;
-/// The largest body before a channel is open.
+/// Maximum body size in bytes before a channel is open.
 pub(super) const LARGEST_HELLO: usize = 64 * 1024;
-/// Bodies up to this are copied behind their header.
+/// Bodies up to this size in bytes are copied behind their header.
 const SMALL_BODY: usize = 16 * 1024;
 
-/// What a frame is.
+/// Type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum FrameType {
-    /// Consumer: which channel it wants.
+    /// Consumer: the channel that it requests.
     Hello = 1,
-    /// Consumer: how many more batches it takes (u32).
+    /// Consumer: number of further batches that it takes (u32).
     Credit = 2,
     /// Producer: the answer to the hello.
     Answer = 3,
@@ -35,11 +36,11 @@ pub(super) enum FrameType {
     Schema = 4,
     /// Producer: records.
     Batch = 5,
-    /// Producer: that was all.
+    /// Producer: the end; all records were sent.
     End = 6,
-    /// Producer: there will be no more, because of this (text).
+    /// Producer: there will be no more records, for this reason (text).
     Failed = 7,
-    /// Producer: how far event time has come: a watermark (i64), or nothing where it is idle. Needs no credit.
+    /// Producer: event time, a watermark (i64) or an empty body for idle. Needs no credit.
     Time = 8,
 }
 
@@ -52,14 +53,14 @@ impl FrameType {
     }
 }
 
-/// A frame as it was read.
+/// A frame that was read.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) frame_type: FrameType,
     pub(super) body: Vec<u8>,
 }
 
-/// Reads a frame; none if the other side closed the connection between frames.
+/// Reads a frame; `None` if the other side closed the connection between frames.
 pub(super) async fn read_frame(
     reader: &mut (impl AsyncRead + Unpin),
     largest: usize,
@@ -99,7 +100,7 @@ pub(super) async fn write_frame(
     let [a, b, c, d] = length.to_le_bytes();
     let header = [a, b, c, d, frame_type as u8];
     if body.len() <= SMALL_BODY {
-        // One packet, and a consumer that goes away doesn't do so in the middle of a frame.
+        // One packet; and a consumer that closes the connection does not do so in the middle of a frame.
         writer.write_all(&[&header, body].concat()).await?;
     } else {
         writer.write_all(&header).await?;
@@ -108,7 +109,7 @@ pub(super) async fn write_frame(
     writer.flush().await
 }
 
-/// The body of a [`FrameType::Time`].
+/// Encodes the body of a [`FrameType::Time`].
 pub(super) fn encode_time(signal: TimeSignal) -> Vec<u8> {
     match signal {
         TimeSignal::Watermark(watermark) => watermark.to_le_bytes().to_vec(),
@@ -116,7 +117,7 @@ pub(super) fn encode_time(signal: TimeSignal) -> Vec<u8> {
     }
 }
 
-/// What the body of a [`FrameType::Time`] says.
+/// Decodes the body of a [`FrameType::Time`].
 pub(super) fn decode_time(body: &[u8]) -> io::Result<TimeSignal> {
     match body.try_into() {
         Ok(watermark) => Ok(TimeSignal::Watermark(i64::from_le_bytes(watermark))),
@@ -129,13 +130,13 @@ pub(super) fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
-/// Turns batches into bodies.
+/// Encodes batches as bodies.
 pub(super) struct Encoder {
     writer: StreamWriter<Vec<u8>>,
 }
 
 impl Encoder {
-    /// The encoder and the body with the schema.
+    /// Returns the encoder and the body with the schema.
     pub(super) fn new(schema: &Schema) -> Result<(Encoder, Vec<u8>), ArrowError> {
         let mut writer = StreamWriter::try_new(Vec::new(), schema)?;
         let schema = std::mem::take(writer.get_mut());
@@ -148,15 +149,15 @@ impl Encoder {
     }
 }
 
-/// Turns bodies into batches.
+/// Decodes bodies to batches.
 #[derive(Default)]
 pub(super) struct Decoder {
     decoder: StreamDecoder,
 }
 
 impl Decoder {
-    /// Takes the body with the schema. Whether it is one shows with the first batch: Arrow reads a message without a body
-    /// when the next one begins.
+    /// Takes the body with the schema. An invalid one is only detected with the first batch: Arrow reads a
+    /// message without a body when the next message begins.
     pub(super) fn schema(&mut self, body: Vec<u8>) -> Result<(), ArrowError> {
         match self.decode_one(body)? {
             None => Ok(()),
@@ -164,7 +165,7 @@ impl Decoder {
         }
     }
 
-    /// Takes the body of a batch.
+    /// Decodes the body of a batch.
     pub(super) fn batch(&mut self, body: Vec<u8>) -> Result<RecordBatch, ArrowError> {
         let batch = self.decode_one(body)?;
         batch.ok_or_else(|| ArrowError::IpcError("a batch was expected".to_owned()))

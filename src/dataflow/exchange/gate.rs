@@ -11,23 +11,23 @@ use super::channel::{Channel, Popped};
 use super::partition::{PartitionId, Partitions};
 use crate::dataflow::time::{Alignment, ChannelTime, TimeSignal};
 
-/// A producer that ended without having given everything.
+/// Error: a producer ended before it had sent everything.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("input from {producer} broke off: {cause}")]
+#[error("input from {producer} ended early: {cause}")]
 pub struct InputError {
-    /// Who, as people know it.
+    /// The producer, as logs name it.
     pub producer: String,
-    /// Why.
+    /// The reason.
     pub cause: String,
-    /// Whose output it is, if that had been complete.
+    /// The execution that produced the output, if the output was complete and kept.
     pub kept: Option<ExecutionId>,
 }
 
-/// What a task finds without waiting.
+/// What a task gets without waiting.
 #[derive(Debug)]
 pub(in crate::dataflow) enum Input {
     Batch(RecordBatch),
-    /// How far event time has come on all channels.
+    /// Event time over all channels has reached this.
     Time(TimeSignal),
     /// Nothing at the moment.
     Idle,
@@ -35,14 +35,14 @@ pub(in crate::dataflow) enum Input {
     Ended,
 }
 
-/// One channel, and what is told when it was taken to its end.
+/// An input channel, and where its consumption is recorded.
 pub(super) struct Source {
     pub(super) producer: String,
-    /// Empty until the producer has been found.
+    /// Empty until the producer was found.
     pub(super) channel: Arc<OnceLock<Arc<Channel>>>,
-    /// For a channel within this TaskManager.
+    /// Set for a channel within this TaskManager.
     pub(super) local: Option<Local>,
-    /// Whose output it is, if that is complete.
+    /// The execution that produced the output, if it is complete and kept.
     pub(super) kept: Option<ExecutionId>,
     pub(super) time: ChannelTime,
 }
@@ -55,13 +55,13 @@ pub(super) struct Local {
     pub(super) target: u32,
 }
 
-/// The channels that are still open. Dropping it ends its connections.
+/// The channels that are still open. Dropping the gate closes its connections.
 pub(in crate::dataflow) struct InputGate {
     sources: Vec<Source>,
     next: usize,
     alignment: Alignment,
     readable: Arc<Notify>,
-    /// Finds local producers, fills remote channels.
+    /// Tasks that find local producers and fill remote channels.
     _openers: JoinSet<()>,
 }
 
@@ -80,7 +80,7 @@ impl InputGate {
         }
     }
 
-    /// The next batch of any channel, in turn.
+    /// Returns the next batch of any channel, in turn.
     pub(in crate::dataflow) fn poll(&mut self) -> Result<Input, InputError> {
         if let Some(signal) = self.alignment.owed() {
             return Ok(Input::Time(signal));
@@ -119,7 +119,7 @@ impl InputGate {
                             .partitions
                             .consumed(local.partition, local.target, channel);
                     }
-                    // Nobody waits for a channel that has ended.
+                    // A channel that has ended no longer holds event time back.
                     if let Some(signal) = self.align() {
                         return Ok(Input::Time(signal));
                     }
@@ -145,12 +145,12 @@ impl InputGate {
         self.alignment.align(times)
     }
 
-    /// Waits until [`InputGate::poll`] may find something.
+    /// Waits until [`InputGate::poll`] may return something.
     pub(in crate::dataflow) async fn readable(&self) {
         self.readable.notified().await;
     }
 
-    /// Whether all producers have been found.
+    /// Whether all producers were found.
     #[cfg(test)]
     pub(super) fn opened(&self) -> bool {
         self.sources

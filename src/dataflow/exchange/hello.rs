@@ -1,4 +1,4 @@
-//! The handshake that opens a channel: a hello by the consumer, an answer by the producer's TaskManager.
+//! The handshake that opens a channel: a hello from the consumer, an answer from the producer's TaskManager.
 
 use prost::Message;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
@@ -6,10 +6,10 @@ use tanist_proto::id::Generation;
 
 use super::partition::{Attempt, PartitionId};
 
-/// The version of the frames and of the handshake. Both sides must speak the same.
+/// Version of frames and handshake. Both sides must use the same.
 pub(super) const PROTOCOL_VERSION: u32 = 1;
 
-/// Which channel a consumer wants, and in which term it says so.
+/// The channel that a consumer requests, and the term in which it does so.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Hello {
     #[prost(uint32, tag = "1")]
@@ -18,7 +18,7 @@ pub(super) struct Hello {
     cluster_incarnation: String,
     #[prost(uint64, tag = "3")]
     epoch: u64,
-    /// The TaskManager that the consumer believes to talk to.
+    /// The TaskManager that the consumer expects at this address.
     #[prost(string, tag = "4")]
     pub(super) resource_id: String,
     #[prost(string, tag = "5")]
@@ -66,7 +66,7 @@ impl Hello {
         }
     }
 
-    /// The same in this term.
+    /// Returns a copy in this term.
     pub(super) fn in_term(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Hello {
         Hello {
             cluster_incarnation: incarnation.to_string(),
@@ -82,7 +82,7 @@ impl Hello {
         )
     }
 
-    /// The partition that is asked for; an error says which id is none.
+    /// The requested partition; an error names an invalid id.
     pub(super) fn partition(&self) -> Result<(PartitionId, Attempt), String> {
         let partition = PartitionId {
             job: self.job_id.parse().map_err(|error| format!("{error}"))?,
@@ -108,13 +108,14 @@ impl Hello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub(super) enum Verdict {
-    /// Never.
+    /// It will never be.
     Refused = 0,
     /// The schema and the records follow.
     Accepted = 1,
-    /// The producer is not there yet, or the consumer's term is not proven there yet: ask again.
+    /// The producer is not registered yet, or its TaskManager's store does not show the consumer's term yet:
+    /// ask again.
     NotYet = 2,
-    /// The consumer's term is over: ask again when it has heard of the younger one.
+    /// The consumer's term is over: ask again once the consumer knows the younger one.
     StaleEpoch = 3,
 }
 
@@ -144,7 +145,7 @@ impl Answer {
         Answer::new(Verdict::Refused, reason)
     }
 
-    /// What the answer is; an unknown one refuses.
+    /// The verdict; an unknown value is a refusal.
     pub(super) fn says(&self) -> Verdict {
         self.verdict()
     }

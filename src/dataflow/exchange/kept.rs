@@ -1,10 +1,11 @@
-//! The output of a task for a blocking edge: complete before anybody reads it, and read as often as that is wanted.
+//! The output of a task for a blocking edge: complete before it is read, and readable any number of times.
 //!
-//! All targets' batches are in one file, in the order in which they were made; where each target's are is kept in memory. The
-//! file has no name, so nothing of it outlives the process, and dropping the last handle gives its space back.
+//! The batches of all targets are in one file, in the order in which they were produced; memory holds the
+//! extents of each target. The file has no name, so it disappears with the process, and dropping the last
+//! handle frees its space.
 //!
-//! What was said about event time is not kept: whoever reads a complete output finds its end right behind the last record, and
-//! that ends all windows.
+//! Event-time signals are not kept: a consumer of a complete output gets the end right after the last record,
+//! and the end closes all windows.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +19,7 @@ use arrow_schema::ArrowError;
 use super::channel::Channel;
 use super::frame::{Decoder, Encoder};
 
-/// So many bytes are written at once.
+/// Bytes that are written at once.
 const BUFFER: usize = 1024 * 1024;
 
 /// Why records can't be kept or read.
@@ -36,7 +37,7 @@ pub(in crate::dataflow) enum KeptError {
     Aborted(String),
 }
 
-/// Where a batch is in the file.
+/// Position of a batch in the file.
 #[derive(Debug, Clone, Copy)]
 struct Extent {
     offset: u64,
@@ -48,22 +49,23 @@ struct Extent {
 pub(super) struct Kept {
     file: Arc<File>,
     schema: Vec<u8>,
-    // In the order of the targets that it was made for.
+    // In the order of registration.
     targets: Vec<u32>,
     batches: Vec<Vec<Extent>>,
 }
 
-/// An output on its way.
+/// An output that is being written.
 pub(super) struct KeptWriter {
     kept: Kept,
     encoder: Option<Encoder>,
     buffer: Vec<u8>,
-    // How much of the file is written.
+    // Number of bytes that are written to the file.
     written: u64,
 }
 
 impl KeptWriter {
-    /// An empty output in a file without a name in this directory, which is made anew if somebody has removed it.
+    /// Creates an empty output in a file without a name in this directory. Creates the directory again if it
+    /// was removed.
     pub(super) fn create(directory: &Path, targets: Vec<u32>) -> Result<KeptWriter, KeptError> {
         let created = tempfile::tempfile_in(directory).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -90,7 +92,7 @@ impl KeptWriter {
         })
     }
 
-    /// Adds a batch for the target at this place.
+    /// Adds a batch for the target with this index.
     pub(super) async fn push(
         &mut self,
         place: usize,
@@ -126,13 +128,13 @@ impl KeptWriter {
         Ok(())
     }
 
-    /// All is in.
+    /// Completes the output.
     pub(super) async fn finish(mut self) -> Result<Kept, KeptError> {
         self.flush().await?;
         Ok(self.kept)
     }
 
-    /// From here on its disk is full.
+    /// Makes all later writes fail as on a full disk.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self) {
         let full = File::options().write(true).open("/dev/full");
@@ -141,12 +143,12 @@ impl KeptWriter {
 }
 
 impl Kept {
-    /// Whether it has a channel for this target.
+    /// Whether the output has a channel for this target.
     pub(super) fn is_for(&self, target: u32) -> bool {
         self.targets.contains(&target)
     }
 
-    /// Fills a channel with what a target gets, to the end or to an error.
+    /// Fills a channel with a target's batches, to the end or to an error.
     pub(super) async fn fill(self: Arc<Self>, target: u32, channel: Arc<Channel>) {
         match self.read_into(target, &channel).await {
             Ok(()) => channel.finish(),
@@ -171,7 +173,7 @@ impl Kept {
             });
             let batch = decoder.batch(body.await?)?;
             if channel.push(batch).await.is_err() {
-                // Its consumer is gone, which knows why.
+                // The consumer is gone and knows why.
                 return Ok(());
             }
         }

@@ -1,14 +1,16 @@
-//! The exchange: how records get from the tasks that make them to the tasks that take them.
+//! The exchange: transfers records from the tasks that produce them to the tasks that consume them.
 //!
-//! Consumers pull. A producer registers a *result partition* with one bounded channel a target subtask; each consumer opens
-//! its channel, in memory if producer and consumer share the TaskManager, else over TCP (`frame`, `hello`). A channel
-//! takes no more than its consumer has credit for, so a slow consumer stops its sources, however far away; and all channels
-//! together take no more than the TaskManager's network memory, besides a batch each (`budget`). The output for a
-//! blocking edge goes to a file first (`kept`), and each consumer's channel is filled from there.
+//! Consumers pull. A producer registers a *result partition* with one bounded channel per target subtask. Each
+//! consumer opens its channel, in memory if producer and consumer share the TaskManager, else over TCP
+//! (`frame`, `hello`). A channel takes no more than its consumer has given credit for, so a slow consumer stops
+//! its sources over any distance. All channels together take no more than the TaskManager's network memory,
+//! plus one batch each (`budget`). The output for a blocking edge goes to a file first (`kept`), and each
+//! consumer's channel is filled from there.
 //!
-//! Invariants: a channel is served to one consumer, once, and only of exactly the generation that the consumer asks for, in a
-//! term that is not over; the end of a channel is said, never guessed from a closed connection; and whichever side finds the
-//! connection lost fails its end of the channel, as the other one may not have noticed.
+//! Invariants: a channel is served to one consumer, once, only of exactly the generation that the consumer asks
+//! for, and only in a term that is not over. The end of a channel is sent explicitly, never inferred from a
+//! closed connection. A side that finds the connection lost fails its end of the channel, as the other side may
+//! not have noticed.
 
 mod budget;
 mod channel;
@@ -56,7 +58,7 @@ use server::Server;
 use super::time::ChannelTime;
 use crate::net::{Listener, Port};
 
-/// A TaskManager's exchange. Cheap to clone; the last clone ends its server and its connections.
+/// A TaskManager's exchange. Cheap to clone; dropping the last clone ends its server and its connections.
 #[derive(Debug, Clone)]
 pub struct Exchange {
     inner: Arc<Inner>,
@@ -80,7 +82,7 @@ impl Drop for Inner {
 
 /// A channel that a task reads.
 pub(super) struct ChannelRequest {
-    /// The producer as people know it.
+    /// The producer, as logs name it.
     pub(super) producer: String,
     pub(super) partition: PartitionId,
     pub(super) attempt: Attempt,
@@ -91,23 +93,23 @@ pub(super) struct ChannelRequest {
     pub(super) is_kept: bool,
 }
 
-/// Whose result partitions are served, and how.
+/// Identity, limits and directories of an exchange.
 #[derive(Debug)]
 pub struct ExchangeOptions {
-    /// The TaskManager's.
+    /// Resource id of the TaskManager.
     pub resource_id: String,
-    /// The TaskManager's.
+    /// Incarnation of the TaskManager.
     pub incarnation: String,
-    /// Says which terms are over.
+    /// Knows which terms are over.
     pub gate: Arc<dyn EpochGate>,
-    /// Where outputs are kept that are complete before they are read, in turn. At least one.
+    /// Directories for kept outputs, used in turn. At least one.
     pub directories: Vec<PathBuf>,
-    /// Bytes that all records on their way may take together, besides one batch a channel.
+    /// Maximum bytes of all buffered records, besides one batch per channel.
     pub network_memory: u64,
 }
 
 impl ExchangeOptions {
-    /// With the system's temporary directory, and no bound to the memory.
+    /// Options with the system's temporary directory and unlimited memory.
     pub fn new(
         resource_id: impl Into<String>,
         incarnation: impl Into<String>,
@@ -134,7 +136,7 @@ impl Exchange {
         Exchange::serve(listener, options, runtime)
     }
 
-    /// The same on a listener that is already bound.
+    /// Serves result partitions on a listener that is already bound.
     pub fn serve(
         listener: Listener,
         options: ExchangeOptions,
@@ -163,31 +165,32 @@ impl Exchange {
         })
     }
 
-    /// The address that is really bound.
+    /// The address that was actually bound.
     pub fn address(&self) -> SocketAddr {
         self.inner.address
     }
 
-    /// Closes and forgets all result partitions of a job up to a generation: those that are still written to as well.
+    /// Closes and removes all result partitions of a job up to a generation, including those that are still
+    /// written to.
     pub fn release(&self, job: JobId, up_to: Generation) {
         self.partitions()
             .release(|id, generation| id.job == job && generation <= up_to);
     }
 
-    /// The same for one task's partitions.
+    /// Does the same for the partitions of one task.
     pub fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation) {
         self.partitions().release(|id, generation| {
             (id.job, id.vertex, id.subtask) == (job, vertex, subtask) && generation <= up_to
         });
     }
 
-    /// How many result partitions are kept.
+    /// Number of result partitions that are held.
     pub fn partition_count(&self) -> usize {
         self.partitions().count()
     }
 
-    /// Follows how many result partitions are kept: those that are not released and that some consumer has not taken to its
-    /// end. Not those of blocking edges.
+    /// Follows the number of result partitions that are held: not released, and not read to the end by all
+    /// consumers. Excludes those of blocking edges.
     pub fn kept_partitions(&self) -> watch::Receiver<usize> {
         self.partitions().kept()
     }
@@ -205,7 +208,7 @@ impl Exchange {
         self.partitions().register(partition, attempt, targets)
     }
 
-    /// An output that is complete before it is read.
+    /// Starts an output that is complete before it is read.
     pub(super) fn keep(
         &self,
         partition: PartitionId,
@@ -224,7 +227,7 @@ impl Exchange {
         })
     }
 
-    /// What of a complete output is for a target.
+    /// Reads a target's part of a complete output.
     #[cfg(test)]
     pub(super) async fn read_kept(
         &self,
@@ -236,7 +239,7 @@ impl Exchange {
         kept::tests::read(&kept.expect("it is complete"), target).await
     }
 
-    /// Starts to open channels. Those that can't be opened fail when they are read.
+    /// Starts to open channels. A channel that can't be opened fails when it is read.
     pub(super) fn open(
         &self,
         requests: Vec<ChannelRequest>,
@@ -338,7 +341,8 @@ impl ChannelRequest {
     }
 }
 
-/// The producing end of an output that is complete before it is read. Dropped before its end, it leaves nothing.
+/// The producing end of an output that is complete before it is read. If it is dropped before its end, nothing
+/// is kept.
 pub(super) struct KeepingWriter {
     partitions: Arc<Partitions>,
     partition: PartitionId,
@@ -347,7 +351,7 @@ pub(super) struct KeepingWriter {
 }
 
 impl KeepingWriter {
-    /// Adds a batch for the target at this place.
+    /// Adds a batch for the target with this index.
     pub(super) async fn push(
         &mut self,
         place: usize,
@@ -356,7 +360,7 @@ impl KeepingWriter {
         self.writer.push(place, batch).await
     }
 
-    /// All is in, and on disk.
+    /// Completes the output; all of it is on disk.
     pub(super) async fn finish(self) -> Result<CompleteOutput, KeptError> {
         Ok(CompleteOutput {
             kept: self.writer.finish().await?,
@@ -366,14 +370,14 @@ impl KeepingWriter {
         })
     }
 
-    /// From here on its disk is full.
+    /// Makes all later writes fail as on a full disk.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self) {
         self.writer.fill_disk();
     }
 }
 
-/// An output that is complete, and that nobody can read yet. Dropped, it leaves nothing.
+/// An output that is complete but can't be read yet. If it is dropped, nothing is kept.
 pub(super) struct CompleteOutput {
     partitions: Arc<Partitions>,
     partition: PartitionId,
@@ -382,7 +386,7 @@ pub(super) struct CompleteOutput {
 }
 
 impl CompleteOutput {
-    /// From here on it can be read, until it is released.
+    /// Makes the output readable until it is released.
     pub(super) fn publish(self) {
         self.partitions
             .keep(self.partition, self.generation, self.kept);
@@ -404,7 +408,7 @@ async fn open_local(
     let found = partitions.wait_for(partition, attempt, target).await;
     let found = found.and_then(|found| match found.attach(&readable) {
         true => Ok(found),
-        false => Err("its consumer has come already".to_owned()),
+        false => Err("it already has a consumer".to_owned()),
     });
     let found = found.unwrap_or_else(|reason| {
         let refused = Channel::default();

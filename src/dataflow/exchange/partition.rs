@@ -1,9 +1,9 @@
-//! The result partitions that tasks of this TaskManager produce, by who made them for which edge.
+//! The result partitions that tasks of this TaskManager produce, by producer and edge.
 //!
-//! A *kept* partition, of a blocking edge, is put here when it is complete, and stays until it is released. All others are
-//! registered before their first record:
-//! there is one generation of a partition at a time: a newer one closes and replaces the older, an older one is refused. A
-//! partition stays after its task has finished, until all consumers have taken their channel to its end, or it is released.
+//! A *kept* partition, of a blocking edge, is added when it is complete, and stays until it is released. All
+//! others are registered before their first record. There is one generation of such a partition at a time: a
+//! newer one closes and replaces the older, an older one is refused. A partition stays after its task has
+//! finished, until all consumers have read their channel to its end, or until it is released.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::channel::{Channel, Closed};
 use super::kept::Kept;
 use crate::dataflow::time::TimeSignal;
 
-/// Which partition.
+/// Identifies a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::dataflow) struct PartitionId {
     pub(in crate::dataflow) job: JobId,
@@ -42,27 +42,27 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// Which attempt made it.
+/// The attempt that produced it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::dataflow) struct Attempt {
     pub(in crate::dataflow) job_incarnation: u64,
     pub(in crate::dataflow) generation: Generation,
 }
 
-/// What a consumer that looks for its channel finds.
+/// Result of a consumer's lookup of its channel.
 #[derive(Debug)]
 pub(super) enum Lookup {
     Found(Arc<Channel>),
-    /// The producer has not come so far.
+    /// The producer is not registered yet.
     NotYet,
-    /// Never, for this reason.
+    /// There will be no channel, for this reason.
     Refused(String),
 }
 
 #[derive(Debug)]
 struct Partition {
     attempt: Attempt,
-    /// By target subtask; taken out once consumed.
+    /// By target subtask; removed once consumed.
     channels: HashMap<u32, Arc<Channel>>,
 }
 
@@ -79,11 +79,11 @@ impl Partition {
 pub(in crate::dataflow) struct Partitions {
     partitions: Mutex<HashMap<PartitionId, Partition>>,
     complete: Mutex<HashMap<PartitionId, (Generation, Arc<Kept>)>>,
-    /// Counts registrations: what waiting consumers wake up for.
+    /// Number of registrations; waiting consumers wake up when it changes.
     registered: watch::Sender<u64>,
-    /// How many there are.
+    /// Number of registered partitions.
     kept: watch::Sender<usize>,
-    /// Of all channels of the TaskManager.
+    /// Budget of all channels of the TaskManager.
     budget: NetworkBudget,
 }
 
@@ -100,7 +100,7 @@ impl Default for Partitions {
 }
 
 impl Partitions {
-    /// None, and those that will be have this budget.
+    /// Creates an empty set whose channels will use this budget.
     pub(super) fn within(budget: NetworkBudget) -> Partitions {
         Partitions {
             budget,
@@ -119,7 +119,7 @@ impl Partitions {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers what a task is about to produce, for these target subtasks.
+    /// Registers the partition that a task is about to produce, for these target subtasks.
     pub(in crate::dataflow) fn register(
         self: &Arc<Self>,
         id: PartitionId,
@@ -164,8 +164,8 @@ impl Partitions {
         })
     }
 
-    /// Looks a channel up. An older generation than asked for is as good as none; a newer one means that the consumer is
-    /// the one of the past.
+    /// Looks a channel up. An older generation than asked for is ignored; a newer one means that the consumer
+    /// itself is outdated.
     pub(super) fn lookup(&self, id: PartitionId, attempt: Attempt, target: u32) -> Lookup {
         let partitions = self.lock();
         let Some(partition) = partitions.get(&id) else {
@@ -190,7 +190,7 @@ impl Partitions {
         }
     }
 
-    /// Looks a channel up and waits as long as the producer is not there.
+    /// Looks a channel up and waits for its producer.
     pub(super) async fn wait_for(
         &self,
         id: PartitionId,
@@ -211,13 +211,13 @@ impl Partitions {
         }
     }
 
-    /// A channel was taken to its end. With its last channel the partition goes.
+    /// Records that a channel was read to its end. The partition is removed with its last channel.
     pub(super) fn consumed(&self, id: PartitionId, target: u32, channel: &Arc<Channel>) {
         let mut partitions = self.lock();
         let Some(partition) = partitions.get_mut(&id) else {
             return;
         };
-        // Another attempt's partition may have taken the place.
+        // The partition of another attempt may have replaced it.
         let present = partition.channels.get(&target);
         if present.is_some_and(|present| Arc::ptr_eq(present, channel)) {
             partition.channels.remove(&target);
@@ -232,7 +232,7 @@ impl Partitions {
         self.complete.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a complete output, unless a younger one is there.
+    /// Keeps a complete output, unless one of a newer generation is kept.
     pub(super) fn keep(&self, id: PartitionId, generation: Generation, kept: Kept) {
         let mut all = self.lock_complete();
         if all
@@ -243,7 +243,7 @@ impl Partitions {
         }
     }
 
-    /// The complete output of exactly this generation, if it has something for this target.
+    /// Returns the complete output of exactly this generation, if it has a channel for this target.
     pub(super) fn find_kept(
         &self,
         id: PartitionId,
@@ -273,7 +273,7 @@ impl Partitions {
         }
     }
 
-    /// Closes and forgets the partitions that are chosen.
+    /// Closes and removes the partitions that `chosen` selects.
     pub(super) fn release(&self, chosen: impl Fn(&PartitionId, Generation) -> bool) {
         let mut partitions = self.lock();
         partitions.retain(|id, partition| {
@@ -288,7 +288,7 @@ impl Partitions {
         self.note_kept(&partitions);
     }
 
-    /// Follows how many there are.
+    /// Follows the number of registered partitions.
     pub(super) fn kept(&self) -> watch::Receiver<usize> {
         self.kept.subscribe()
     }
@@ -304,19 +304,19 @@ impl Partitions {
     }
 }
 
-/// The producing end of a partition. Dropped before its end, it closes the partition and takes it back.
+/// The producing end of a partition. If it is dropped before its end, it closes the partition and removes it.
 #[derive(Debug)]
 pub(in crate::dataflow) struct PartitionWriter {
     partitions: Arc<Partitions>,
     id: PartitionId,
     attempt: Attempt,
-    /// In the order of the targets that it was registered with.
+    /// In the order of the targets at registration.
     channels: Vec<Arc<Channel>>,
     ended: bool,
 }
 
 impl PartitionWriter {
-    /// The channel of the target at this place.
+    /// Adds a batch to the channel of the target with this index.
     pub(in crate::dataflow) async fn push(
         &self,
         place: usize,
@@ -325,26 +325,26 @@ impl PartitionWriter {
         self.channels[place].push(batch).await
     }
 
-    /// Tells all channels how far event time has come.
+    /// Sends an event-time signal to all channels.
     pub(in crate::dataflow) fn signal(&self, signal: TimeSignal) {
         self.channels
             .iter()
             .for_each(|channel| channel.signal(signal));
     }
 
-    /// Whether all consumers have come.
+    /// Whether all consumers are attached.
     #[cfg(test)]
     pub(super) fn is_read(&self) -> bool {
         self.channels.iter().all(|channel| channel.is_attached())
     }
 
-    /// All is in.
+    /// Marks the end of all channels.
     pub(in crate::dataflow) fn finish(mut self) {
         self.channels.iter().for_each(|channel| channel.finish());
         self.ended = true;
     }
 
-    /// There will be no more, for this reason. Consumers that come later hear it too.
+    /// Fails all channels for this reason. Consumers that attach later receive it too.
     pub(in crate::dataflow) fn fail(mut self, cause: &str) {
         self.channels.iter().for_each(|channel| channel.fail(cause));
         self.ended = true;

@@ -1,9 +1,10 @@
-//! The producing side of the network: answers hellos and sends batches as far as the consumer's credit goes.
+//! The producing side of the network: answers hellos and sends batches while the consumer has given credit.
 //!
-//! One connection carries one channel. A channel has one consumer ever: when the connection ends, the rest of it is never
-//! served again. A consumer that goes away by itself closes its side first (see `client`): its task has ended, and whoever leads
-//! hears why from there. Any other loss of the connection may be unknown to the consumer, which then waits for ever: the channel
-//! fails, with it the producer, and their region is restarted.
+//! One connection carries one channel. A channel has only one consumer: when the connection ends, the rest of
+//! the channel is never served again. A consumer that ends by itself closes its side first (see `client`): its
+//! task has ended, and the leader gets the reason from there. Any other loss of the connection may be unknown
+//! to the consumer, which would then wait forever: so the channel fails, with it the producer, and their region
+//! is restarted.
 
 use std::io;
 use std::pin::pin;
@@ -24,12 +25,12 @@ use super::kept::Kept;
 use super::partition::Partitions;
 use crate::net::{Accepted, Connection, HANDSHAKE_TIMEOUT, Listener};
 
-/// How long a hello waits here for its producer before it is told to ask again.
+/// How long a hello waits here for its producer before the consumer must ask again.
 const PRODUCER_WAIT: Duration = Duration::from_millis(500);
-/// How long a consumer that was sent its end may take to read up to it.
+/// Timeout for a consumer to read up to the end that was sent.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Who serves, to whom, what.
+/// Identity of the server, and the partitions that it serves.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) resource_id: String,
@@ -38,19 +39,19 @@ pub(super) struct Server {
     pub(super) partitions: Arc<Partitions>,
 }
 
-/// What a consumer gets.
+/// The channel for a consumer.
 struct Found {
     channel: Arc<Channel>,
     readable: Arc<Notify>,
-    /// What the channel is to be filled with, if that is complete.
+    /// The complete output that the channel is filled with, if there is one.
     kept: Option<Arc<Kept>>,
 }
 
-/// How a connection ended with which nothing is wrong.
+/// Normal end of a connection.
 enum Ended {
-    /// The consumer was told all.
+    /// Everything was sent.
     Sent,
-    /// The consumer went away.
+    /// The consumer closed its side.
     Closed,
 }
 
@@ -70,7 +71,7 @@ pub(super) async fn serve(server: Arc<Server>, mut listener: Listener) {
     }
 }
 
-/// The hello of a connection, which goes for another one as long as it has said nothing.
+/// Reads the hello of a connection. Until it arrives, the connection is dropped if another one needs its place.
 async fn read_hello(
     reader: &mut (impl AsyncRead + Unpin),
     connection: &Connection,
@@ -80,7 +81,7 @@ async fn read_hello(
         biased;
         hello = hello => hello??,
         () = connection.evicted() => {
-            return Err(io::Error::other("it said nothing, and another one came"));
+            return Err(io::Error::other("it sent no hello, and another connection needed its place"));
         }
     };
     let hello = match hello {
@@ -100,13 +101,13 @@ impl Server {
         } = accepted;
         let (mut reader, mut writer) = tokio::io::split(stream);
         let hello = read_hello(&mut reader, &connection).await?;
-        // A consumer that goes away while it waits must not take the channel from its next try.
+        // A consumer that disconnects while it waits must not take the channel from its next try.
         let found = tokio::select! {
             biased;
             _ = read_frame(&mut reader, 0) => return Ok(()),
             found = self.find(&hello) => found,
         };
-        // What is kept is read for this consumer alone, as long as it is there.
+        // A kept output is read for this consumer only, while the connection lasts.
         let mut filling = JoinSet::new();
         let (answer, found) = match found {
             Ok(Found {
@@ -148,7 +149,7 @@ impl Server {
                 return Err(error);
             }
         }
-        // Closing first, with credit unread, would make the system drop what the consumer has not read.
+        // If the socket were closed with credit unread, the system would drop what the consumer has not read.
         writer.shutdown().await?;
         tokio::time::timeout(GOODBYE_TIMEOUT, receiving).await??;
         let (partition, _) = hello.partition().map_err(frame::invalid)?;
@@ -196,10 +197,10 @@ impl Server {
                 ));
             }
         };
-        // The wait was long enough for a younger term to begin.
+        // A younger term may have begun during the wait.
         self.admit(&cluster, epoch).await?;
         if !channel.attach(&readable) {
-            return Err(Answer::refused("its consumer has come already"));
+            return Err(Answer::refused("it already has a consumer"));
         }
         Ok(Found {
             channel,
@@ -224,8 +225,8 @@ impl Server {
     }
 }
 
-/// Whether the error is that the consumer closed its side before. One whose connection breaks without that is no broken pipe: it was
-/// reset, or has timed out.
+/// Whether the error means that the consumer closed its side. A connection that breaks without that is reset or
+/// times out; it is no broken pipe.
 fn is_closed_by_consumer(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -242,7 +243,7 @@ async fn send(
 ) -> io::Result<()> {
     let mut encoder: Option<Encoder> = None;
     loop {
-        // An end needs no credit, and a failure is not held back by a consumer that takes nothing.
+        // An end needs no credit, and a failure is sent even if the consumer takes nothing.
         let batch = loop {
             match channel.pop_with(credit) {
                 Some(Popped::Batch(batch)) => break batch,
@@ -278,7 +279,7 @@ async fn send(
     }
 }
 
-/// Takes credit until the consumer goes away.
+/// Receives credit until the consumer closes its side.
 async fn receive_credit(
     credit: &Semaphore,
     reader: &mut (impl AsyncRead + Unpin),
@@ -313,7 +314,8 @@ mod tests {
     use crate::dataflow::testing::YoungestHeard;
     use crate::net::Port;
 
-    /// What a producer finds after its consumer went away in this manner, with records unread in its socket.
+    /// Returns what a producer gets after its consumer disconnected with `go`, with records unread in its
+    /// socket.
     async fn found_after(go: impl FnOnce(TcpStream)) -> Result<(), Closed> {
         let partitions = Arc::new(Partitions::default());
         let partition = PartitionId {
@@ -364,7 +366,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_consumer_that_is_lost_fails_its_producer_and_one_that_goes_away_does_not() {
-        // The consumer's own way, see `client`.
+        // As the consumer does it, see `client`.
         let left = found_after(|stream| drop(stream.into_split())).await;
         assert_eq!(left, Ok(()));
         // As when its process is killed.

@@ -1,4 +1,5 @@
-//! The exchange over real sockets: who is served, who is refused, and what a lost connection means.
+//! The exchange over real sockets: which consumers are served, which are refused, and what a lost connection
+//! causes.
 
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ fn register(producer: &TaskManager, attempt: Attempt) -> PartitionWriter {
     registered.expect("nothing newer is there")
 }
 
-/// The numbers of all batches until the end, or what broke it off.
+/// Returns the numbers of all batches until the end, or the error that ended the input early.
 async fn read(gate: &mut InputGate) -> Result<Vec<i64>, InputError> {
     let mut numbers = Vec::new();
     let reading = async {
@@ -214,7 +215,7 @@ async fn a_second_consumer_another_job_incarnation_and_another_task_manager_are_
     .await;
     for consumer in &managers {
         let cause = refusal(consumer, request(location, attempt(1)), 1).await;
-        assert!(cause.contains("consumer has come already"), "{cause}");
+        assert!(cause.contains("already has a consumer"), "{cause}");
     }
 }
 
@@ -285,10 +286,10 @@ async fn a_failed_or_stopped_producer_breaks_its_consumers_off_with_its_reason()
         let writer = register(&managers[0], attempt(1));
         let mut gate = open(consumer, request(&managers[0].location, attempt(1)), 1);
         let (read, ()) = tokio::join!(read(&mut gate), async { writer.fail("it overflowed") });
-        let error = read.expect_err("broke off");
+        let error = read.expect_err("ended early");
         assert_eq!(
             error.to_string(),
-            "input from the producer broke off: it overflowed"
+            "input from the producer ended early: it overflowed"
         );
         managers[0]
             .runtime
@@ -308,10 +309,11 @@ async fn a_failed_or_stopped_producer_breaks_its_consumers_off_with_its_reason()
 }
 
 async fn read_error(gate: &mut InputGate) -> String {
-    read(gate).await.expect_err("broke off").cause
+    read(gate).await.expect_err("ended early").cause
 }
 
-/// A relay to the producer, and where it is: first in it is the consumer's connection. Both ends live while it is cut.
+/// Starts a relay to the producer and returns its location. The first connection is the consumer's. Cutting it
+/// leaves both ends alive.
 async fn relay_to(
     producer: &TaskManager,
 ) -> (
@@ -355,9 +357,9 @@ async fn a_connection_that_is_cut_breaks_the_consumer_off_naming_the_producer() 
         error.cause.contains("connection to") && error.cause.contains("lost"),
         "{error}"
     );
-    // What is left of the channel is never served again.
+    // The rest of the channel is never served again.
     let again = refusal(&consumer, request(&producer.location, attempt(1)), 1).await;
-    assert!(again.contains("consumer has come already"), "{again}");
+    assert!(again.contains("already has a consumer"), "{again}");
 }
 
 #[tokio::test]
@@ -392,7 +394,7 @@ async fn a_connection_of_which_the_consumer_does_not_know_that_it_is_lost_ends_t
         }
     };
     let pushing = tokio::time::timeout(Duration::from_secs(60), pushing);
-    let cause = pushing.await.expect("it does not wait for ever");
+    let cause = pushing.await.expect("it does not wait forever");
     assert!(cause.contains("connection to its consumer at"), "{cause}");
     assert!(matches!(gate.poll(), Ok(Input::Idle)), "it knows nothing");
 }
@@ -422,7 +424,8 @@ async fn a_remote_consumer_that_does_not_read_bounds_what_is_sent() {
             pushed += 1;
         }
     };
-    // Both ends are full, and one batch may be in the server's hands: nothing more goes in, however long one waits.
+    // Both ends are full, and the server may hold one batch: no further batch fits, however long the producer
+    // waits.
     assert!(
         tokio::time::timeout(Duration::from_millis(500), filling)
             .await

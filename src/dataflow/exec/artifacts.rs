@@ -1,9 +1,10 @@
-//! The artifacts of jobs as files of this TaskManager: one file for each content, whichever jobs and programs use it, there as
-//! long as one of them does: a program, or a job for which it was fetched ([`super::kept`]).
+//! The artifacts of jobs as files of this TaskManager. There is one file per content, shared by all jobs and
+//! programs. It exists while a program uses it or a job for which it was fetched keeps it ([`super::kept`]).
 //!
-//! Invariant: a file gets its final name when it has the content that the name says; it is written under another one first. Programs
-//! run as the user whose files these are, and can change them all the same: one that is not as it was placed goes to nobody else, but
-//! is replaced under its name. What a program does to it while others run that have found it already, nobody keeps from them.
+//! Invariant: a file is written under a temporary name and gets its final name only when it has the content
+//! that the name states. Programs run as the user who owns the files and can still change them. A changed file
+//! is not given to another program but replaced under its name. Programs that found the file before the change
+//! see the change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +19,7 @@ use tanist_proto::v1::Artifact;
 use crate::dataflow::host::UploadSource;
 use crate::dataflow::operator::OperatorError;
 
-/// The files of a process. Clones share them.
+/// The artifact files of a process. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct ArtifactCache {
     inner: Arc<Inner>,
@@ -27,21 +28,21 @@ pub(crate) struct ArtifactCache {
 #[derive(Debug)]
 struct Inner {
     directory: PathBuf,
-    /// Who holds each file.
+    /// Number of holders of each file, by path.
     holders: Mutex<BTreeMap<PathBuf, Held>>,
-    /// Files that are being fetched.
+    /// One lock per file that is being fetched.
     turns: Mutex<BTreeMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// A file that somebody holds.
+/// A file that has at least one holder.
 #[derive(Debug)]
 struct Held {
     holders: usize,
-    /// What it was when it was placed.
+    /// The file's metadata when it was placed.
     placed: Seal,
 }
 
-/// What of a file nobody can change and leave as it was, as long as the clock is not set back.
+/// File metadata that shows any change to the file, unless the clock is set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seal {
     inode: (u64, u64),
@@ -65,7 +66,7 @@ impl Seal {
 }
 
 impl Held {
-    /// Whether the file is as it was placed. Tells if it is not.
+    /// Whether the file is as it was placed. Logs an error if it is not.
     fn is_intact(&self, path: &Path) -> bool {
         let found = Seal::of(path).ok();
         let is_intact = found == Some(self.placed);
@@ -83,7 +84,7 @@ impl Held {
 }
 
 impl ArtifactCache {
-    /// Files in this directory, which is made when there is one.
+    /// Creates a cache in this directory. The directory is created with the first file.
     pub(crate) fn new(directory: PathBuf) -> ArtifactCache {
         let inner = Inner {
             directory,
@@ -95,8 +96,8 @@ impl ArtifactCache {
         }
     }
 
-    /// The artifact's file; written if nobody holds it yet, or somebody has changed it. One that was uploaded has to be held already.
-    /// Blocks.
+    /// Returns the artifact's file. Writes the file if it has no holder or was changed. An uploaded artifact
+    /// must have been fetched and be held already. Blocks.
     pub(crate) fn hold(&self, artifact: &Artifact) -> Result<HeldArtifact, OperatorError> {
         if artifact.uploaded.is_some() {
             let path = self.path_of(artifact);
@@ -114,7 +115,7 @@ impl ArtifactCache {
             return Err(OperatorError::specification(message));
         }
         let path = self.path_of(artifact);
-        // Whoever comes second waits until the file is whole.
+        // A second caller waits until the file is complete.
         let placed = self.place(path.clone(), |path| write(path, artifact));
         placed.map_err(|error| OperatorError::io("write", &path, error))
     }
@@ -130,8 +131,8 @@ impl ArtifactCache {
         self.inner.directory.join(name)
     }
 
-    /// Holds a file, which is put in its place by that if nobody holds it, or it is not as it was placed. Whoever has found the one that
-    /// was changed keeps what it has open, and finds the other one from then on.
+    /// Holds the file at `path`. If it has no holder or was changed, `put` places it first. A program that has
+    /// the changed file open keeps that one; under the name it then finds the new file.
     fn place(
         &self,
         path: PathBuf,
@@ -142,7 +143,7 @@ impl ArtifactCache {
         let before = held.as_ref().map_or(0, |held| held.holders);
         if !held.is_some_and(|held| held.is_intact(&path)) {
             put(&path)?;
-            // Its name is the last thing that we change of it.
+            // The rename is our last change to the file.
             let placed = Seal::of(&path)?;
             let holders = before;
             all.insert(path.clone(), Held { holders, placed });
@@ -157,7 +158,7 @@ impl ArtifactCache {
         })
     }
 
-    /// The file, if somebody holds it and it is as it was placed.
+    /// Holds the file if it has a holder and is as it was placed.
     fn hold_again(&self, path: &Path) -> Option<HeldArtifact> {
         let mut all = self.inner.lock();
         let held = all.get_mut(path).filter(|held| held.is_intact(path))?;
@@ -168,12 +169,13 @@ impl ArtifactCache {
         })
     }
 
-    /// Puts a whole file in its place, unless somebody was faster, and holds it. Blocks.
+    /// Moves a complete file into its place, unless another caller was faster, and holds it. Blocks.
     fn adopt(&self, incomplete: &Path, path: PathBuf) -> io::Result<HeldArtifact> {
         self.place(path, |path| fs::rename(incomplete, path))
     }
 
-    /// Fetches an artifact that was uploaded, piece by piece, unless somebody holds it as it was placed. Dropped, it leaves nothing.
+    /// Fetches an uploaded artifact piece by piece, unless an unchanged file is held already. If the future is
+    /// dropped, it leaves no file.
     pub(crate) async fn fetch(
         &self,
         artifact: &Artifact,
@@ -214,7 +216,7 @@ impl ArtifactCache {
     }
 }
 
-/// A file that is being written, removed unless it went into its place.
+/// A file that is being written. It is removed on drop unless it was moved into its place.
 struct Incomplete(PathBuf);
 
 impl Incomplete {
@@ -230,7 +232,7 @@ impl Drop for Incomplete {
     }
 }
 
-/// A file of which a part is written, and the checksum of that.
+/// A partly written file and the checksum of that part.
 struct Writing {
     file: fs::File,
     hasher: Sha256,
@@ -262,7 +264,7 @@ impl Writing {
 }
 
 impl Inner {
-    /// By which those take turns that want the same file.
+    /// Returns the lock that callers who fetch the same file take in turn.
     fn turn_of(&self, path: &Path) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| turn.strong_count() > 0);
@@ -284,7 +286,7 @@ fn write(path: &Path, artifact: &Artifact) -> io::Result<()> {
         fs::create_dir_all(directory)?;
     }
     let incomplete = path.with_extension("incomplete");
-    // What an earlier try left may not be writable.
+    // A file left by an earlier attempt may not be writable.
     let _it_may_not_be_there = fs::remove_file(&incomplete);
     let mode = if artifact.executable { 0o500 } else { 0o400 };
     let mut file = fs::OpenOptions::new()
@@ -297,7 +299,7 @@ fn write(path: &Path, artifact: &Artifact) -> io::Result<()> {
     fs::rename(incomplete, path)
 }
 
-/// A file that stays while this lives.
+/// Keeps a file in place while this value lives.
 #[derive(Debug)]
 pub(crate) struct HeldArtifact {
     cache: ArtifactCache,
@@ -305,7 +307,7 @@ pub(crate) struct HeldArtifact {
 }
 
 impl HeldArtifact {
-    /// Where it is.
+    /// Path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -1,4 +1,4 @@
-//! Who gets which file, and when it is placed anew.
+//! Which caller gets which file, and when a file is placed again.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -46,7 +46,7 @@ fn a_program_can_be_executed_and_is_a_file_of_its_own() {
     assert_ne!(mode(&program), 0);
 }
 
-/// What a program can do that runs as the same user.
+/// A change that a program running as the same user can make.
 fn change(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("it is ours");
     fs::write(path, b"what a program wrote").expect("it can be written");
@@ -93,7 +93,7 @@ fn content_that_is_not_what_it_should_be_is_refused() {
     assert!(error.contains("does not have its SHA-256"), "{error}");
 }
 
-/// Gives out pieces, and counts how many.
+/// Serves pieces and counts them.
 #[derive(Debug, Default)]
 struct Pieces(std::sync::atomic::AtomicUsize);
 

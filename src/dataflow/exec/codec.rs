@@ -1,4 +1,4 @@
-//! Records in a program's pipes: lines or frames, texts or JSON objects.
+//! Encodes and decodes the records in a program's pipes: lines or frames, texts or JSON objects.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::dataflow::operator::OperatorError;
 use crate::dataflow::record::{self, BATCH_BYTES, BATCH_ROWS, ColumnView};
 use crate::job::{ExecFormat, timestamp};
 
-/// The largest record that is taken from a program, in bytes.
+/// The largest record that is accepted from a program, in bytes.
 const LARGEST_RECORD: usize = 16 << 20;
-/// The bytes of a frame's length.
+/// Bytes of a frame's length prefix.
 const PREFIX: usize = 4;
 
-/// Appends records as a program reads them.
+/// Appends records in the format that the program reads.
 pub(crate) fn encode(
     format: ExecFormat,
     batch: &RecordBatch,
@@ -76,27 +76,27 @@ fn json(column: &ColumnView<'_>, row: usize) -> Value {
     match column {
         ColumnView::Text(array) => Value::from(array.value(row)),
         ColumnView::Int64(array) => Value::from(array.value(row)),
-        // What JSON has no number for is null.
+        // NaN and infinities have no JSON number: they become null.
         ColumnView::Float64(array) => Value::from(array.value(row)),
         ColumnView::Bool(array) => Value::from(array.value(row)),
         ColumnView::Timestamp(array) => Value::from(timestamp::format(array.value(row))),
     }
 }
 
-/// Makes batches of what a program writes.
+/// Decodes a program's output into batches.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     format: ExecFormat,
     schema: SchemaRef,
-    /// What was read and is no whole record yet, or one for a later batch.
+    /// Bytes that were read and are an incomplete record, or records for a later batch.
     read: BytesMut,
-    /// How much of `read` is known to have no line break.
+    /// Number of bytes of `read` that are known to contain no line break.
     searched: usize,
     has_ended: bool,
 }
 
 impl Decoder {
-    /// Of records with these columns.
+    /// Creates a decoder for records with the columns of `schema`.
     pub(crate) fn new(format: ExecFormat, schema: SchemaRef) -> Decoder {
         Decoder {
             format,
@@ -107,22 +107,22 @@ impl Decoder {
         }
     }
 
-    /// Where what was read is put; then [`Decoder::next_batch`] is asked.
+    /// Buffer for the bytes that were read; call [`Decoder::next_batch`] afterwards.
     pub(crate) fn buffer(&mut self) -> &mut BytesMut {
         &mut self.read
     }
 
-    /// Whether nothing that was read is left.
+    /// Whether all bytes that were read have been decoded.
     pub(crate) fn is_empty(&self) -> bool {
         self.read.is_empty()
     }
 
-    /// There is no more to read: what is left is a record.
+    /// Marks the end of the output: the remaining bytes are a record.
     pub(crate) fn end(&mut self) {
         self.has_ended = true;
     }
 
-    /// The records that are whole, as many as a batch takes.
+    /// Returns the complete records, at most one batch of them.
     pub(crate) fn next_batch(&mut self) -> Result<Option<RecordBatch>, OperatorError> {
         let mut columns: Vec<Builder> = self
             .schema
@@ -146,7 +146,7 @@ impl Decoder {
         Ok(Some(RecordBatch::try_new(self.schema.clone(), columns)?))
     }
 
-    /// The next whole record.
+    /// Returns the next complete record.
     fn next_record(&mut self) -> Result<Option<BytesMut>, ProgramError> {
         let too_long = |length: usize| {
             ProgramError::Output(format!(
@@ -165,7 +165,7 @@ impl Decoder {
                     None if self.has_ended && !self.read.is_empty() => self.read.split(),
                     None => {
                         self.searched = self.read.len();
-                        // It may be the first half of a line break.
+                        // The last byte may be the first half of a line break.
                         let half = usize::from(self.read.last() == Some(&b'\r'));
                         if self.searched > LARGEST_RECORD + half {
                             return Err(too_long(self.searched));
@@ -215,7 +215,7 @@ impl Decoder {
         };
         if !self.format.is_json() {
             let text = std::str::from_utf8(record)
-                .map_err(|_| refused("it is no UTF-8, which a string is".to_owned()))?;
+                .map_err(|_| refused("it is not UTF-8, which a string must be".to_owned()))?;
             if let [Builder::Text(builder)] = columns {
                 builder.append_value(text);
                 return Ok(());
@@ -256,7 +256,7 @@ impl Builder {
         }
     }
 
-    /// False: the value has another type.
+    /// Appends a value. Returns false if the value has another type.
     fn append(&mut self, value: &Value) -> bool {
         match (self, value) {
             (Builder::Text(builder), Value::String(text)) => builder.append_value(text),

@@ -1,4 +1,4 @@
-//! What is written for a program is what would be read from one that gives it back.
+//! Encoding for a program and decoding its output are inverse to each other.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::dataflow::operator::testing::{batch, ints, texts};
 
-/// Feeds what was encoded in pieces, and collects the records as JSON lines.
+/// Decodes the encoded batch in pieces of `piece` bytes, and collects the records as JSON lines.
 fn through(format: ExecFormat, batch: &RecordBatch, piece: usize) -> Vec<u8> {
     let mut encoded = BytesMut::new();
     encode(format, batch, &mut encoded).expect("it can be encoded");

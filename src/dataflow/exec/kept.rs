@@ -1,7 +1,8 @@
-//! Files that were fetched for a job, kept between its programs: another attempt, stage or region of it here finds them. Until the job
-//! is let go, which whoever runs its tasks says; at the end of the process, all.
+//! Files that were fetched for a job and are kept between its programs, so that another attempt, stage or
+//! region of the job finds them here. They are kept until the owner of the job's tasks releases the job, or
+//! until the process ends.
 //!
-//! Apart from the cache, whose files hold it in their turn.
+//! Separate from the cache: each of the cache's files holds the cache in turn.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,25 +14,26 @@ use super::artifacts::HeldArtifact;
 
 type Files = BTreeMap<PathBuf, HeldArtifact>;
 
-/// See the module. Clones share them.
+/// Files that are kept per job; see the module. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeptArtifacts {
     by_job: Arc<Mutex<BTreeMap<JobId, Files>>>,
 }
 
 impl KeptArtifacts {
-    /// The file stays as long as the job.
+    /// Keeps the file until the job is released.
     pub(crate) fn keep(&self, job: JobId, held: HeldArtifact) {
         let path = held.path().to_owned();
         let earlier = {
             let mut all = self.lock();
             all.entry(job).or_default().insert(path, held)
         };
-        // Held by the later one as well, so that nothing is removed with it.
+        // The later handle holds the same file, so dropping the earlier one removes nothing.
         drop(earlier);
     }
 
-    /// Nothing is kept for the job any more. What nobody else holds is removed when this is dropped, which blocks.
+    /// Stops keeping files for the job. Files without another holder are removed when the returned value is
+    /// dropped, which blocks.
     pub(crate) fn let_go(&self, job: JobId) -> Option<impl Send + use<>> {
         self.lock().remove(&job)
     }

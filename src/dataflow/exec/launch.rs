@@ -1,4 +1,5 @@
-//! The process that becomes the program: ties itself to its supervisor, limits itself, and executes it.
+//! The process that becomes the program: it ties itself to its supervisor, sets its own limits, and executes
+//! the program.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,7 +18,7 @@ use crate::job::ExecLimits;
 use crate::telemetry::control_group;
 use crate::umask;
 
-/// The arguments that [`launch`] understands.
+/// Builds the arguments that [`launch`] parses.
 pub(super) fn arguments(
     supervisor: Pid,
     limits: &ExecLimits,
@@ -31,7 +32,7 @@ pub(super) fn arguments(
     vec![supervisor.into(), limits.into(), group, umask.into()]
 }
 
-/// Becomes the program. Returns only if that fails: what it says goes where the program's errors would.
+/// Becomes the program. Returns only if that fails; the error is written to the program's standard error.
 pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
     let mut text = || arguments.next().and_then(|text| text.into_string().ok());
     let supervisor = text().and_then(|text| text.parse().ok());
@@ -46,14 +47,14 @@ pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
         umask::set(umask);
     }
     let Some(program) = arguments.next() else {
-        eprintln!("the launcher of a program was given none");
+        eprintln!("the launcher of a program was started without a program");
         return NOT_LAUNCHED;
     };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         eprintln!("the program can't be tied to its supervisor: {error}");
         return NOT_LAUNCHED;
     }
-    // It may have died before.
+    // The supervisor may have died before.
     if getppid() != Some(supervisor) {
         return NOT_LAUNCHED;
     }
@@ -72,15 +73,17 @@ pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
     match Errno::from_io_error(&error) {
         Some(Errno::NOENT | Errno::NOTDIR) => NOT_FOUND,
         Some(Errno::ACCESS | Errno::PERM | Errno::NOEXEC | Errno::ISDIR) => NOT_EXECUTABLE,
-        // No memory, too many processes, a file that is just being written.
+        // Out of memory, too many processes, or the file is being written.
         _ => NOT_LAUNCHED,
     }
 }
 
-/// How many seconds of processor time a process gets after SIGXCPU, which it may handle, before SIGKILL says nothing of why.
+/// Seconds of processor time that a process gets after SIGXCPU, which it may handle, before SIGKILL ends it
+/// without an explanation.
 const LAST_WORDS: u64 = 1;
 
-/// Lowers limits; nobody can raise them over what the TaskManager itself has. What the program's group holds is left to that.
+/// Lowers the process's limits; none can exceed the TaskManager's own. Limits that the control group enforces
+/// are not set here.
 fn limit(limits: &ExecLimits, is_grouped: bool) -> Result<(), (&'static str, io::Error)> {
     let of_process = |limit: Option<u64>| limit.filter(|_| !is_grouped);
     let wanted = [

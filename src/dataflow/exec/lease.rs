@@ -1,7 +1,8 @@
-//! Until when programs of isolated jobs may run (`docs/adr/0020`): their supervisors are told, and kill them then, also if their
-//! TaskManager is stopped and can tell nobody anything.
+//! Until when programs of isolated jobs may run (`docs/adr/0020`). Supervisors receive the end of the lease and
+//! kill the program then, even if the TaskManager is stopped and can't tell them to.
 //!
-//! A time is of `CLOCK_BOOTTIME`, which all processes of a host share. It only grows, and grows only when the store was heard.
+//! Times are of `CLOCK_BOOTTIME`, which all processes of a host share. A lease is never shortened, and is
+//! extended only after the store was read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,14 +11,14 @@ use tanist_ha::clock::{Clock, Moment};
 use tanist_proto::id::JobId;
 use tokio::sync::watch;
 
-/// See the module; by job, in milliseconds. Cheap to clone.
+/// End of the lease by job, in milliseconds; see the module. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProgramLeases {
     ends: Arc<Mutex<BTreeMap<JobId, watch::Sender<u64>>>>,
 }
 
 impl ProgramLeases {
-    /// Programs of the job may run until then, those that run and those that are started later.
+    /// Extends the lease of the job's programs to `ends`, for those that run and those that are started later.
     pub(crate) fn extend(&self, job: JobId, ends: Moment) {
         let ends_ms = ends.as_millis();
         let mut all = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,20 +30,20 @@ impl ProgramLeases {
         });
     }
 
-    /// Nothing of the job is here any more.
+    /// Removes the lease of a job that has nothing here any more.
     pub(crate) fn forget(&self, job: JobId) {
         let mut all = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&job);
     }
 
-    /// Follows until when a program of the job may run; none: for ever.
+    /// Follows the end of the lease of a job's programs; `None`: no limit.
     pub(super) fn of(&self, job: JobId) -> Option<watch::Receiver<u64>> {
         let all = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&job).map(watch::Sender::subscribe)
     }
 }
 
-/// What it is by the clock that these times are of.
+/// The current time by the clock of the leases, in milliseconds.
 pub(super) fn now_ms() -> u64 {
     Clock::Boottime.now().as_millis()
 }

@@ -1,11 +1,11 @@
-//! What a program writes for people: each line goes to the log, and the last ones are kept for the cause of its failure.
+//! Text output of a program: each line is logged, and the last lines are kept for the cause of its failure.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 
-/// Where lines come from.
+/// Identifies the task whose program wrote the lines.
 #[derive(Debug, Clone)]
 pub(crate) struct Labels {
     pub(crate) job: String,
@@ -14,14 +14,14 @@ pub(crate) struct Labels {
     pub(crate) attempt: u64,
 }
 
-/// The most lines that a cause has.
+/// Maximum number of lines in a cause.
 const KEPT_LINES: usize = 10;
-/// The longest line that is logged in one piece, in bytes.
+/// Maximum length of a line that is logged in one piece, in bytes.
 const LONGEST_LINE: usize = 4096;
-/// The longest line of a cause, in characters.
+/// Maximum length of a line in a cause, in characters.
 const SHOWN_CHARACTERS: usize = 300;
 
-/// The last lines. Clones share them.
+/// The last lines of standard error. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastLines {
     lines: Arc<Mutex<VecDeque<String>>>,
@@ -36,7 +36,7 @@ impl LastLines {
         lines.push_back(line.chars().take(SHOWN_CHARACTERS).collect());
     }
 
-    /// As an end of a sentence; empty if there are none.
+    /// Formats the lines as the end of a sentence; empty if there are none.
     pub(super) fn tell(&self) -> String {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.is_empty() {
@@ -47,7 +47,7 @@ impl LastLines {
     }
 }
 
-/// Logs lines to the end of the stream.
+/// Logs lines until the end of the stream.
 pub(super) async fn log_lines(
     from: impl AsyncRead + Unpin,
     stream: &'static str,
@@ -60,7 +60,7 @@ pub(super) async fn log_lines(
         let available = match reader.fill_buf().await {
             Ok(available) => available,
             Err(error) => {
-                tracing::warn!(job = labels.job, stream, %error, "what a program says can't be read");
+                tracing::warn!(job = labels.job, stream, %error, "can't read a program's output; the rest is not logged");
                 return;
             }
         };

@@ -1,8 +1,9 @@
-//! Programs that tasks run: started under a supervisor that ends with its TaskManager (`docs/adr/0010`), fed and read through
-//! pipes, and gone with all that they started before their task counts as ended.
+//! Programs that tasks run. They are started under a supervisor that ends with its TaskManager
+//! (`docs/adr/0010`), use pipes for input and output, and are gone, with all processes that they started,
+//! before their task counts as ended.
 //!
-//! What records look like in a pipe is `codec`'s, when they move is the operators'. The supervisor is this very binary:
-//! whoever links this library calls [`become_child_if_asked`] first in `main`.
+//! `codec` defines the format of records in a pipe; the operators decide when records move. The supervisor is
+//! this same binary: a program that links this library calls [`become_child_if_asked`] first in `main`.
 
 mod artifacts;
 pub(super) mod codec;
@@ -25,14 +26,14 @@ pub(super) use lease::ProgramLeases;
 
 /// The hidden first argument of this binary.
 const SUBCOMMAND: &str = "exec-child";
-/// The second one: the supervisor.
+/// Second argument: run as the supervisor.
 const SUPERVISE: &str = "supervise";
-/// The second one: what becomes the program.
+/// Second argument: run as the launcher that becomes the program.
 const LAUNCH: &str = "launch";
 
-/// Runs this process as the supervisor or the launcher of a program, if that is what it was started for, and does not return
-/// then. To be called first in `main`, before any thread is started: tasks with an `exec` operator start the binary that they
-/// are part of once more.
+/// Runs this process as the supervisor or the launcher of a program if its arguments ask for that; then it does
+/// not return. Call it first in `main`, before any thread is started: tasks with an `exec` operator start their
+/// own binary again.
 pub fn become_child_if_asked() {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_none_or(|first| first != SUBCOMMAND) {
@@ -43,13 +44,13 @@ pub fn become_child_if_asked() {
         Some(role) if role == LAUNCH => launch::launch(arguments),
         other => misused(other),
     };
-    // Nothing of this process's own is to be put in order.
+    // This process has no state to clean up.
     std::process::exit(code)
 }
 
 fn misused(role: Option<OsString>) -> i32 {
     eprintln!(
-        "`{SUBCOMMAND}` is how a TaskManager starts programs; it is of no use by hand (asked for {role:?})"
+        "`{SUBCOMMAND}` is for TaskManagers, which start programs with it, not for users (role {role:?})"
     );
     2
 }

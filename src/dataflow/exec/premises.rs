@@ -1,7 +1,8 @@
-//! What is made on this host for one program alone: its directory, with the artifacts that it finds there, and its control group.
+//! What is created on this host for one program only: its directory, with links to its artifacts, and its
+//! control group.
 //!
-//! Invariant: it has one owner from the moment it is made, and goes with that, whether the program was started or not. Whoever owns it
-//! of a program that was started has reaped the supervisor before.
+//! Invariant: it has exactly one owner from its creation on and is removed when that owner is dropped, whether
+//! the program was started or not. If the program was started, the owner has reaped the supervisor before.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,8 @@ use std::path::{Path, PathBuf};
 use super::artifacts::HeldArtifact;
 use crate::telemetry::control_group;
 
-/// Dropped, it is removed, and what still runs in the control group is killed, whatever session that has begun. Blocks for a second at
-/// most if that takes its time to be gone.
+/// On drop it is removed, and what still runs in the control group is killed, including other sessions.
+/// The drop blocks for at most a second if that takes time.
 #[derive(Debug)]
 pub(crate) struct Premises {
     directory: PathBuf,
@@ -19,7 +20,7 @@ pub(crate) struct Premises {
 }
 
 impl Premises {
-    /// A directory that no other program has.
+    /// Takes over a directory that no other program has.
     pub(crate) fn new(directory: PathBuf) -> Premises {
         Premises {
             directory,
@@ -32,12 +33,12 @@ impl Premises {
         &self.directory
     }
 
-    /// Also removes the control group that was made for the program.
+    /// Takes over the control group that was created for the program.
     pub(crate) fn own_group(&mut self, group: PathBuf) {
         self.group = Some(group);
     }
 
-    /// Also lets go of an artifact to which the directory has a link.
+    /// Takes over an artifact to which the directory has a link.
     pub(crate) fn own_artifact(&mut self, artifact: HeldArtifact) {
         self.artifacts.push(artifact);
     }
@@ -50,11 +51,11 @@ impl Drop for Premises {
         {
             tracing::warn!(path = %group.display(), %error, "a program's control group can't be removed");
         }
-        // It may have anything in it, also directories that can't be written.
+        // It may contain anything, including directories that are not writable.
         if let Err(error) = fs::remove_dir_all(&self.directory) {
             tracing::debug!(path = %self.directory.display(), %error, "a program's directory can't be removed");
         }
-        // Only when nothing links to them any more.
+        // Only after the links to them are removed.
         self.artifacts.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! Which processes there are, as far as killing them needs it.
+//! Finds processes in `/proc` and kills them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,29 +9,29 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
-/// What `/proc/<pid>/stat` says of a process.
+/// Contents of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     pid: Pid,
     is_zombie: bool,
     parent: i32,
     session: i32,
-    /// The processor time that it has used, without its children.
+    /// Processor time that the process has used, without its children.
     used: Duration,
 }
 
-/// The unit of times in `/proc/<pid>/stat`: 100 a second on whichever architecture.
+/// Unit of times in `/proc/<pid>/stat`: 100 ticks a second on every architecture.
 const TICK_MS: u64 = 10;
 
 /// A child of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Child {
     pub(super) pid: Pid,
-    /// It has ended and waits to be reaped.
+    /// The process has ended and waits to be reaped.
     pub(super) is_zombie: bool,
 }
 
-/// The children of this process.
+/// Returns the children of this process.
 pub(super) fn children() -> io::Result<Vec<Child>> {
     let own = getpid().as_raw_pid();
     let children = all()?.into_iter().filter(|stat| stat.parent == own);
@@ -43,13 +43,14 @@ pub(super) fn children() -> io::Result<Vec<Child>> {
         .collect())
 }
 
-/// How much processor time a process has used, all its threads and none of its children. It may have ended, if it was not reaped.
+/// Processor time of a process: all its threads, none of its children. The process may have ended but must not
+/// have been reaped.
 pub(super) fn processor_time(process: Pid) -> Option<Duration> {
     stat(process).map(|stat| stat.used)
 }
 
-/// Kills all processes of a session but its leader, again and again until none is left. The leader must not have been reaped: its number
-/// keeps the session's from being used anew.
+/// Kills all processes of a session except its leader, repeatedly until none is left. The leader must not have
+/// been reaped: its pid prevents the session id from being reused.
 pub(super) fn kill_session(leader: Pid) {
     const ROUNDS: usize = 1000;
     let session = leader.as_raw_pid();
@@ -63,7 +64,7 @@ pub(super) fn kill_session(leader: Pid) {
             return;
         }
         for member in members {
-            // What has the number by now is looked at again before it is signalled.
+            // The pid may belong to another process now: check again before signalling it.
             let Ok(process) = pidfd_open(member.pid, PidfdFlags::empty()) else {
                 continue;
             };
@@ -75,13 +76,14 @@ pub(super) fn kill_session(leader: Pid) {
     }
 }
 
-/// Kills all that descends from a process, but not itself, and says whether there was anything. Who begins a session, or loses its
-/// parent, does not get away, as long as the process lives: it is the subreaper of all these, and has not been reaped.
+/// Kills all descendants of a process, but not the process itself, and returns whether there were any. A
+/// descendant that starts a session or loses its parent is included, since `of` is the subreaper of all of
+/// them; `of` must not have been reaped.
 pub(super) fn kill_descendants(of: Pid) -> bool {
     let Ok(all) = all() else { return false };
     let living = living_descendants(&all, of);
     for member in &living {
-        // What has the number by now is looked at again before it is signalled.
+        // The pid may belong to another process now: check again before signalling it.
         let Ok(process) = pidfd_open(member.pid, PidfdFlags::empty()) else {
             continue;
         };
@@ -108,7 +110,7 @@ fn living_descendants(all: &[Stat], of: Pid) -> Vec<Stat> {
     }
 }
 
-/// Waits until what was killed may be gone. Blocks.
+/// Waits a moment for killed processes to disappear. Blocks.
 pub(super) fn pause() {
     const INTERVAL: Timespec = Timespec {
         tv_sec: 0,
@@ -117,7 +119,8 @@ pub(super) fn pause() {
     let _interrupted_or_over = poll(&mut [], Some(&INTERVAL));
 }
 
-/// Whether a child of this process ends within that time, as far as the system can tell. It is not reaped. Blocks.
+/// Whether a child of this process ends within that time, as far as the system can say. Does not reap it.
+/// Blocks.
 pub(super) fn ends_within(child: Pid, time: Duration) -> bool {
     let process = pidfd_open(child, PidfdFlags::empty());
     let (Ok(process), Ok(time)) = (process, Timespec::try_from(time)) else {
@@ -143,13 +146,13 @@ fn all() -> io::Result<Vec<Stat>> {
     Ok(all)
 }
 
-/// None: it is gone.
+/// Reads the state of a process; `None` if it is gone.
 fn stat(pid: Pid) -> Option<Stat> {
     let text = fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
     parse(pid, &String::from_utf8_lossy(&text))
 }
 
-/// The program's name stands in parentheses, and may have some itself.
+/// Parses a stat line. The program's name is in parentheses and may contain parentheses itself.
 fn parse(pid: Pid, text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -157,7 +160,7 @@ fn parse(pid: Pid, text: &str) -> Option<Stat> {
     let parent = fields.next()?.parse().ok()?;
     let _group = fields.next()?;
     let session = fields.next()?.parse().ok()?;
-    // In user mode and in the kernel, after seven others.
+    // Times in user mode and in the kernel, after seven other fields.
     let times = fields.skip(7).take(2).flat_map(str::parse::<u64>);
     let ticks = times.fold(0, u64::saturating_add);
     Some(Stat {

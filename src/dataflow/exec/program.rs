@@ -1,4 +1,5 @@
-//! A running program as its operator sees it: two pipes, an end, and a handle whose drop asks it to end.
+//! A running program as its operator uses it: two pipes, its end, and a handle whose drop asks the program to
+//! end.
 
 use std::io::{self, PipeReader};
 use std::net::Shutdown;
@@ -29,40 +30,41 @@ use super::protocol::{self, Ended, Report, Request, TERMINATE, duration, extensi
 use super::{SUBCOMMAND, SUPERVISE, processes};
 use crate::dataflow::host::Lingering;
 
-/// How long a supervisor may take to say hello.
+/// Timeout for a supervisor to send its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a supervisor that nobody attends to any more may take to kill everything.
+/// Timeout for a supervisor to kill everything after its owner was dropped.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a supervisor may take to kill everything once the grace is over.
+/// Timeout for a supervisor to kill everything after the grace.
 const OVERDUE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long is read on from a program that is gone: somebody may have inherited its standard error.
+/// How long logs of a program that is gone are still read: another process may have inherited its standard
+/// error.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a program did not do what its task needs.
+/// Why a program failed its task.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// It ended as it should not have.
+    /// The program ended with an error.
     #[error("{how}{last_lines}")]
     Ended {
-        /// How.
+        /// How it ended.
         how: String,
-        /// What it said last, as the end of the sentence.
+        /// The last lines that it wrote, as the end of the sentence.
         last_lines: String,
-        /// It is not there, or can't be executed.
+        /// The program file is missing or can't be executed.
         is_missing: bool,
     },
-    /// It ended in peace, but too soon.
+    /// The program ended successfully, but too early.
     #[error(
         "the program ended with exit code 0 before it had read all its input; let it read to the end"
     )]
     TooSoon,
-    /// Its output is not what was declared.
+    /// Its output does not have the declared format.
     #[error("the program's output can't be read: {0}")]
     Output(String),
 }
 
 impl ProgramError {
-    /// Whether no restart mends it.
+    /// Whether a restart can't fix it.
     pub(crate) fn is_unrecoverable(&self) -> bool {
         match self {
             ProgramError::Ended { is_missing, .. } => *is_missing,
@@ -74,38 +76,38 @@ impl ProgramError {
 /// What a program needs besides its request.
 #[derive(Debug)]
 pub(crate) struct Surroundings {
-    /// The binary that knows how to supervise.
+    /// The binary that can run as the supervisor.
     pub(crate) binary: PathBuf,
-    /// What is the program's alone; removed when it has ended, or can't be started.
+    /// Directory and control group of this program only; removed when it has ended or can't be started.
     pub(crate) premises: Premises,
-    /// For the log.
+    /// Task labels for the log.
     pub(crate) labels: Labels,
-    /// Held until nothing of the program is left.
+    /// Held until no process of the program is left.
     pub(crate) lingering: Lingering,
-    /// Standard output goes to the log.
+    /// Whether standard output goes to the log.
     pub(crate) logs_output: bool,
-    /// Until when it may run, if that is bounded.
+    /// Until when the program may run; `None`: no limit.
     pub(crate) lease: Option<watch::Receiver<u64>>,
 }
 
-/// A program that runs. Dropped, it is asked to end, and killed when its grace is over.
+/// A running program. On drop it is asked to end, and killed after its grace.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// Its standard input; none once it is closed.
+    /// Standard input of the program; `None` once it is closed.
     pub(crate) stdin: Option<Sender>,
-    /// The end of it that the program reads. As long as it is open here, what the program has not read stays there, whether the
-    /// program has closed it or is gone.
+    /// The read end of standard input. While it is open here, unread input stays in the pipe even if the
+    /// program has closed its end or is gone.
     stdin_there: PipeReader,
-    /// Its standard output; none once it is closed.
+    /// Standard output of the program; `None` once it is closed.
     pub(crate) stdout: Option<Receiver>,
     ended: oneshot::Receiver<Result<(), ProgramError>>,
-    /// What was heard of its end.
+    /// The result, once it was received.
     outcome: Option<Result<(), ProgramError>>,
     asked_to_end_on_drop: DropGuard,
 }
 
 impl Program {
-    /// Starts a program. Blocks; within a runtime.
+    /// Starts a program. Blocks. Must be called within a tokio runtime.
     pub(crate) fn start(request: &Request, around: Surroundings) -> io::Result<Program> {
         let (stdin_there, stdin) = std::io::pipe()?;
         let (stdout, stdout_there) = std::io::pipe()?;
@@ -115,7 +117,8 @@ impl Program {
         let child = Command::new(&around.binary)
             .arg0(SUBCOMMAND)
             .args([SUBCOMMAND, SUPERVISE])
-            // The program can read its parent's environment, and this process's may have secrets. A supervisor needs none of it.
+            // A program can read the environment of its parent, and this process's may contain secrets. A
+            // supervisor needs none of it.
             .env_clear()
             .stdin(Stdio::from(OwnedFd::from(control_there)))
             .stdout(Stdio::from(stdout_there))
@@ -127,7 +130,7 @@ impl Program {
             _premises: around.premises,
         };
         match protocol::send(&mut control, request, stdin_there.as_fd()) {
-            // It is gone already: that it never said hello tells more.
+            // The supervisor is gone already: the missing hello is the better error.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }
@@ -170,28 +173,29 @@ impl Program {
         })
     }
 
-    /// Asks it to end: SIGTERM, and after its grace SIGKILL. An end by the first is then as it should be.
+    /// Asks the program to end: SIGTERM, then SIGKILL after its grace. Ending by SIGTERM then counts as
+    /// success.
     pub(crate) fn ask_to_end(&self) {
         self.asked_to_end_on_drop.token().cancel();
     }
 
-    /// How it ended; none: it has not, and the task is woken when it has.
+    /// Returns how the program ended. `None`: it still runs; the task is woken when it ends.
     pub(crate) fn poll_ended(&mut self, cx: &mut Context<'_>) -> Option<Result<(), ProgramError>> {
         if self.outcome.is_none()
             && let Poll::Ready(outcome) = Pin::new(&mut self.ended).poll(cx)
         {
-            let unknown = |_| Err(failed("nobody attends to the program any more", "", false));
+            let unknown = |_| Err(failed("the task that watched the program ended", "", false));
             self.outcome = Some(outcome.unwrap_or_else(unknown));
         }
         self.outcome.clone()
     }
 
-    /// Whether something waits in its standard input.
+    /// Whether its standard input has unread bytes.
     pub(crate) fn has_unread_input(&self) -> bool {
         ioctl_fionread(&self.stdin_there).is_ok_and(|bytes| bytes > 0)
     }
 
-    /// Whether it is known to have ended.
+    /// Whether the program is known to have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.outcome.is_some()
     }
@@ -205,23 +209,24 @@ fn failed(how: impl ToString, last_lines: impl ToString, is_missing: bool) -> Pr
     }
 }
 
-/// The supervisor's process. Dropped, it has to kill everything at once, and is reaped. What was made for the program goes after that,
-/// and with it what the supervisor has left in the program's control group.
+/// The supervisor's process. On drop it must kill everything at once and is reaped. After that the program's
+/// premises are removed, and with them what the supervisor left in the control group.
 #[derive(Debug)]
 struct Supervisor {
     child: Option<Child>,
-    /// The socket to it, for its end: the supervisor takes that for the end of this process.
+    /// The socket to the supervisor; shutting it down looks to the supervisor like the end of this process.
     its_end: StdUnixStream,
     _premises: Premises,
 }
 
 impl Supervisor {
-    /// None: it was reaped.
+    /// Pid of the supervisor; `None` if it was reaped.
     fn pid(&self) -> Option<Pid> {
         self.child.as_ref().map(Pid::from_child)
     }
 
-    /// Does its work and kills it: it hangs, or the program has stopped it. Blocks until nothing is left of the program.
+    /// Kills the program's processes and the supervisor itself, which hangs or was stopped by the program.
+    /// Blocks until no process of the program is left.
     fn replace(&mut self) {
         let Some(child) = &mut self.child else { return };
         while processes::kill_descendants(Pid::from_child(child)) {
@@ -230,7 +235,8 @@ impl Supervisor {
         let _it_may_have_ended = child.kill();
     }
 
-    /// Waits for its end, kills what it should have, reaps it, and removes what was made for the program. How it ended. Blocks.
+    /// Waits for the supervisor to end, kills what it should have killed, reaps it, and removes the program's
+    /// premises. Returns how the supervisor ended. Blocks.
     fn reap(mut self) -> String {
         let Some(mut child) = self.child.take() else {
             return String::new();
@@ -250,7 +256,8 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let pid = Pid::from_child(&child);
-            // Only the supervisor finds what has begun a session of its own, so it must not be killed before that.
+            // Only the supervisor finds processes that started their own session, so it must do that before it
+            // is killed.
             let _it_may_have_ended = self.its_end.shutdown(Shutdown::Both);
             let _it_may_have_ended = kill_process(pid, Signal::CONT);
             if !processes::ends_within(pid, KILL_TIMEOUT) {
@@ -263,14 +270,14 @@ impl Drop for Supervisor {
     }
 }
 
-/// Attends to a supervisor until nothing is left of it and its program.
+/// Watches a supervisor until it and its program are gone.
 struct Attending {
     supervisor: Supervisor,
     logs: Vec<JoinHandle<()>>,
     last_lines: LastLines,
     lingering: Lingering,
     lease: Option<watch::Receiver<u64>>,
-    /// The program's, after SIGTERM.
+    /// The program's grace after SIGTERM.
     grace: Duration,
 }
 
@@ -312,7 +319,7 @@ impl Attending {
         let reaped = reaping.await;
         for log in logs {
             if timeout(LAST_WORDS_TIMEOUT, log).await.is_err() {
-                tracing::debug!("a program's output is held open by somebody");
+                tracing::debug!("another process holds a program's output open; the rest is not logged");
             }
         }
         let last_lines = last_lines.tell();
@@ -342,7 +349,7 @@ impl Attending {
             Err(Lost::Silent) => {
                 let how = reaped.unwrap_or_default();
                 Err(failed(
-                    format!("the program's supervisor ended without a word ({how})"),
+                    format!("the program's supervisor ended without a report ({how})"),
                     last_lines,
                     false,
                 ))
@@ -353,19 +360,19 @@ impl Attending {
     }
 }
 
-/// Why it is not known how a program ended.
+/// Why the end of a program is unknown.
 enum Lost {
-    /// What was started is no supervisor.
+    /// The started process is not a supervisor.
     NoHello,
     /// The supervisor ended before its program did.
     Silent,
-    /// The supervisor has not ended its program in time.
+    /// The supervisor did not end its program in time.
     Overdue,
 }
 
-/// What is told to a supervisor, and when.
+/// Sends orders to a supervisor and receives its reports.
 struct Following<'a> {
-    /// It has not been reaped.
+    /// Pid of the supervisor, which has not been reaped.
     supervisor: Option<Pid>,
     cancel: &'a CancellationToken,
     grace: Duration,
@@ -373,7 +380,7 @@ struct Following<'a> {
 }
 
 impl Following<'_> {
-    /// Listens to a supervisor, and tells it when the program is to end, and how long it may run.
+    /// Reads a supervisor's reports, and tells it when to end the program and how long the program may run.
     async fn follow(&mut self, control: UnixStream) -> Result<Ended, Lost> {
         let (reports, mut orders) = control.into_split();
         let mut reports = BufReader::new(reports);
@@ -398,7 +405,7 @@ impl Following<'_> {
                 ended = &mut listening => return ended,
                 () = self.cancel.cancelled(), if overdue_at.is_none() => {
                     overdue_at = Some(Instant::now() + self.grace + OVERDUE_TIMEOUT);
-                    // The program may have stopped it.
+                    // The program may have stopped its supervisor.
                     let _it_may_have_ended = self.supervisor.map(|it| kill_process(it, Signal::CONT));
                     let _it_may_have_ended = orders.write_all(&[TERMINATE]).await;
                 }
@@ -411,7 +418,7 @@ impl Following<'_> {
     }
 }
 
-/// Never, if there is no such time.
+/// Waits for this time; never completes without one.
 async fn reached(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
@@ -419,7 +426,7 @@ async fn reached(time: Option<Instant>) {
     }
 }
 
-/// Until when the program may run, when that has changed.
+/// Returns the end of the lease when it has changed.
 async fn extended(lease: &mut Option<watch::Receiver<u64>>) -> u64 {
     if let Some(following) = lease {
         if following.changed().await.is_ok() {
@@ -430,7 +437,7 @@ async fn extended(lease: &mut Option<watch::Receiver<u64>>) -> u64 {
     std::future::pending().await
 }
 
-/// None: the supervisor is gone.
+/// Reads the next report; `None` if the supervisor is gone.
 async fn next(reports: &mut BufReader<OwnedReadHalf>) -> Option<Report> {
     let mut line = String::new();
     let read = reports.read_line(&mut line).await;

@@ -1,5 +1,5 @@
-//! Programs whose supervisor does not do what it should: nothing that was made for them is left. Files stand for supervisors, and
-//! directories for control groups where the kernel's are not needed.
+//! Programs whose supervisor does not do its work: everything that was created for them is still removed. Files
+//! act as supervisors, and directories as control groups where the kernel's are not needed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use super::*;
 use crate::job::ExecLimits;
 use crate::telemetry::control_group::tests::group_of_this_host;
 
-/// What was made for one program.
+/// What was created for one program.
 struct Made {
     root: tempfile::TempDir,
     directory: PathBuf,
@@ -21,7 +21,7 @@ impl Made {
     fn new() -> Made {
         let root = tempfile::tempdir().expect("a directory");
         let group = root.path().join("group");
-        // With files, as those of the kernel have.
+        // With files in it, as the kernel's control groups have.
         fs::create_dir_all(group.join("below")).expect("made");
         fs::write(group.join("cgroup.procs"), "").expect("written");
         Made::with_group(root, group)
@@ -73,7 +73,7 @@ impl Made {
     }
 }
 
-/// Why a program failed.
+/// Returns why a program failed.
 async fn cause(mut program: Program) -> String {
     let ended = poll_fn(|cx| program.poll_ended(cx).map_or(Poll::Pending, Poll::Ready));
     let ended = timeout(Duration::from_secs(60), ended).await;
@@ -101,7 +101,7 @@ async fn of_a_program_whose_supervisor_is_none_neither_directory_nor_control_gro
     made.check_gone();
 }
 
-/// Its session does not show what has begun another one, and nobody is its subreaper any more: the control group is all that does.
+/// The process has left the session and lost its subreaper: only the control group still contains it.
 #[tokio::test]
 async fn what_a_lost_supervisor_leaves_in_the_control_group_is_gone_before_the_program_counts_as_ended()
  {
@@ -118,7 +118,8 @@ async fn what_a_lost_supervisor_leaves_in_the_control_group_is_gone_before_the_p
          until grep -q . {group}/cgroup.procs; do sleep 0.01; done\n",
         group = made.group.display()
     );
-    // Not by this process: another test may be starting a process that inherits a file open for writing, which nobody can execute.
+    // Written by another process: another test here may be forking and inherit the file open for writing, and
+    // then it could not be executed.
     let written = Command::new("sh")
         .args(["-c", "printf %s \"$1\" > \"$0\" && chmod 700 \"$0\""])
         .arg(&supervisor)
@@ -127,7 +128,7 @@ async fn what_a_lost_supervisor_leaves_in_the_control_group_is_gone_before_the_p
     assert!(written.expect("a shell").success());
     let program = made.start(&supervisor).expect("it can be executed");
     let cause = cause(program).await;
-    assert!(cause.contains("supervisor ended without a word"), "{cause}");
-    // The kernel removes none in which something runs.
+    assert!(cause.contains("supervisor ended without a report"), "{cause}");
+    // The kernel removes no control group in which a process runs.
     made.check_gone();
 }

@@ -1,8 +1,9 @@
-//! What TaskManager and supervisor say to each other over the control socket. Both are the same binary, so there is one
-//! version only.
+//! The protocol between TaskManager and supervisor on the control socket. Both are the same binary, so there is
+//! only one version.
 //!
-//! The request comes as one byte, which carries the program's standard input, then its length in 4 bytes, then JSON. After
-//! it, [`TERMINATE`] is said that way, and [`EXTEND`], which 8 bytes follow; the end of the socket means "kill". Reports are JSON, one a line.
+//! The request is one byte, which carries the program's standard input as a file descriptor, then the length in
+//! 4 bytes, then JSON. After it the TaskManager sends the byte [`TERMINATE`], or [`EXTEND`] followed by 8
+//! bytes; closing the socket means "kill". The supervisor's reports are JSON, one per line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,71 +22,74 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::ExecLimits;
 
-/// The request to end the program.
+/// Order to end the program.
 pub(super) const TERMINATE: u8 = b't';
 
-/// The program may run longer: until the time in the next 8 bytes, as [`Request::ends_ms`] is.
+/// Order that the program may run longer: until the time in the next 8 bytes, in the unit of
+/// [`Request::ends_ms`].
 pub(super) const EXTEND: u8 = b'l';
 
-/// The largest request: no system takes more arguments and environment.
+/// Maximum size of a request in bytes: no system accepts more arguments and environment.
 const MAX_REQUEST: usize = 16 << 20;
 
-/// What is to be run.
+/// Request to run a program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Request {
     /// The program and its arguments.
     pub(crate) command: Vec<String>,
-    /// All of its environment.
+    /// Its complete environment.
     pub(crate) env: BTreeMap<String, String>,
-    /// Where it is run.
+    /// Its working directory.
     pub(crate) directory: PathBuf,
-    /// What it may use.
+    /// Its resource limits.
     pub(crate) limits: ExecLimits,
-    /// The control group that is made for it, and goes with it; none: its processes are limited each by itself.
+    /// The control group that was created for it and is removed with it. `None`: each of its processes is
+    /// limited separately.
     pub(crate) group: Option<PathBuf>,
-    /// The mask of the files that it makes; none: the supervisor's.
+    /// Umask for the files that it creates; `None`: the supervisor's.
     pub(crate) umask: Option<u32>,
-    /// How long after [`TERMINATE`] it is killed.
+    /// Time from [`TERMINATE`] until the program is killed, in milliseconds.
     pub(crate) grace_ms: u64,
-    /// When it is killed unless that is put off: milliseconds of `CLOCK_BOOTTIME`. None: never.
+    /// When it is killed unless that is extended: milliseconds of `CLOCK_BOOTTIME`. `None`: never.
     pub(crate) ends_ms: Option<u64>,
 }
 
-/// What a supervisor says.
+/// Report of a supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// It is there, and waits for its request.
+    /// The supervisor runs and waits for its request.
     Hello,
-    /// The program runs as this process.
+    /// The program runs with this pid.
     Started(i32),
-    /// It has ended, and with it all that it started.
+    /// The program has ended, with all processes that it started.
     Ended(Ended),
 }
 
 /// How a program ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ended {
-    /// With this exit code.
+    /// It exited with this exit code.
     Exited(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Killed(i32),
-    /// By its supervisor, since it had not ended so many milliseconds after SIGTERM.
+    /// The supervisor killed it, since it had not ended this many milliseconds after SIGTERM.
     Overdue(u64),
-    /// It never ran, or nobody knows how it ended.
+    /// It never ran, or how it ended is unknown.
     Failed(String),
 }
 
 /// SIGTERM.
 const TERM: i32 = 15;
-/// The exit code of a program that is not there, as shells say it.
+/// Exit code for a program that does not exist, as shells use it.
 pub(super) const NOT_FOUND: i32 = 127;
-/// It is there and can't be executed.
+/// Exit code for a program that exists and can't be executed.
 pub(super) const NOT_EXECUTABLE: i32 = 126;
-/// Whoever was to start it could not, for a reason that may pass.
+/// Exit code of the launcher if it could not start the program for a reason that may pass.
 pub(super) const NOT_LAUNCHED: i32 = 125;
 
 impl Ended {
-    /// Whether the program is not there or can't be executed, as we say it, and shells that were to run it.
+    /// Whether the program does not exist or can't be executed. Recognizes our exit codes and those of a shell
+    /// that was to run it.
     pub(crate) fn is_missing(&self) -> bool {
         match self {
             Ended::Exited(code) => matches!(*code, NOT_FOUND | NOT_EXECUTABLE),
@@ -93,7 +97,7 @@ impl Ended {
         }
     }
 
-    /// Whether this is what SIGTERM does, to the program or to a shell that ran it.
+    /// Whether SIGTERM ended it: the program itself, or a shell that ran it.
     pub(crate) fn is_by_term(&self) -> bool {
         match self {
             Ended::Killed(signal) => *signal == TERM,
@@ -124,7 +128,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// As a job file may say it.
+/// Formats a duration as in a job file.
 pub(super) fn duration(ms: u64) -> String {
     match ms % 1000 {
         0 => format!("{} s", ms / 1000),
@@ -136,7 +140,7 @@ fn signal_name(number: i32) -> String {
     match Signal::from_named_raw(number) {
         Some(signal) => {
             let name = format!("{signal:?}");
-            // It may stand in quotes.
+            // The debug format may put it in quotes.
             let name = name.trim_matches('"').trim_start_matches("Signal::");
             format!("SIG{name} ({number})")
         }
@@ -168,14 +172,14 @@ pub(super) fn send(
     control.write_all(&encoded)
 }
 
-/// How [`EXTEND`] is said.
+/// Encodes [`EXTEND`].
 pub(super) fn extension(ends_ms: u64) -> [u8; 9] {
     let mut said = [EXTEND; 9];
     said[1..].copy_from_slice(&ends_ms.to_be_bytes());
     said
 }
 
-/// Waits for a request; none if the socket ends before.
+/// Waits for a request; `None` if the socket is closed first.
 pub(super) fn receive(control: &mut UnixStream) -> io::Result<Option<(Request, OwnedFd)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -208,7 +212,7 @@ pub(super) fn receive(control: &mut UnixStream) -> io::Result<Option<(Request, O
     Ok(Some((serde_json::from_slice(&encoded)?, stdin)))
 }
 
-/// Sends a report. Blocks no longer than the TaskManager takes to read.
+/// Sends a report. Blocks until the TaskManager has read enough.
 pub(super) fn report(control: &mut UnixStream, report: &Report) -> io::Result<()> {
     let mut line = serde_json::to_vec(report)?;
     line.push(b'\n');

@@ -1,8 +1,9 @@
-//! The supervisor of one program: a process that starts it, outlives it, and kills all that it started when it ends, when it
-//! is told to, or when the TaskManager is gone. `docs/adr/0010` has the protocol.
+//! The supervisor of one program: a process that starts the program, outlives it, and kills all that it started
+//! when the program ends, when the TaskManager orders it, or when the TaskManager is gone. `docs/adr/0010` has
+//! the protocol.
 //!
-//! One thread, no runtime: it waits in `poll` for its socket and its program. Only process groups and children that were
-//! not reaped are signalled, so that no number has gone to another process meanwhile.
+//! One thread, no runtime: it waits in `poll` for its socket and its program. It signals only process groups
+//! and children that were not reaped, so their pids can't belong to other processes.
 
 use std::io::{self, Read, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,23 +25,25 @@ use super::protocol::{self, EXTEND, Ended, Report, Request, TERMINATE};
 use super::{LAUNCH, SUBCOMMAND, launch, lease, processes};
 use crate::telemetry::control_group;
 
-/// What process listings call it; not like the program that it is of, so that whoever kills that by name leaves it its work.
+/// Name of the process in process listings. It differs from the program's name, so that killing the program by
+/// name does not hit the supervisor.
 const NAME: &std::ffi::CStr = c"exec-child";
 
-/// How often orphans that ended are reaped while the program runs.
+/// Interval at which orphans that ended are reaped while the program runs.
 const REAP_INTERVAL: Duration = Duration::from_secs(10);
-/// The same where the system can't say when a process ends.
+/// The same interval on a system that can't report the end of a process.
 const BLIND_INTERVAL: Duration = Duration::from_millis(20);
-/// How often the clock is read while the program may run for some time only: a timer would sleep on while the host is suspended.
+/// Interval at which the clock is compared with the end of the lease: a timer would not advance while the host
+/// is suspended.
 const LEASE_INTERVAL: Duration = Duration::from_millis(100);
-/// How long is waited for what was killed before it is looked at again.
+/// Wait for killed processes before they are checked again.
 const KILL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Runs this process as a supervisor to its end.
+/// Runs this process as a supervisor until its program has ended.
 pub(super) fn supervise() -> i32 {
     match try_supervise() {
         Ok(()) => 0,
-        // The TaskManager is gone, or nobody could be told.
+        // The TaskManager is gone, so no process can receive the result.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
             say(&format!("the supervisor of a program failed: {error}"));
@@ -53,13 +56,14 @@ fn try_supervise() -> io::Result<()> {
     let mut control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     rustix::thread::set_name(NAME)?;
     match setsid() {
-        // Somebody started it as the leader of a group: it can't be of one with others then.
+        // The process was started as the leader of a group, so it is not in a group with others.
         Ok(_) | Err(Errno::PERM) => {}
         Err(error) => return Err(error.into()),
     }
     set_child_subreaper(Some(getpid()))?;
-    // The program may stop us, and then nobody would see that the TaskManager is gone. To whoever runs it means nothing, so that it
-    // does no harm that it comes with the end of each thread of the TaskManager that was our parent.
+    // The program may stop us, and then the end of the TaskManager would go unnoticed. SIGCONT has no effect on
+    // a running process, so it does no harm that it also comes when the TaskManager thread that started us
+    // ends.
     set_parent_process_death_signal(Some(Signal::CONT))?;
     protocol::report(&mut control, &Report::Hello)?;
     let Some((request, stdin)) = protocol::receive(&mut control)? else {
@@ -88,12 +92,14 @@ fn try_supervise() -> io::Result<()> {
     protocol::report(&mut control, &Report::Ended(ended))
 }
 
-/// Tells the TaskManager's log something. If that is gone there is nobody to tell, which must not be the end of the supervisor.
+/// Writes to the TaskManager's log. If the TaskManager is gone the write fails, which must not end the
+/// supervisor.
 fn say(what: &str) {
     let _ = writeln!(io::stderr(), "{what}");
 }
 
-/// Removes the program's control group, of which nothing is left, and says if that was why it ended.
+/// Removes the program's control group, in which nothing runs any more, and explains the end if the group was
+/// out of memory.
 fn leave_group(request: &Request, ended: Ended) -> Ended {
     let Some(group) = &request.group else {
         return ended;
@@ -110,21 +116,22 @@ fn leave_group(request: &Request, ended: Ended) -> Ended {
     };
     if let Err(error) = control_group::remove(group) {
         say(&format!(
-            "the control group {} of a program is left: {error}",
+            "can't remove the control group {} of a program: {error}",
             group.display()
         ));
     }
     ended
 }
 
-/// Says if a program, which had used that much itself, ended as one took more processor time than so many seconds.
+/// Explains the end of a program if a process exceeded the limit of `limit` seconds of processor time. `used`
+/// is the program's own processor time.
 fn explain_time(limit: Option<u64>, used: Option<Duration>, ended: Ended) -> Ended {
     let Some(seconds) = limit else { return ended };
     let is_used_up = used.is_some_and(|used| used >= Duration::from_secs(seconds));
     match ended {
-        // What a shell says of one that it ran.
+        // Exit code of a shell for a program that it ran.
         Ended::Killed(XCPU) | Ended::Exited(SHELL_XCPU) => {}
-        // It did not heed the first signal.
+        // It ignored SIGXCPU.
         Ended::Killed(KILL) if is_used_up => {}
         ended => return ended,
     }
@@ -152,7 +159,7 @@ fn start(request: &Request, stdin: OwnedFd) -> io::Result<Pid> {
         .process_group(0)
         .stdin(Stdio::from(stdin))
         .spawn()?;
-    // Reaped by hand: dropping the handle neither waits nor kills.
+    // Reaped explicitly: dropping the handle neither waits nor kills.
     Ok(Pid::from_child(&launcher))
 }
 
@@ -160,19 +167,19 @@ fn start(request: &Request, stdin: OwnedFd) -> io::Result<Pid> {
 const KILL: i32 = 9;
 /// SIGXCPU.
 const XCPU: i32 = 24;
-/// The exit code of a shell whose last command that ended.
+/// Exit code of a shell whose last command ended by SIGXCPU.
 const SHELL_XCPU: i32 = 128 + XCPU;
 
-/// Why everything is to be killed.
+/// Why everything must be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// Its grace is over.
+    /// The program's grace is over.
     Overdue,
     /// The program ended, its lease is over, or the TaskManager is gone.
     Ended,
 }
 
-/// Returns when everything is to be killed.
+/// Waits until everything must be killed, and returns why.
 fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Result<Why> {
     let process = pidfd_open(program, PidfdFlags::empty()).ok();
     let mut kill_at: Option<Instant> = None;
@@ -184,7 +191,7 @@ fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Resu
             (Some(_), None) => REAP_INTERVAL,
         };
         if ends_ms.is_some_and(|ends_ms| lease::now_ms() >= ends_ms) {
-            // Not a word: nobody may read what is said, and then saying it would wait.
+            // Write no message: the log may not be read, and then the write would block.
             return Ok(Why::Ended);
         }
         let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
@@ -221,7 +228,7 @@ fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Resu
 }
 
 fn wait_for(watched: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
-    // A little longer, so that what was waited for is over then.
+    // A little longer, so that the deadline has passed afterwards.
     let timeout = Timespec::try_from(timeout + Duration::from_millis(1))
         .map_err(|_| io::ErrorKind::InvalidInput)?;
     match poll(watched, Some(&timeout)) {
@@ -230,13 +237,13 @@ fn wait_for(watched: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Whether the program has ended. It is not reaped: its number stays its own.
+/// Whether the program has ended. Does not reap it: its pid stays reserved.
 fn has_ended(program: Pid) -> io::Result<bool> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     Ok(waitid(WaitId::Pid(program), look)?.is_some())
 }
 
-/// Reaps what the program's children left and what has ended by itself.
+/// Reaps orphans of the program's children that have ended.
 fn reap_orphans(program: Pid) {
     let children = processes::children().unwrap_or_default();
     let ended = children
@@ -247,19 +254,20 @@ fn reap_orphans(program: Pid) {
     }
 }
 
-/// Kills the program and all that it started, and waits until nothing of it is left. How it ended, if that is known.
+/// Kills the program and all that it started, and waits until no process is left. Returns how the program
+/// ended, if known.
 fn end(program: Pid) -> Option<WaitStatus> {
     let mut status = None;
-    // Before the program is reaped: its group's number is nobody else's yet.
+    // Before the program is reaped: its group id can't be another group's yet.
     let _it_may_be_empty = kill_process_group(program, Signal::KILL);
     loop {
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, ended))) if pid == program => status = Some(ended),
             Ok(Some(_)) | Err(Errno::INTR) => {}
-            // Nobody is left.
+            // No child is left.
             Err(_) => return status,
             Ok(None) => {
-                // A dead child's children have become ours.
+                // Children of a dead child have become ours.
                 let Ok(children) = processes::children() else {
                     return status;
                 };

@@ -1,4 +1,4 @@
-//! What a program finds: its directory and its environment.
+//! Sets up a program's directory and environment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,13 +18,13 @@ use crate::job::{ExecSpec, artifact};
 use crate::telemetry::control_group::GroupLimits;
 use crate::umask;
 
-/// The variables that every program gets from the TaskManager's environment, where they are set there. The rest of it may be
-/// nobody's business.
+/// Variables that every program inherits from the TaskManager's environment, if they are set there. The other
+/// variables may be secret.
 const INHERITED: [&str; 10] = [
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
 ];
 
-/// Makes what is the program's alone and says what is to be run there. Blocks.
+/// Creates the program's premises and the request to run it there. Blocks.
 pub(crate) fn prepare(
     spec: &ExecSpec,
     context: &OperatorContext,
@@ -82,11 +82,12 @@ pub(crate) fn prepare(
     Ok((request, around))
 }
 
-/// How much sooner than its task has to have ended a program is killed, unless that is more than half of the time: as long as a
-/// supervisor may take to end everything, and a little more.
+/// How much earlier than its task's timeout a program is killed, unless that is more than half of the timeout:
+/// the time that a supervisor may take to end everything, and a little more.
 const MARGIN: Duration = Duration::from_secs(6);
 
-/// What the program has for its end: no more than its task has, which otherwise would take the TaskManager along.
+/// The program's grace, limited by its task's cancellation timeout: a task that exceeds that timeout ends the
+/// TaskManager.
 fn grace_ms(spec: &ExecSpec, context: &OperatorContext) -> u64 {
     let Some(timeout) = context.host.cancellation_timeout else {
         return spec.grace_ms;
@@ -108,7 +109,7 @@ fn grace_ms(spec: &ExecSpec, context: &OperatorContext) -> u64 {
     most
 }
 
-/// A directory that no other program has, nor had.
+/// Creates a directory with a name that no other program has or had.
 fn make_directory(context: &OperatorContext) -> Result<PathBuf, OperatorError> {
     let (job, vertex, subtask) = (context.job, context.vertex, context.subtask);
     let random = rand::random::<u32>();
@@ -122,7 +123,8 @@ fn make_directory(context: &OperatorContext) -> Result<PathBuf, OperatorError> {
     Ok(directory)
 }
 
-/// A control group with the program's limits, where there are such groups; called as the directory, which no other program has.
+/// Creates a control group with the program's limits, if control groups are available. It has the name of the
+/// directory, which is unique.
 fn make_group(
     spec: &ExecSpec,
     context: &OperatorContext,
@@ -149,7 +151,7 @@ fn make_group(
         }
         Err(reason) => match unheld(&limits, getuid().is_root()) {
             Some((limit, why)) => Err(OperatorError::unavailable(format!(
-                "the program's limit of `{limit}` can't be held on host {}, as {why}: {reason} (process.control-groups)",
+                "the program's limit of `{limit}` can't be enforced on host {}, as {why}: {reason} (process.control-groups)",
                 host_name()
             ))),
             None => Ok(None),
@@ -157,12 +159,12 @@ fn make_group(
     }
 }
 
-/// A limit that nobody holds a program to that has no control group, and why.
+/// Returns a limit that can't be enforced without a control group, and why.
 fn unheld(limits: &GroupLimits, is_root: bool) -> Option<(&'static str, &'static str)> {
     if limits.cpu_millis.is_some() {
         Some(("cpu", "only control groups can do that"))
     } else if limits.processes.is_some() && is_root {
-        // The system counts the processes of each user, and lets root have as many as it likes.
+        // The system counts processes per user, and does not limit root.
         let why = "for programs of root only control groups can do that";
         Some(("processes", why))
     } else {
@@ -170,7 +172,7 @@ fn unheld(limits: &GroupLimits, is_root: bool) -> Option<(&'static str, &'static
     }
 }
 
-/// Every program finds all that its job ships under their names.
+/// Links all artifacts of the job into the program's directory under their names.
 fn link_artifacts(context: &OperatorContext, premises: &mut Premises) -> Result<(), OperatorError> {
     for artifact in &context.graph.artifacts {
         let held = context.host.artifacts.hold(artifact)?;
@@ -189,7 +191,7 @@ fn vertex_name(context: &OperatorContext) -> &str {
     vertex.map_or("", |vertex| &vertex.name)
 }
 
-/// What is inherited and what we say; the step's own variables are neither.
+/// Inherited and Tanist's own variables, without those of the step.
 fn environment(context: &OperatorContext, directory: &Path) -> BTreeMap<String, String> {
     let inherited = INHERITED
         .iter()
@@ -213,8 +215,9 @@ fn environment(context: &OperatorContext, directory: &Path) -> BTreeMap<String, 
     all
 }
 
-/// Which of each extended resource of this TaskManager is the program's own, as indices with commas between them. Said also of
-/// those of which it has none: what takes a missing variable for all of them is to see none.
+/// The program's share of each extended resource of this TaskManager, as indices separated by commas. Variables
+/// are also set for resources of which it has none: a program that takes a missing variable for all units must
+/// see none.
 fn external_resources(context: &OperatorContext) -> Vec<(String, String)> {
     let (given, host) = (
         &context.external_resources,
@@ -245,7 +248,7 @@ mod tests {
             ..GroupLimits::default()
         };
         assert_eq!(unheld(&limits, false), None);
-        let (limit, _) = unheld(&limits, true).expect("nobody holds it");
+        let (limit, _) = unheld(&limits, true).expect("it is not enforced");
         assert_eq!(limit, "processes");
     }
 }

@@ -1,4 +1,4 @@
-//! What aggregations keep for a key, and how results become columns.
+//! State of an aggregation for a key, and its conversion to result columns.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -14,7 +14,7 @@ use crate::dataflow::key::KeyColumns;
 use crate::dataflow::record::{ColumnView, show_record};
 use crate::job::spec::{Aggregate, AggregateFunction};
 
-/// What is kept for one result of one key.
+/// State of one result of one key.
 #[derive(Debug, Clone)]
 pub(super) enum Cell {
     /// No record so far.
@@ -22,7 +22,7 @@ pub(super) enum Cell {
     Int(i64),
     Float(f64),
     Text(Box<str>),
-    /// The sum of integers, exact, and their number.
+    /// Exact sum of integers, and their number.
     IntMean(i128, i64),
     FloatMean(f64, i64),
 }
@@ -45,11 +45,11 @@ pub(super) type Cells = Box<[Cell]>;
 
 struct Function {
     function: AggregateFunction,
-    /// None for a count.
+    /// `None` for a count.
     column: Option<usize>,
 }
 
-/// What is computed by key.
+/// The aggregate functions that are computed per key.
 pub(super) struct Accumulator {
     pub(super) keys: KeyColumns,
     functions: Vec<Function>,
@@ -77,12 +77,12 @@ impl Accumulator {
         })
     }
 
-    /// What a key begins with.
+    /// Initial state of a key.
     pub(super) fn empty(&self) -> Cells {
         vec![Cell::Empty; self.functions.len()].into()
     }
 
-    /// The columns of a batch that the functions read.
+    /// Returns the columns of a batch that the functions read.
     pub(super) fn views<'b>(&self, batch: &'b RecordBatch) -> Vec<Option<ColumnView<'b>>> {
         let columns = self.functions.iter().map(|function| function.column);
         columns
@@ -108,13 +108,13 @@ impl Accumulator {
         Ok(())
     }
 
-    /// The name of a result.
+    /// Name of a result.
     fn result(&self, index: usize) -> &str {
         let fields = self.output.fields();
         fields[fields.len() - self.functions.len() + index].name()
     }
 
-    /// Builders for the result columns.
+    /// Creates builders for the result columns.
     pub(super) fn builders(&self) -> Vec<ColumnBuilder> {
         let fields = self.output.fields();
         let results = fields.iter().skip(fields.len() - self.functions.len());
@@ -123,7 +123,8 @@ impl Accumulator {
             .collect()
     }
 
-    /// The bytes of text in the results so far, by which a batch ends: a long text may be the result of every record.
+    /// Bytes of text in the results so far. It limits the size of a batch, since each record's result may be a
+    /// long text.
     pub(super) fn text_bytes(builders: &[ColumnBuilder]) -> usize {
         builders.iter().map(ColumnBuilder::text_bytes).sum()
     }
@@ -135,7 +136,7 @@ impl Accumulator {
         }
     }
 
-    /// The batch of these columns and the results behind them.
+    /// Builds the batch of these columns, followed by the results.
     pub(super) fn batch(
         &self,
         mut columns: Vec<ArrayRef>,
@@ -147,7 +148,7 @@ impl Accumulator {
 }
 
 impl Function {
-    /// None if the result has no room.
+    /// Returns `None` if the result overflows.
     fn add(&self, cell: &mut Cell, view: Option<&ColumnView<'_>>, row: usize) -> Option<()> {
         use AggregateFunction::{Average, Count, Max, Min, Sum};
         match (self.function, view) {
@@ -218,7 +219,7 @@ impl Function {
         }
     }
 
-    /// Whether a value that compares so with the one that is kept takes its place.
+    /// Whether a value that compares to the kept one in this order replaces it.
     fn is_better(&self, order: Ordering) -> bool {
         match self.function {
             AggregateFunction::Min => order == Ordering::Less,
@@ -227,8 +228,8 @@ impl Function {
     }
 }
 
-/// The same number, but a NaN is the one that counts as greater than all others. Of which sign a NaN is depends on the processor and on
-/// how it was made.
+/// Maps every NaN to the one that is greater than all other numbers. The sign of a NaN depends on the processor
+/// and on how it was computed.
 fn unsigned_nan(number: f64) -> f64 {
     if number.is_nan() { f64::NAN } else { number }
 }

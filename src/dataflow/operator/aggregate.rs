@@ -1,7 +1,7 @@
 //! Counts and sums by key.
 //!
-//! The state is a table from encoded key to result. With [`Emit::Final`] it is emitted in pieces at the end of the input,
-//! with [`Emit::Updates`] each record is answered by its key's new result.
+//! The state is a table from encoded key to result. With [`Emit::Final`] results are emitted in pieces at the
+//! end of the input; with [`Emit::Updates`] each record emits its key's new result.
 
 use std::collections::HashMap;
 use std::collections::hash_map::IntoIter;
@@ -31,7 +31,7 @@ pub(super) fn count(
     )?))
 }
 
-/// Adds a column up by key.
+/// Sums a column by key.
 pub(super) fn sum(
     input: &Schema,
     keys: &[String],
@@ -62,11 +62,11 @@ pub(super) fn sum(
     }
 }
 
-/// A number that results are made of.
+/// A number type of results.
 trait Number: Copy + Default + Send {
-    /// What a count adds for a record.
+    /// What a count adds per record.
     const ONE: Self;
-    /// None if the result has no room for the sum.
+    /// Returns `None` on overflow.
     fn add(self, other: Self) -> Option<Self>;
     fn values(column: &ArrayRef) -> &[Self];
     fn array(values: Vec<Self>) -> ArrayRef;
@@ -102,12 +102,12 @@ type Table<N> = HashMap<Box<[u8]>, N, KeyHashing>;
 
 struct Aggregate<N> {
     keys: KeyColumns,
-    /// The column that is added up; none: records are counted.
+    /// The column to sum; `None` counts records.
     column: Option<usize>,
     emit: Emit,
     output: SchemaRef,
     table: Table<N>,
-    /// Results that are still to be emitted after the input's end.
+    /// Results that are not emitted yet after the end of the input.
     results: Option<IntoIter<Box<[u8]>, N>>,
 }
 
@@ -130,7 +130,7 @@ impl<N: Number> Aggregate<N> {
         })
     }
 
-    /// Adds each record to its key's result and shows `each` the new one.
+    /// Adds each record to its key's result and passes the new result to `each`.
     fn add(&mut self, batch: &RecordBatch, mut each: impl FnMut(N)) -> Result<(), OperatorError> {
         let addends = self.column.map(|index| N::values(batch.column(index)));
         let mut keys = self.keys.keys_of(batch);

@@ -1,4 +1,5 @@
-//! Several aggregates by key over the whole input: each key's results at its end, or the new ones after each record.
+//! Several aggregates by key over the whole input: emits each key's results at the end of the input, or the new
+//! ones after each record.
 
 use std::collections::HashMap;
 use std::collections::hash_map::IntoIter;
@@ -19,7 +20,7 @@ pub(super) struct AggregateAll {
     accumulator: Accumulator,
     updates: bool,
     table: Table,
-    /// Results that are still to be emitted after the input's end.
+    /// Results that are not emitted yet after the end of the input.
     results: Option<IntoIter<Box<[u8]>, Cells>>,
 }
 
@@ -39,13 +40,13 @@ impl AggregateAll {
     }
 }
 
-/// The results of a key, from a table.
+/// Returns the results of a key in a table; creates them if necessary.
 pub(super) fn cells_of<'t>(
     table: &'t mut Table,
     key: &[u8],
     accumulator: &Accumulator,
 ) -> &'t mut Cells {
-    // Looking twice costs less than a key that is copied for nothing.
+    // Two lookups cost less than copying each key.
     if !table.contains_key(key) {
         table.insert(key.into(), accumulator.empty());
     }

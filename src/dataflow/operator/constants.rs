@@ -1,11 +1,12 @@
-//! The constants of an expression, evaluated before any record comes: what can't be computed, whatever the records are, is said
-//! when the task starts, and no restart mends it.
+//! Evaluates the constants of an expression before any record arrives. An expression that can't be computed for
+//! any record fails when the task starts, and a restart can't fix it.
 //!
-//! Only what is evaluated for every record counts: `case when n = 0 then 0 else 1 / 0 end` may never come to its last part. Nothing
-//! is evaluated that would make a text beyond [`LONGEST_TEXT`].
+//! Only parts that are evaluated for every record count: `case when n = 0 then 0 else 1 / 0 end` may never
+//! reach its last part. Nothing is evaluated that would create a text longer than [`LONGEST_TEXT`].
 //!
-//! A call of which some arguments are constants is evaluated with an example in the place of the others, where any value of these
-//! does as well as another: what fails then is a constant, such as a pattern that is none.
+//! If some arguments of a call are constants, the call is evaluated with example values for the others,
+//! provided that one value of these is as good as another. Then a failure is caused by a constant, such as an
+//! invalid pattern.
 
 use std::sync::Arc;
 
@@ -18,19 +19,19 @@ use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use crate::job::timestamp;
 
-/// In bytes: no record with a longer one passes between tasks.
+/// In bytes: no record with a longer text passes between tasks.
 pub(super) const LONGEST_TEXT: u64 = 64 * 1024 * 1024;
 
-/// What is known of an expression's constants.
+/// What is known about an expression's constants.
 #[derive(Debug)]
 pub(super) struct Constants {
-    /// The value of the whole expression, if it is one.
+    /// The value of the whole expression, if it is constant.
     pub(super) value: Option<ScalarValue>,
-    /// Whether all of them may be folded: none makes a text that is too long.
+    /// Whether all constants may be folded: none creates a text that is too long.
     pub(super) may_be_folded: bool,
 }
 
-/// Evaluates them. The error is what can't be computed.
+/// Evaluates the constants. The error says what can't be computed.
 pub(super) fn check(expr: &Arc<dyn PhysicalExpr>, input: &Schema) -> Result<Constants> {
     let options = RecordBatchOptions::new().with_row_count(Some(1));
     let one_record =
@@ -61,7 +62,8 @@ struct Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    /// The value of a part; none if that depends on the record, or can't be computed and perhaps needn't.
+    /// Returns the value of a part; `None` if it depends on the record, or if it can't be computed and may not
+    /// have to be.
     fn value_of(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
@@ -121,8 +123,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Evaluates a call with its constants, and with examples for what any value does for. Nothing is said where anything else
-    /// depends on the record.
+    /// Evaluates a call with its constants, and with example values for arguments that may have any value.
+    /// Succeeds without evaluation if another argument depends on the record.
     fn try_example(
         &self,
         expr: &Arc<dyn PhysicalExpr>,
@@ -142,7 +144,8 @@ impl Evaluation<'_> {
         Ok(())
     }
 
-    /// The call with its examples in a record, as arguments that depend on the record are. None if there is no example of a type.
+    /// Builds the call with its example values in a record, as for arguments that depend on the record. `None`
+    /// if a type has no example.
     fn with_examples(
         &self,
         expr: &Arc<dyn PhysicalExpr>,
@@ -169,7 +172,7 @@ impl Evaluation<'_> {
     }
 }
 
-/// The arguments of a call that may be any value: by their numbers.
+/// Indices of a call's arguments that may have any value.
 fn any_value_does(expr: &Arc<dyn PhysicalExpr>) -> &'static [usize] {
     if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
         return match binary.op() {
@@ -192,7 +195,7 @@ fn any_value_does(expr: &Arc<dyn PhysicalExpr>) -> &'static [usize] {
     }
 }
 
-/// One value of a type.
+/// An example value of a type.
 fn example_of(data_type: &DataType) -> Option<ScalarValue> {
     let text = || Some("a".to_owned());
     match data_type {
@@ -203,7 +206,7 @@ fn example_of(data_type: &DataType) -> Option<ScalarValue> {
     }
 }
 
-/// So many of the first children are evaluated whenever the expression is.
+/// Number of first children that are evaluated whenever the expression is.
 fn always_evaluated(expr: &Arc<dyn PhysicalExpr>) -> usize {
     if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
         return match binary.op() {
@@ -212,7 +215,7 @@ fn always_evaluated(expr: &Arc<dyn PhysicalExpr>) -> usize {
         };
     }
     if let Some(case) = expr.downcast_ref::<CaseExpr>() {
-        // What is compared, if anything is, and the first condition.
+        // The compared operand, if there is one, and the first condition.
         return 1 + usize::from(case.expr().is_some());
     }
     if expr.downcast_ref::<InListExpr>().is_some() {
@@ -226,7 +229,7 @@ fn always_evaluated(expr: &Arc<dyn PhysicalExpr>) -> usize {
     usize::MAX
 }
 
-/// Why a part can't be computed, whatever what it does not know is.
+/// Returns why a part can't be computed for any values of its unknown arguments.
 fn problem_of(
     expr: &Arc<dyn PhysicalExpr>,
     values: &[Option<ScalarValue>],
@@ -259,7 +262,7 @@ fn problem_of(
     (is_exact && !is_nullable && *divisor == zero).then(|| "Divide by zero error".to_owned())
 }
 
-/// The last one of formats by which no time can be written or read.
+/// Returns the last format if no time can be written or read by any of them.
 fn format_of_no_time<'a>(
     call: &ScalarFunctionExpr,
     values: &'a [Option<ScalarValue>],
@@ -268,7 +271,7 @@ fn format_of_no_time<'a>(
     if !name.starts_with("to_timestamp") && !matches!(name, "to_char" | "to_date" | "to_unixtime") {
         return None;
     }
-    // Of several the first one counts by which a text can be read.
+    // Of several formats, the first one by which the text can be read is used.
     let mut wrong = None;
     for value in values.get(1..)? {
         let format = text_of(value.as_ref()?)?;
@@ -280,7 +283,7 @@ fn format_of_no_time<'a>(
     wrong
 }
 
-/// How many bytes the text has at least that a call makes, as far as its known arguments say.
+/// Minimum number of bytes of the text that a call creates, as far as its known arguments determine it.
 fn least_bytes(name: &str, arguments: &[Option<ScalarValue>]) -> Option<u64> {
     let text = |index: usize| text_of(arguments.get(index)?.as_ref()?);
     let count = || match arguments.get(1)?.as_ref()? {
@@ -303,7 +306,7 @@ fn least_bytes(name: &str, arguments: &[Option<ScalarValue>]) -> Option<u64> {
     }
 }
 
-/// Whether a call may make a text as long as two of its texts multiplied, and beyond what may be.
+/// Whether a call may create a text as long as the product of two texts, and longer than the limit.
 fn multiplies(expr: &Arc<dyn PhysicalExpr>, arguments: &[ScalarValue]) -> bool {
     let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() else {
         return false;

@@ -1,4 +1,4 @@
-//! What is said of constants when a task starts, and what is left to the records.
+//! Errors of constants that are reported when a task starts, and those that depend on records.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn input() -> RecordBatch {
     ])
 }
 
-/// An expression as the column `q`.
+/// A spec that computes the expression as column `q`.
 fn computed(expression: &str) -> OperatorSpec {
     OperatorSpec::Map {
         columns: vec![("q", expression).into()],

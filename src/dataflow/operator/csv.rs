@@ -1,15 +1,15 @@
-//! One CSV record, after RFC 4180: values between separators, in double quotes where they contain a separator, a quote or a
-//! line break; a quote within quotes is doubled. One anywhere else is no CSV: what is left of a record that was torn at its line break
-//! would pass for another one.
+//! One CSV record as in RFC 4180: values between separators, in double quotes if they contain a separator, a
+//! quote or a line break; a quote within quotes is doubled. A quote anywhere else is an error: otherwise the
+//! rest of a record that was split at a line break would pass for a record.
 
 use std::borrow::Cow;
 
 use super::parse::BYTE_ORDER_MARK;
 
-/// A value and whether it stood in quotes.
+/// A value, and whether it was quoted.
 pub(super) type Field<'a> = (Cow<'a, str>, bool);
 
-/// Cuts a record into its values.
+/// Splits a record into its values.
 pub(super) fn split(text: &str, separator: char) -> Result<Vec<Field<'_>>, String> {
     let mut fields = Vec::new();
     let mut rest = text;
@@ -43,7 +43,7 @@ pub(super) fn split(text: &str, separator: char) -> Result<Vec<Field<'_>>, Strin
     }
 }
 
-/// The value up to the closing quote, and what stands after that.
+/// Returns the value up to the closing quote, and the text after it.
 fn unquote(text: &str, number: usize) -> Result<(Cow<'_, str>, &str), String> {
     let mut value = Cow::Borrowed("");
     let mut rest = text;
@@ -70,7 +70,7 @@ fn unquote(text: &str, number: usize) -> Result<(Cow<'_, str>, &str), String> {
     }
 }
 
-/// Appends a value, in quotes where it needs them: an empty text does, to be told from no value.
+/// Appends a value, quoted if necessary. An empty text is quoted, to distinguish it from a missing value.
 pub(super) fn write(text: &str, separator: char, line: &mut String) {
     let special = |c: char| c == separator || matches!(c, '"' | '\n' | '\r');
     let is_plain = !text.is_empty() && !text.starts_with(BYTE_ORDER_MARK);

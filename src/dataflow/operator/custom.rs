@@ -1,7 +1,7 @@
-//! Operators that the binary of an application brings: registered by name before anything of the process runs.
+//! Operators of an application's own binary. They are registered by name before the process starts anything.
 //!
-//! The registry is the process's: a binary has its operators whatever cluster it takes part in. JobManagers use it to refuse
-//! graphs that name others, TaskManagers to run them.
+//! The registry belongs to the process: a binary has its operators in every cluster. JobManagers use it to
+//! refuse graphs with unknown operators, TaskManagers to run them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,15 +14,15 @@ use super::{Built, Operator, OperatorContext, OperatorError, Source};
 use crate::job::OperatorSpec;
 use crate::job::custom::{CustomRole, CustomSpec};
 
-/// Makes something from its config and where it runs. It touches no file: that is `open`'s.
+/// Creates an operator from its config and context. Touches no file: `open` does that.
 type Make<T> = dyn Fn(&Value, &OperatorContext) -> Result<Box<T>, OperatorError> + Send + Sync;
 
-/// What makes the operators of one name, one for each subtask.
+/// Creates the operators of one name, one per subtask.
 #[derive(Clone)]
 pub enum CustomOperator {
-    /// Makes sources.
+    /// Creates sources.
     Source(Arc<Make<dyn Source>>),
-    /// Makes operators and sinks.
+    /// Creates operators and sinks.
     Operator(Arc<Make<dyn Operator>>),
 }
 
@@ -48,11 +48,11 @@ fn find(name: &str) -> Option<CustomOperator> {
     registry.get(name).cloned()
 }
 
-/// Why a graph can't be run with the operators of this process; none if it can.
+/// Returns why a graph can't be run with the operators of this process; `None` if it can.
 pub fn unknown_operators(graph: &JobGraph) -> Option<String> {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     for operator in operators {
-        // Most graphs name none: they need not be read for that.
+        // Most graphs have no custom operator; skip parsing their specs.
         if !operator.spec.contains("\"custom\"") {
             continue;
         }
@@ -141,7 +141,7 @@ mod tests {
         assert!(!OperatorError::Custom(error()).is_unrecoverable());
         let spec = CustomSpec::sink("custom-tests-nobody-has-it");
         let Err(unknown) = registered(&spec) else {
-            panic!("nobody has it");
+            panic!("it is not registered");
         };
         // Another TaskManager may run another binary.
         assert!(!unknown.is_unrecoverable());

@@ -1,7 +1,8 @@
-//! Makes records: which ones depends on the seed alone, not on the parallelism or on time.
+//! Generates records. They depend only on the seed, not on the parallelism or on time.
 //!
-//! Subtask i of n makes the records with sequence numbers i, i + n, i + 2n and so on. A rate holds for all subtasks together:
-//! each follows the clock on its own, from the moment that it is first polled, and makes up for at most a second of delay.
+//! Subtask i of n generates the records with sequence numbers i, i + n, i + 2n and so on. A rate applies to all
+//! subtasks together: each follows the clock independently from its first poll on, and catches up at most one
+//! second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::{OperatorContext, OperatorError, Source, SourceState};
 const ROWS: u64 = 2048;
 /// Values are drawn from zero up to this.
 const VALUES: u64 = 1000;
-/// Records that are due within this time are made together.
+/// Records that are due within this time are generated together.
 const TICK: Duration = Duration::from_millis(5);
 const LONGEST_CATCH_UP: Duration = Duration::from_secs(1);
 
@@ -27,7 +28,7 @@ pub(super) struct Datagen {
     step: u64,
     /// The next sequence number.
     next: u64,
-    /// Where the clock of the rate stands: sequence numbers from this on are due after that moment.
+    /// Reference point of the rate: sequence numbers from this one on are due after that time.
     anchor: Option<(Instant, u64)>,
     output: SchemaRef,
 }
@@ -62,7 +63,7 @@ impl Datagen {
         })
     }
 
-    /// The sequence number before which all records are due.
+    /// Returns the sequence number before which all records are due.
     fn due(&mut self, rate: u64, now: Instant) -> u64 {
         let (start, first) = *self.anchor.get_or_insert((now, self.next));
         let elapsed = now.duration_since(start);
@@ -77,7 +78,7 @@ impl Datagen {
         due
     }
 
-    /// When the next record is due.
+    /// Returns when the next record is due.
     fn due_at(&self, rate: u64, now: Instant) -> Instant {
         let (start, first) = self.anchor.unwrap_or((now, self.next));
         let waiting = u128::from((self.next + 1).saturating_sub(first));
@@ -120,7 +121,7 @@ fn records_in(rate: u64, time: Duration) -> u64 {
     u64::try_from(records).unwrap_or(u64::MAX)
 }
 
-/// A number that looks random and depends on its arguments alone (the finalizer of splitmix64).
+/// A pseudorandom number that depends only on its arguments (the finalizer of splitmix64).
 fn draw(seed: u64, index: u64) -> u64 {
     let mut bits = seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

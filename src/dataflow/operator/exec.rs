@@ -1,7 +1,8 @@
-//! Runs a program: as a transformation, as a source, as a sink.
+//! Runs a program as a transformation, a source or a sink.
 //!
-//! Standard input and output are moved at the same time, each as far as the program lets it, so that a program that waits
-//! for either never waits for us. What it gets is held back by what it has not read, what it gives by what nobody has taken.
+//! Standard input and output are moved at the same time, each as far as the program allows, so that a program
+//! that waits for one never deadlocks with the operator. Unread input of the program holds the operator's input
+//! back; unconsumed output holds the program's output back.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -23,12 +24,12 @@ use crate::dataflow::record::BATCH_BYTES;
 use crate::dataflow::time::TimeSignal;
 use crate::job::{ExecSpec, input_ends};
 
-/// As long as no more than this waits for the program, it takes another batch.
+/// Bytes that wait for the program up to which it accepts another batch.
 const ROOM: usize = 64 * 1024;
-/// How much is read at once.
+/// Bytes that are read at once.
 const PIECE: usize = 64 * 1024;
 
-/// What a program runs as.
+/// The program's role in the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Between,
@@ -43,22 +44,22 @@ pub(super) struct Exec {
     context: OperatorContext,
     program: Option<Program>,
     decoder: Option<Decoder>,
-    /// What the program has not read yet.
+    /// Bytes that were not written to the program yet.
     pending: BytesMut,
     input_has_ended: bool,
-    /// Its input will end if nobody stops the job.
+    /// Its input ends even if the job is not stopped.
     input_ends: bool,
-    /// Why the output can't be read any further; told once the program, which is asked to, has ended.
+    /// Why the output can't be read further. Returned after the program, which is asked to end, has ended.
     unreadable: Option<OperatorError>,
 }
 
 impl Exec {
-    /// A transformation.
+    /// Creates a transformation.
     pub(super) fn between(spec: &ExecSpec, context: &OperatorContext) -> Exec {
         Exec::new(spec, Role::Between, context)
     }
 
-    /// A sink.
+    /// Creates a sink.
     pub(super) fn sink(spec: &ExecSpec, context: &OperatorContext) -> Exec {
         Exec::new(spec, Role::Sink, context)
     }
@@ -95,7 +96,7 @@ impl Exec {
         Ok(())
     }
 
-    /// Whether the program has ended as it should, and all its output was taken.
+    /// Whether the program ended successfully and all its output was consumed.
     fn is_done(&self) -> bool {
         let ended = |program: &Program| program.has_ended() && program.stdout.is_none();
         self.program.as_ref().is_some_and(ended)
@@ -106,8 +107,8 @@ impl Exec {
         OperatorError::Program(ProgramError::TooSoon)
     }
 
-    /// Whether a program that has ended was to read something more. One that has read all there was may end before it is told that
-    /// nothing follows, if nothing may: whether it is told in time is chance.
+    /// Whether a program that has ended left input unread. A program that has read all input may end before it
+    /// gets the end of input, if no more can follow: whether it gets the end in time is a race.
     fn has_more_to_read(&self) -> bool {
         let has_unread = |program: &Program| program.has_unread_input();
         !self.pending.is_empty()
@@ -115,7 +116,7 @@ impl Exec {
             || !(self.input_has_ended || self.input_ends)
     }
 
-    /// Writes what the program takes.
+    /// Writes as much as the program accepts.
     fn write(&mut self, cx: &mut Context<'_>) {
         let Some(program) = &mut self.program else {
             return;
@@ -126,7 +127,7 @@ impl Exec {
             match Pin::new(stdin).poll_write(cx, &self.pending) {
                 Poll::Ready(Ok(written)) if written > 0 => self.pending.advance(written),
                 Poll::Pending => return,
-                // Nobody takes more: how it ends says whether that is wrong.
+                // The program reads no more: how it ends decides whether that is an error.
                 Poll::Ready(Ok(_) | Err(_)) => program.stdin = None,
             }
         }
@@ -135,7 +136,7 @@ impl Exec {
         }
     }
 
-    /// Reads what the program gives, until something can be emitted.
+    /// Reads the program's output until a batch can be emitted.
     fn read(&mut self, cx: &mut Context<'_>, output: &mut Output) -> Result<(), OperatorError> {
         let (Some(program), Some(decoder)) = (&mut self.program, &mut self.decoder) else {
             return Ok(());
@@ -149,7 +150,7 @@ impl Exec {
                 return Ok(());
             };
             let mut fresh = 0;
-            // A few pieces at once make larger batches.
+            // Several pieces at once make larger batches.
             while fresh < BATCH_BYTES {
                 match read_piece(stdout, cx, decoder.buffer()) {
                     Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => {
@@ -193,7 +194,7 @@ impl External for Exec {
             && self.unreadable.is_none()
             && let Err(error) = self.read(cx, output)
         {
-            // Nothing that it does can be of use any more, and it may go on for ever.
+            // The rest of its output can't be used, and the program may run forever.
             self.unreadable = Some(error);
             if let Some(program) = &mut self.program {
                 (program.stdin, program.stdout) = (None, None);
@@ -237,7 +238,7 @@ impl Operator for Exec {
         encode(self.spec.input, &batch, &mut self.pending)
     }
 
-    /// Time ends here: it would overtake what the program still has.
+    /// Event time ends here: it would overtake records that are in the program.
     fn signal(&mut self, _signal: TimeSignal, _output: &mut Output) -> Result<(), OperatorError> {
         Ok(())
     }
@@ -256,7 +257,7 @@ impl Operator for Exec {
     }
 }
 
-/// A program that gives records.
+/// A program that produces records.
 pub(super) struct ExecSource {
     exec: Exec,
     ready: VecDeque<RecordBatch>,
@@ -289,7 +290,7 @@ impl Source for ExecSource {
         }
     }
 
-    /// The program gets SIGTERM, and what it has written by its end is read.
+    /// The program gets SIGTERM; its output is read until it ends.
     fn stop(&mut self) -> Stopped {
         match &self.exec.program {
             Some(program) => {

@@ -1,7 +1,7 @@
-//! An expression made ready for batches: physical, checked arithmetic, constants evaluated and folded.
+//! An expression compiled for batches: physical, with checked arithmetic, constants evaluated and folded.
 //!
-//! Integers that overflow are errors, never wrapped: `sum` and the expressions of a job agree on that. So are times that no column may
-//! hold, and what a function panics for.
+//! Integer overflow is an error and never wraps, as in `sum`. Times that a column can't hold and panics of a
+//! function are errors too.
 
 use std::sync::Arc;
 
@@ -29,12 +29,13 @@ use super::{OperatorError, constants};
 #[derive(Debug)]
 pub(super) struct Expression {
     physical: Arc<dyn PhysicalExpr>,
-    /// As it was written.
+    /// The source text.
     text: String,
 }
 
 impl Expression {
-    /// The expression of a column; `what` it is for stands in errors. Evaluates its constants, so it may take its time.
+    /// Compiles the expression of a column; errors name `what` it is for. Evaluates its constants, so it may
+    /// take time.
     pub(super) fn column(
         text: &str,
         input: &SchemaRef,
@@ -51,7 +52,7 @@ impl Expression {
         }
     }
 
-    /// The condition of a filter.
+    /// Compiles the condition of a filter.
     pub(super) fn condition(
         text: &str,
         input: &SchemaRef,
@@ -61,7 +62,7 @@ impl Expression {
         Ok(expression)
     }
 
-    /// With its value, where that is the same for all records.
+    /// Also returns the value if it is the same for all records.
     fn compile(
         text: &str,
         input: &SchemaRef,
@@ -83,7 +84,7 @@ impl Expression {
         Ok((expression, value))
     }
 
-    /// Its values for the rows of a batch; an error is a message with the expression.
+    /// Evaluates the rows of a batch; an error is a message with the expression.
     pub(super) fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
         let evaluate = || {
             let value = self.physical.evaluate(batch)?;
@@ -98,13 +99,13 @@ impl Expression {
         Ok(values)
     }
 
-    /// Times are those that a column may hold, whoever reads it.
+    /// Checks that times are in the range that a column may hold.
     fn check_times(&self, values: &ArrayRef) -> Result<(), String> {
         let Some(times) = values.as_primitive_opt::<TimestampMillisecondType>() else {
             return Ok(());
         };
         let is_impossible = |time: &i64| timestamp::in_range(*time).is_none();
-        // What stands in the place of a null is none; mostly nothing is to be looked at twice.
+        // The value in the place of a null does not count. Usually the first scan finds nothing.
         let found = match times.values().iter().any(is_impossible) {
             true => times.iter().flatten().find(is_impossible),
             false => None,
@@ -135,7 +136,7 @@ impl Expression {
     }
 }
 
-/// With its value, where that is the same for all records. An error also where it can be computed of no record.
+/// Also returns the value if it is the same for all records. Fails if it can't be computed for any record.
 fn physical(typed: &Typed, input: &Schema) -> Result<(Arc<dyn PhysicalExpr>, Option<ScalarValue>)> {
     let physical = create_physical_expr(
         &typed.expr,
@@ -152,7 +153,7 @@ fn physical(typed: &Typed, input: &Schema) -> Result<(Arc<dyn PhysicalExpr>, Opt
     Ok((simplified, constants.value))
 }
 
-/// Arithmetic that fails where the result has no place.
+/// Replaces arithmetic by a form that fails on overflow.
 fn checked(
     expr: Arc<dyn PhysicalExpr>,
     input: &Schema,
@@ -166,7 +167,7 @@ fn checked(
         let argument = Arc::clone(negative.arg());
         let data_type = argument.data_type(input)?;
         if data_type.is_signed_integer() {
-            // It has no checked form of its own.
+            // Negation has no checked form of its own.
             let zero = Arc::new(Literal::new(ScalarValue::new_zero(&data_type)?));
             let difference =
                 BinaryExpr::new(zero, Operator::Minus, argument).with_fail_on_overflow(true);

@@ -1,25 +1,25 @@
-//! Operators that also work outside of their task's calls, such as one that runs a program: when they take another batch,
-//! and what they emit by themselves.
+//! Operators that also work outside of their task's calls, such as one that runs a program: whether they accept
+//! another batch, and what they emit without input.
 
 use std::task::Context;
 
 use super::{OperatorError, Output};
 
-/// How an external operator stands.
+/// Status of an external operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It takes another batch.
+    /// It accepts another batch.
     Room,
-    /// It should get no more at present; if it does, it keeps it.
+    /// It should get no more at present; if it does, it buffers it.
     Full,
-    /// Its input has ended, and it will emit nothing any more.
+    /// Its input has ended, and it will emit nothing more.
     Done,
 }
 
-/// The side of an operator that works by itself.
+/// The part of an operator that works without a call of the task.
 pub trait External {
-    /// Does what can be done without waiting: moves what it was given, and emits what has come if it may. Unless it has emitted
-    /// something, the task is woken when more can be done.
+    /// Does what is possible without waiting: moves its input on, and emits available output if `may_emit`. If
+    /// it has emitted nothing, it wakes the task when more can be done.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,

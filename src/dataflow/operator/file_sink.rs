@@ -72,7 +72,8 @@ impl Operator for FileSink {
     }
 }
 
-/// Creates a file with its directories. Another job's cleanup may remove a directory while it is empty: then once more.
+/// Creates a file with its directories. Tries it several times, since another job's cleanup may remove a
+/// directory while it is empty.
 fn create(pending: &Path) -> Result<File, OperatorError> {
     let mut tries = 0;
     loop {
@@ -87,7 +88,7 @@ fn create(pending: &Path) -> Result<File, OperatorError> {
     }
 }
 
-/// A pending file that is still written. Removed if that never comes to an end.
+/// A pending file that is being written. It is removed on drop unless it was completed.
 struct Pending {
     path: PathBuf,
     /// Taken once the file is complete.
@@ -116,7 +117,8 @@ impl Drop for Pending {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(path = %self.path.display(), %error, "can't remove a pending file");
         }
-        // The job's directory and ours: the cleanup may have come before this task. Others may still use them.
+        // The job's directory and `.tanist`: the cleanup may have run before this task ended. Others may still
+        // use them.
         for directory in self.path.ancestors().skip(1).take(2) {
             if fs::remove_dir(directory).is_err() {
                 break;

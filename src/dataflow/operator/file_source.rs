@@ -1,10 +1,8 @@
-//! Reads text files line by line, shared out among the subtasks.
+//! Reads text files line by line; subtasks share the files.
 //!
 //! A range of a file owns the lines that *start* in it, so that each line is read exactly once. The ranges of a subtask come from
 //! its coordinator, one split after the other (`file_splits.rs`), with the sizes that the files had when they were cut: what came
-//! later is not read, and a file that became shorter is an error. In jobs from before there was one, all files that match, sorted
-//! and laid end to end, are cut into as many ranges of equal size as there are subtasks, and every subtask looks at their sizes by
-//! itself: each line is read once as long as the files don't change while the job starts.
+//! later is not read, and a file that became shorter is an error.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -24,29 +22,18 @@ use crate::dataflow::record::BATCH_BYTES;
 
 const ROWS: usize = 2048;
 const BUFFER: usize = 128 * 1024;
-/// A longer line is taken for a file that is no text.
+/// A longer line means that the file is not a text file.
 pub(super) const LONGEST_LINE: u64 = 16 * 1024 * 1024;
 
 pub(super) struct FileSource {
-    supply: Supply,
+    splits: Splits,
     output: SchemaRef,
     /// Ranges that are still to be read, the next one last.
     ranges: Vec<FileRange>,
     reading: Option<LineReader>,
-    /// What a file means that is not there: before this task has read any, that they are not on this host.
+    /// How a missing file is treated: before this task has read any, it means that the files are not on this
+    /// host.
     look: Look,
-}
-
-/// Where ranges come from.
-enum Supply {
-    /// From a look at the files, when it opens.
-    Alone {
-        paths: Vec<String>,
-        subtask: u64,
-        parallelism: u64,
-    },
-    /// From the coordinator.
-    Splits(Splits),
 }
 
 /// The part of a file that a subtask owns.
@@ -55,38 +42,22 @@ pub(super) struct FileRange {
     pub(super) path: PathBuf,
     pub(super) start: u64,
     pub(super) end: u64,
-    /// The size of the file when the range was cut, if that counts.
-    pub(super) size: Option<u64>,
+    /// The size of the file when the range was cut: the file has it at least, and nothing beyond is read.
+    pub(super) size: u64,
 }
 
 impl FileSource {
-    /// Cuts its ranges by itself.
-    pub(super) fn alone(paths: Vec<String>, context: &OperatorContext) -> FileSource {
-        let supply = Supply::Alone {
-            paths,
-            subtask: u64::from(context.subtask),
-            parallelism: u64::from(context.parallelism.max(1)),
-        };
-        FileSource::new(supply, context)
-    }
-
-    /// Is given its ranges.
-    pub(super) fn coordinated(context: &OperatorContext) -> Result<FileSource, OperatorError> {
-        let supply = Supply::Splits(Splits::new(context)?);
-        Ok(FileSource::new(supply, context))
-    }
-
-    fn new(supply: Supply, context: &OperatorContext) -> FileSource {
-        FileSource {
-            supply,
+    pub(super) fn new(context: &OperatorContext) -> Result<FileSource, OperatorError> {
+        Ok(FileSource {
+            splits: Splits::new(context)?,
             output: context.output_schema(),
             ranges: Vec::new(),
             reading: None,
             look: Look::at_start_of(context.generation),
-        }
+        })
     }
 
-    /// How many bytes of its ranges it has still to read.
+    /// Bytes of its ranges that are still to be read.
     fn left(&self) -> u64 {
         let reading = self.reading.as_ref().map_or(0, LineReader::left);
         let ranges = self.ranges.iter().map(|range| range.end - range.start);
@@ -96,18 +67,7 @@ impl FileSource {
 
 impl Source for FileSource {
     fn open(&mut self) -> Result<(), OperatorError> {
-        match &mut self.supply {
-            Supply::Alone {
-                paths,
-                subtask,
-                parallelism,
-            } => {
-                let files = matching_files(paths, self.look)?;
-                self.ranges = ranges_of(&files, *subtask, *parallelism);
-                self.ranges.reverse();
-            }
-            Supply::Splits(splits) => splits.ask_ahead(0),
-        }
+        self.splits.ask_ahead(0);
         Ok(())
     }
 
@@ -124,24 +84,18 @@ impl Source for FileSource {
                         self.look = Look::Later;
                         self.reading.insert(reader)
                     }
-                    None => {
-                        let more = match &mut self.supply {
-                            Supply::Alone { .. } => More::Never,
-                            Supply::Splits(splits) => splits.next()?,
-                        };
-                        match more {
-                            More::Ranges(mut ranges) => {
-                                ranges.reverse();
-                                self.ranges = ranges;
-                                continue;
-                            }
-                            More::NotYet => break,
-                            More::Never => {
-                                is_over = true;
-                                break;
-                            }
+                    None => match self.splits.next()? {
+                        More::Ranges(mut ranges) => {
+                            ranges.reverse();
+                            self.ranges = ranges;
+                            continue;
                         }
-                    }
+                        More::NotYet => break,
+                        More::Never => {
+                            is_over = true;
+                            break;
+                        }
+                    },
                 },
             };
             match reader.next_line()? {
@@ -152,10 +106,7 @@ impl Source for FileSource {
                 None => self.reading = None,
             }
         }
-        let left = self.left();
-        if let Supply::Splits(splits) = &mut self.supply {
-            splits.ask_ahead(left);
-        }
+        self.splits.ask_ahead(self.left());
         if rows == 0 {
             return Ok(match is_over {
                 true => SourceState::End,
@@ -170,14 +121,11 @@ impl Source for FileSource {
     }
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.supply {
-            Supply::Alone { .. } => Poll::Ready(()),
-            Supply::Splits(splits) => splits.poll_ready(cx),
-        }
+        self.splits.poll_ready(cx)
     }
 }
 
-/// All files that the paths and globs name, sorted, each once, with their sizes. Blocks.
+/// Returns all files that the paths and globs name, sorted, without duplicates, with their sizes. Blocks.
 pub fn matching_files(paths: &[String], look: Look) -> Result<Vec<(PathBuf, u64)>, OperatorError> {
     let mut found = Vec::new();
     for path in paths {
@@ -200,7 +148,7 @@ pub fn matching_files(paths: &[String], look: Look) -> Result<Vec<(PathBuf, u64)
     sizes.collect()
 }
 
-/// The files that match a glob, of which there must be one.
+/// Returns the files that match a glob; none is an error.
 fn glob_files(pattern: &str, look: Look) -> Result<Vec<PathBuf>, OperatorError> {
     let found = matching(pattern, look)?;
     if found.is_empty() {
@@ -210,7 +158,7 @@ fn glob_files(pattern: &str, look: Look) -> Result<Vec<PathBuf>, OperatorError> 
     Ok(found)
 }
 
-/// The files that match a glob. Directories and hidden files don't, unless the pattern names them.
+/// Returns the files that match a glob. Directories and hidden files match only if the pattern names them.
 pub(super) fn matching(pattern: &str, look: Look) -> Result<Vec<PathBuf>, OperatorError> {
     let options = glob::MatchOptions {
         case_sensitive: true,
@@ -233,41 +181,14 @@ pub(super) fn matching(pattern: &str, look: Look) -> Result<Vec<PathBuf>, Operat
     Ok(found)
 }
 
-/// What one subtask owns of files laid end to end.
-fn ranges_of(files: &[(PathBuf, u64)], subtask: u64, parallelism: u64) -> Vec<FileRange> {
-    let total: u64 = files.iter().map(|(_, size)| size).sum();
-    let cut = |part: u64| {
-        let place = u128::from(total) * u128::from(part) / u128::from(parallelism);
-        u64::try_from(place).expect("at most the total")
-    };
-    let (from, to) = (cut(subtask), cut(subtask + 1));
-    let mut ranges = Vec::new();
-    let mut file_start = 0;
-    for (path, size) in files {
-        let start = from.max(file_start);
-        let end = to.min(file_start + size);
-        if start < end {
-            let (start, end) = (start - file_start, end - file_start);
-            ranges.push(FileRange {
-                path: path.clone(),
-                start,
-                end,
-                size: None,
-            });
-        }
-        file_start += size;
-    }
-    ranges
-}
-
 /// The lines that start in a range.
 struct LineReader {
     path: PathBuf,
     reader: BufReader<File>,
     position: u64,
     end: u64,
-    /// The size that the file has at least, and beyond which nothing is read.
-    size: Option<u64>,
+    /// See [`FileRange::size`].
+    size: u64,
     line: Vec<u8>,
 }
 
@@ -281,7 +202,8 @@ impl LineReader {
         } = range;
         let fail = |error| unreadable(&path, error, look);
         let mut file = File::open(&path).map_err(fail)?;
-        // A line starts here if the byte before ends one; else what is left of a line belongs to the range before.
+        // A line starts here if the byte before is a line break; else the rest of the line belongs to the range
+        // before.
         let position = start.saturating_sub(1);
         file.seek(SeekFrom::Start(position)).map_err(fail)?;
         let reader = BufReader::with_capacity(BUFFER, file);
@@ -299,15 +221,15 @@ impl LineReader {
         Ok(lines)
     }
 
-    /// How many bytes of its range are left.
+    /// Bytes of its range that are left.
     fn left(&self) -> u64 {
         self.end.saturating_sub(self.position)
     }
 
-    /// Reads on to the end of the line and says whether there was anything.
+    /// Reads on to the end of the line. Returns whether there was anything.
     fn read_line(&mut self) -> Result<bool, OperatorError> {
         self.line.clear();
-        let there = self.size.unwrap_or(u64::MAX).saturating_sub(self.position);
+        let there = self.size.saturating_sub(self.position);
         // A line break is no part of its line.
         let mut limited = self.reader.by_ref().take(there.min(LONGEST_LINE + 2));
         let read = limited.read_until(b'\n', &mut self.line);
@@ -324,10 +246,8 @@ impl LineReader {
             });
         }
         self.position += read;
-        if let Some(size) = self.size
-            && self.position < size
-            && !self.line.ends_with(b"\n")
-        {
+        if self.position < self.size && !self.line.ends_with(b"\n") {
+            let size = self.size;
             let shorter = io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 format!(

@@ -1,4 +1,4 @@
-//! Each line is read exactly once, and what can't be read is named.
+//! Each line is read exactly once, and an error names the file that can't be read.
 
 use std::task::Waker;
 
@@ -8,32 +8,22 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::sync::mpsc;
 
-use super::super::testing::{context, source};
+use super::super::testing::context;
 use super::*;
 use crate::dataflow::coordination::{Asker, CoordinatorLine, Question};
+use crate::dataflow::testing::only_split;
 use crate::job::OperatorSpec;
 
+/// What all subtasks read, one after the other, each of its only split.
 fn read(paths: &[String], parallelism: u32) -> Result<Vec<String>, OperatorError> {
-    let spec = OperatorSpec::FileSource {
-        paths: paths.to_vec(),
-        coordinated: false,
-    };
     let mut lines = Vec::new();
     for subtask in 0..parallelism {
-        let mut source = source(&spec, subtask, parallelism)?;
-        source.open()?;
-        loop {
-            match source.next(Instant::now())? {
-                SourceState::Batch(batch) => {
-                    let column = batch.column(0).as_string::<i32>();
-                    lines.extend(column.iter().flatten().map(str::to_owned));
-                }
-                SourceState::Wait(_) | SourceState::WaitFor(_) | SourceState::Pending => {
-                    panic!("files don't wait")
-                }
-                SourceState::End => break,
-            }
-        }
+        let split = only_split(paths, subtask, parallelism)?;
+        let mut reader = Coordinated::start();
+        reader.answer(Ok(Answer::FileSplit(split)));
+        lines.extend(reader.lines()?);
+        reader.answer(Ok(Answer::Exhausted(pb::Ack {})));
+        assert!(matches!(reader.next(), Ok(SourceState::End)));
     }
     Ok(lines)
 }
@@ -77,29 +67,6 @@ proptest! {
 }
 
 #[test]
-fn the_ranges_of_all_subtasks_cover_all_files_once() {
-    let file = |name: &str, size| (PathBuf::from(name), size);
-    let files = [file("a", 10), file("b", 0), file("c", 5)];
-    let ranges: Vec<_> = (0..3)
-        .map(|subtask| ranges_of(&files, subtask, 3))
-        .collect();
-    let range = |name: &str, start, end| FileRange {
-        path: name.into(),
-        start,
-        end,
-        size: None,
-    };
-    assert_eq!(
-        ranges,
-        [
-            vec![range("a", 0, 5)],
-            vec![range("a", 5, 10)],
-            vec![range("c", 0, 5)]
-        ]
-    );
-}
-
-#[test]
 fn a_file_that_is_named_twice_is_read_once() {
     let directory = tempfile::tempdir().expect("directory");
     let path = write(directory.path(), "a.txt", b"one\n");
@@ -139,7 +106,7 @@ fn the_longest_line_may_have_a_line_break_of_any_kind_besides() {
     }
 }
 
-/// A source that is given splits, and who gives them.
+/// A source that gets splits, and the test's end of the coordinator connection.
 struct Coordinated {
     source: FileSource,
     questions: mpsc::Receiver<Question>,
@@ -157,10 +124,7 @@ impl Coordinated {
             generation: context.generation,
             operator: "lines".to_owned(),
         };
-        let spec = OperatorSpec::FileSource {
-            paths: Vec::new(),
-            coordinated: true,
-        };
+        let spec = OperatorSpec::FileSource { paths: Vec::new() };
         let context = OperatorContext {
             output: super::super::output_schema(&spec, None).expect("a source"),
             coordinator: Some(CoordinatorLine {
@@ -169,7 +133,7 @@ impl Coordinated {
             }),
             ..context
         };
-        let mut source = FileSource::coordinated(&context).expect("it can ask");
+        let mut source = FileSource::new(&context).expect("it can ask");
         source.open().expect("opens");
         Coordinated {
             source,
@@ -178,7 +142,7 @@ impl Coordinated {
         }
     }
 
-    /// The question that waits, which is the next one.
+    /// Returns the question that waits, and checks its number.
     fn asked(&mut self) -> Option<Question> {
         let question = self.questions.try_recv().ok()?;
         self.asked += 1;
@@ -195,7 +159,7 @@ impl Coordinated {
         self.source.next(Instant::now())
     }
 
-    /// The lines that it has at the moment.
+    /// Returns the lines that are available now.
     fn lines(&mut self) -> Result<Vec<String>, OperatorError> {
         let mut lines = Vec::new();
         while let SourceState::Batch(batch) = self.next()? {
@@ -268,7 +232,7 @@ fn the_next_split_is_asked_for_before_the_present_one_is_read() {
 #[test]
 fn what_came_after_the_splits_were_made_is_not_read() {
     let directory = tempfile::tempdir().expect("directory");
-    // The last line had no end.
+    // The last line had no line break.
     let path = write(directory.path(), "a.txt", b"one\ntw");
     write(directory.path(), "a.txt", b"one\ntwo and\nthree\n");
     let mut reader = Coordinated::start();

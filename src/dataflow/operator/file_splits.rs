@@ -1,5 +1,5 @@
-//! The splits of a file source, one after the other, from its coordinator. The next one is asked for before the present one is
-//! read to its end, so that nobody notices when the leader changes meanwhile.
+//! Gets the splits of a file source from its coordinator, one after the other. The next one is requested before
+//! the current one is read to its end, so that a change of the leader does not delay reading.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -13,23 +13,23 @@ use super::file_source::FileRange;
 use super::{OperatorContext, OperatorError};
 use crate::dataflow::coordination::{Asking, CoordinatorLine};
 
-/// The next split is asked for when half of the present one is left, or so many bytes of it.
+/// The next split is requested when at most half of the current one is left, and at most this many bytes.
 const AHEAD: u64 = 8 * 1024 * 1024;
 
 /// What a subtask reads next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum More {
-    /// These, in order.
+    /// These ranges, in order.
     Ranges(Vec<FileRange>),
-    /// That is not known yet.
+    /// The next split is not known yet.
     NotYet,
-    /// Nothing any more.
+    /// There are no more splits.
     Never,
 }
 
-/// What is known of the next split.
+/// What is known about the next split.
 enum Next {
-    /// It has not been asked for.
+    /// It has not been requested.
     Unknown,
     Asked(Asking),
     Answered(Result<Answer, String>),
@@ -39,10 +39,10 @@ enum Next {
 
 pub(super) struct Splits {
     line: CoordinatorLine,
-    /// The number of the last question.
+    /// Number of the last question.
     asked: u64,
     next: Next,
-    /// How many bytes the present split has.
+    /// Bytes of the current split.
     present: u64,
 }
 
@@ -50,7 +50,7 @@ impl Splits {
     pub(super) fn new(context: &OperatorContext) -> Result<Splits, OperatorError> {
         let line = context.coordinator.clone();
         let line = line.ok_or_else(|| {
-            OperatorError::Coordinator("nobody carries questions to it".to_owned())
+            OperatorError::Coordinator("this process has no connection to it".to_owned())
         })?;
         Ok(Splits {
             line,
@@ -60,7 +60,7 @@ impl Splits {
         })
     }
 
-    /// Asks for the next split if no more than this many bytes of the present one are left, and that is little.
+    /// Requests the next split if the `left` bytes of the current one are few enough.
     pub(super) fn ask_ahead(&mut self, left: u64) {
         if matches!(self.next, Next::Unknown) && left <= AHEAD.min(self.present / 2) {
             self.asked += 1;
@@ -68,7 +68,7 @@ impl Splits {
         }
     }
 
-    /// The next split, if it is there.
+    /// Returns the next split, if it is known.
     pub(super) fn next(&mut self) -> Result<More, OperatorError> {
         self.ask_ahead(0);
         if self
@@ -95,7 +95,7 @@ impl Splits {
         }
     }
 
-    /// Ready when [`Splits::next`] has something to say.
+    /// Ready when [`Splits::next`] has a result.
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Next::Asked(asking) = &mut self.next {
             match asking.poll(cx) {
@@ -112,6 +112,6 @@ fn range(range: pb::FileRange) -> FileRange {
         path: PathBuf::from(OsString::from_vec(range.path)),
         start: range.start,
         end: range.end.max(range.start),
-        size: Some(range.size),
+        size: range.size,
     }
 }

@@ -1,4 +1,4 @@
-//! Passes records on for which a comparison with a constant holds.
+//! Passes on records for which a comparison with a constant is true.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type, TimestampMillisecondType};
@@ -104,7 +104,7 @@ fn compare<T: PartialOrd>(op: Comparison, left: T, right: T) -> bool {
         Comparison::Le => left <= right,
         Comparison::Gt => left > right,
         Comparison::Ge => left >= right,
-        // Texts alone have these; `new` refuses them for the rest.
+        // Only texts have these; `new` refuses them for other types.
         Comparison::Contains | Comparison::StartsWith => false,
     }
 }
@@ -213,7 +213,7 @@ mod tests {
                 }
             }
         }
-        // All for texts, six for each sort of numbers, two for booleans.
+        // All for texts, six for each of the number types, two for booleans.
         assert_eq!(taken, 8 + 6 * 3 + 2);
     }
 

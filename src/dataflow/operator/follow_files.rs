@@ -1,13 +1,13 @@
-//! Follows text files: reads them line by line and goes on when they grow, and looks now and then for files that are new.
+//! Follows text files: reads them line by line, continues when they grow, and periodically looks for new files.
 //!
-//! A file is known by its device and inode, not by its name, and belongs to the subtask that its inode chooses: one that is
-//! renamed goes on being read where it was, by whoever had it. A file that became shorter, or has something else where it was
-//! read last, was truncated and is read from its beginning. One that
-//! is gone (deleted, or renamed to what no path names) is read until it has not grown for a while since, so that what is written
-//! just before and after a rotation is not lost. What stands behind a file's last line break waits for its line break, and
-//! counts as a line when the file is gone.
+//! A file is identified by device and inode, not by its name, and belongs to the subtask that its inode
+//! selects: a renamed file is continued at its offset by the same subtask. A file that became shorter, or whose
+//! last read bytes have changed, was truncated and is read from its beginning. A file that is gone (deleted, or
+//! renamed to a name that no path matches) is read until it has not grown for a while, so that lines written
+//! just before and after a rotation are not lost. Text after a file's last line break waits for its line break,
+//! and counts as a line when the file is gone.
 //!
-//! A file that is not there is waited for; what can't be read although it is there is an error, from the first look on.
+//! A missing file is waited for. A file that exists and can't be read is an error, from the first look on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
@@ -26,12 +26,13 @@ use super::lines::{LineBatch, LineBuffer};
 use super::{OperatorContext, OperatorError, Source, SourceState};
 use crate::job::spec;
 
-/// How long it waits for growth.
+/// Interval at which files are checked for growth.
 const POLL: Duration = Duration::from_millis(50);
-/// A file is closed when it has been gone, and has not grown, for so long.
+/// A file that is gone is closed when it has not grown for this long.
 const GRACE: Duration = Duration::from_secs(10);
 const CHUNK: usize = 64 * 1024;
-/// So much of what was read last tells a file that has grown from one that was written anew.
+/// Number of last read bytes that are compared to distinguish a file that has grown from one that was
+/// rewritten.
 const REMEMBERED: usize = 128;
 
 pub(super) struct FollowFiles {
@@ -42,14 +43,14 @@ pub(super) struct FollowFiles {
     output: SchemaRef,
     files: BTreeMap<FileId, Followed>,
     next_discovery: Option<Instant>,
-    /// Before the first look is over: what can't be read then never could.
+    /// `First` before the first look is complete: a file that can't be read then was never readable.
     look: Look,
     /// The file that was read last.
     last: Option<FileId>,
     chunk: Vec<u8>,
 }
 
-/// A file, whatever it is called.
+/// Identifies a file independently of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FileId {
     device: u64,
@@ -59,14 +60,14 @@ struct FileId {
 struct Followed {
     path: PathBuf,
     file: File,
-    /// How much of it was read.
+    /// Number of bytes that were read.
     offset: u64,
-    /// The last bytes of that.
+    /// The last bytes that were read.
     remembered: Vec<u8>,
-    /// When it was last written before that.
+    /// Time of the last modification before that read.
     modified: Option<SystemTime>,
     buffer: LineBuffer,
-    /// When it was first seen to be gone.
+    /// When the file was first found to be gone.
     gone_since: Option<Instant>,
     grew_at: Instant,
 }
@@ -87,7 +88,7 @@ impl FollowFiles {
         }
     }
 
-    /// Finds files that are new, and those that are gone.
+    /// Finds new files, and those that are gone.
     fn discover(&mut self, now: Instant) -> Result<(), OperatorError> {
         let mut present = BTreeSet::new();
         let mut found = BTreeSet::new();
@@ -102,7 +103,7 @@ impl FollowFiles {
             }
         }
         for path in found {
-            // Files come and go between two looks: what isn't there is found later, if it comes back.
+            // Files may disappear between two looks: a missing one is found later, if it comes back.
             let Some(metadata) = there(fs::metadata(&path), &path, self.look)? else {
                 continue;
             };
@@ -116,7 +117,7 @@ impl FollowFiles {
             } else if self.owns(id)
                 && let Some(file) = there(File::open(&path), &path, self.look)?
             {
-                // It may be another one than a moment ago.
+                // The name may refer to another file now.
                 let opened = file.metadata();
                 let id = FileId::of(&opened.map_err(|e| OperatorError::io("read", &path, e))?);
                 if self.owns(id) && !self.files.contains_key(&id) {
@@ -139,7 +140,7 @@ impl FollowFiles {
         xxh3_64(&id.inode.to_le_bytes()) % self.parallelism == self.subtask
     }
 
-    /// Takes lines from all files in turn until there are enough.
+    /// Reads lines from all files in turn until the batch is full.
     fn read(&mut self, now: Instant, lines: &mut LineBatch) -> Result<(), OperatorError> {
         let after = self.last;
         let (before, behind): (Vec<FileId>, Vec<FileId>) =
@@ -165,7 +166,7 @@ impl FollowFiles {
     }
 }
 
-/// Whether a file that was looked for is there.
+/// Returns the result for a file that exists, `None` for one that does not.
 fn there<T>(found: io::Result<T>, path: &Path, look: Look) -> Result<Option<T>, OperatorError> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -197,14 +198,14 @@ impl Followed {
         }
     }
 
-    /// Whether it is gone and nobody writes to it any more. It may have been silent for long before that: whoever had it open has had
-    /// time to notice only since then.
+    /// Whether the file is gone and no process writes to it any more. The time counts from when it was gone,
+    /// even if the file had not grown for long before: only then could its writer notice the rotation.
     fn is_over(&self, now: Instant) -> bool {
         self.gone_since
             .is_some_and(|gone| now.duration_since(gone.max(self.grew_at)) >= GRACE)
     }
 
-    /// Takes lines until there are enough, and says whether that is all there is.
+    /// Reads lines until the batch is full. Returns whether all available lines were read.
     fn read(
         &mut self,
         chunk: &mut [u8],
@@ -246,7 +247,7 @@ impl Followed {
         Ok(read)
     }
 
-    /// It may have grown beyond what it was since.
+    /// The file may have grown beyond its old size since it was truncated.
     fn was_truncated(&self, metadata: &Metadata) -> io::Result<bool> {
         if metadata.len() < self.offset {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! Files that grow, come, go and are replaced: each line is read once, in order.
+//! Files that grow, appear, disappear and are replaced: each line is read once, in order.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -37,7 +37,7 @@ impl Following {
         }
     }
 
-    /// What is there at the moment.
+    /// Reads the lines that are available now.
     fn read(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         for source in &mut self.sources {
@@ -49,7 +49,7 @@ impl Following {
         lines
     }
 
-    /// What is there after the next look for files.
+    /// Reads the lines that are available after the next look for files.
     fn read_later(&mut self) -> Vec<String> {
         self.now += INTERVAL;
         self.read()
@@ -137,12 +137,12 @@ fn a_file_that_is_rotated_is_read_to_its_end_and_its_successor_from_the_beginnin
         assert_eq!(following.read(), ["a"]);
         append(&file, "b\n");
         assert_eq!(following.read(), ["b"]);
-        // It is silent for long before that.
+        // The file does not grow for long before that.
         following.now += GRACE * 6;
         fs::rename(&file, &old).expect("renamed");
         append(&file, "d\n");
         assert_eq!(following.read_later(), ["d"]);
-        // Its writer has not noticed so far.
+        // Its writer has not noticed yet.
         append(&old, "c\nhalf");
         assert_eq!(following.read_later(), ["c"]);
         following.now += GRACE;
@@ -182,8 +182,8 @@ fn a_file_that_was_truncated_and_is_as_long_again_is_read_from_its_beginning() {
         ("other\n", vec!["other"]),
         ("one\ntwo\nthree\n", vec!["one", "two", "three"]),
     ] {
-        fs::write(&file, text).expect("written anew");
-        // The system's clock for files may stand still for a moment.
+        fs::write(&file, text).expect("rewritten");
+        // The system's clock for files may not advance for a moment.
         let written = SystemTime::now() + Duration::from_secs(text.len() as u64);
         let opened = File::options().write(true).open(&file).expect("opened");
         opened.set_modified(written).expect("set");
@@ -201,7 +201,7 @@ fn a_file_that_is_not_there_is_waited_for_and_one_that_can_t_be_there_is_an_erro
     assert_eq!(following.read(), [""; 0]);
     append(&later, "one\n");
     assert_eq!(following.read_later(), ["one"]);
-    // A file stands where the directory should.
+    // A file is where the directory should be.
     let never = later.join("x.txt");
     let mut following = Following::new(&[never.to_string_lossy().into_owned()], 1);
     let error = following.sources[0].next(following.now).expect_err("never");

@@ -1,4 +1,4 @@
-//! Writes records as JSON objects or CSV lines. What it writes, the parsing operators read again, value for value.
+//! Formats records as JSON objects or CSV lines. The parsing operators read them back to the same values.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ pub(super) struct Format {
 }
 
 enum Syntax {
-    /// Names as JSON has them, with their colons.
+    /// Names encoded as JSON, with their colons.
     Json(Vec<String>),
     Csv(char),
 }
 
-/// Formats as JSON.
+/// Creates a JSON format.
 pub(super) fn json(input: &Schema, output: SchemaRef) -> Format {
     let names = input.fields().iter();
     let names = names.map(|field| format!("{}:", serde_json::Value::from(field.name().as_str())));
@@ -32,7 +32,7 @@ pub(super) fn json(input: &Schema, output: SchemaRef) -> Format {
     }
 }
 
-/// Formats as CSV.
+/// Creates a CSV format.
 pub(super) fn csv(separator: char, output: SchemaRef) -> Format {
     Format {
         syntax: Syntax::Csv(separator),
@@ -83,7 +83,8 @@ fn write_json(column: &ColumnView<'_>, row: usize, line: &mut String) {
     write!(line, "{value}").expect("writing to memory doesn't fail");
 }
 
-/// What JSON has no number for is the text that other programs write for it too; reading a text as a number gives it again.
+/// NaN and infinities have no JSON number: they become the texts that other programs use too; parsing such a
+/// text as a number restores it.
 fn json_number(number: f64) -> serde_json::Value {
     serde_json::Value::from(if number.is_nan() {
         "NaN"
@@ -107,7 +108,7 @@ fn write_csv(column: &ColumnView<'_>, row: usize, separator: char, line: &mut St
         ColumnView::Bool(array) => array.value(row).to_string(),
         ColumnView::Timestamp(array) => timestamp::format(array.value(row)),
     };
-    // A number contains what separates if that is a point or a minus.
+    // A number contains the separator if that is a point or a minus sign.
     csv::write(&text, separator, line);
 }
 

@@ -1,13 +1,13 @@
 //! A fast hasher for keys in a task's own tables.
 //!
-//! Its seed differs from the one that partitions records: with the same hash, the keys that reach one subtask would share
-//! their low bits and crowd into a part of its table.
+//! Its seed differs from the one that partitions records: with the same hash, the keys of one subtask would
+//! share their low bits and collide in a part of its table.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Builds [`KeyHasher`]s.
+/// Creates [`KeyHasher`]s.
 pub(super) type KeyHashing = BuildHasherDefault<KeyHasher>;
 
 /// xxh3 over whole keys.

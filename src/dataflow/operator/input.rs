@@ -1,5 +1,5 @@
-//! Input files that can't be read, and what that means: at the first try of a job that they are not where they were said to be,
-//! which no further one mends; later that they were there once, and may come back.
+//! Classifies input files that can't be read. At a job's first attempt they are not where the job says, which
+//! no further attempt can fix. Later they existed once and may come back.
 //!
 //! Not here: which files a source reads, and when it looks for them.
 
@@ -11,17 +11,17 @@ use tanist_proto::id::Generation;
 use super::OperatorError;
 use crate::dataflow::host::host_name;
 
-/// Whether somebody looks for the first time for what a job reads: nobody ever saw it there.
+/// Whether this is the first look for the input of a job, which was never seen before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// Nobody looked before.
+    /// No attempt looked before.
     First,
-    /// It was there before, or may have been.
+    /// The input existed before, or may have existed.
     Later,
 }
 
 impl Look {
-    /// The look with which an attempt begins.
+    /// The look at the start of an attempt.
     pub fn at_start_of(attempt: Generation) -> Look {
         match attempt.get() {
             0 | 1 => Look::First,
@@ -30,7 +30,7 @@ impl Look {
     }
 }
 
-/// Whether that is how the host is, and not a moment's trouble of its disk or network.
+/// Whether the error is a lasting property of the host, and not a temporary problem of its disk or network.
 fn is_lasting(kind: io::ErrorKind) -> bool {
     matches!(
         kind,
@@ -42,7 +42,7 @@ fn is_lasting(kind: io::ErrorKind) -> bool {
     )
 }
 
-/// A file or directory that the system does not let be read.
+/// Error for a file or directory that can't be read.
 pub(super) fn unreadable(path: &Path, error: io::Error, look: Look) -> OperatorError {
     if !is_lasting(error.kind()) {
         return OperatorError::io("read", path, error);
@@ -50,7 +50,7 @@ pub(super) fn unreadable(path: &Path, error: io::Error, look: Look) -> OperatorE
     no_input(format!("can't read {path:?}"), error, look)
 }
 
-/// What is wrong with an input on this host.
+/// Error for an input on this host.
 pub(super) fn no_input(
     what: impl std::fmt::Display,
     why: impl std::fmt::Display,

@@ -1,7 +1,7 @@
 //! Finds the values of declared columns in the text of a JSON object, without building the object.
 //!
-//! What becomes a text is the value as it stands there: a number in all its digits, arrays and objects in their order. Only texts are
-//! unescaped.
+//! A text column gets the JSON text of the value unchanged: a number with all its digits, arrays and objects in
+//! their order. Only JSON strings are unescaped.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,19 +13,20 @@ use serde_json::value::RawValue;
 use super::reading::Row;
 use super::values::Value;
 
-/// What is looked for, by its name.
+/// The requested columns, by name.
 pub(super) type Places = HashMap<String, Place>;
 
-/// A column that is looked for.
+/// A requested column.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
-    /// Which one it is.
+    /// Index of the column.
     pub(super) column: usize,
-    /// Whether its value is taken as it stands.
+    /// Whether its value is taken as JSON text.
     pub(super) is_text: bool,
 }
 
-/// The values of the columns. What an object has beside them is passed over; of a name that is there twice the last counts.
+/// Finds the values of the columns. Other names in the object are skipped; of a duplicate name the last value
+/// counts.
 pub(super) fn find<'t>(text: &'t str, places: &Places) -> Result<Row<'t>, String> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let row = Object { places }.deserialize(&mut deserializer);
@@ -70,7 +71,7 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
-/// A value as a text; null is none.
+/// Returns a value as a text; null stays null.
 fn text_of(value: &RawValue) -> Result<Value<'_>, serde_json::Error> {
     let text = value.get();
     let quoted = text.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
@@ -82,7 +83,7 @@ fn text_of(value: &RawValue) -> Result<Value<'_>, serde_json::Error> {
     })
 }
 
-/// The place of the column of a name.
+/// Finds the column of a name.
 struct Name<'p>(&'p Places);
 
 impl<'de> DeserializeSeed<'de> for Name<'_> {
@@ -105,7 +106,8 @@ impl Visitor<'_> for Name<'_> {
     }
 }
 
-/// One value of a column that holds no text; an array or object, which it can't hold, is its JSON text.
+/// Reads one value of a column that is not a text; an array or object, which it can't hold, is returned as JSON
+/// text.
 struct Single;
 
 impl<'de> DeserializeSeed<'de> for Single {
@@ -136,7 +138,7 @@ impl<'de> Visitor<'de> for Single {
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Value<'de>, E> {
-        // One beyond int64 stays exact as a text, and can still become a float64.
+        // A number beyond int64 stays exact as a text, and can still become a float64.
         Ok(match i64::try_from(number) {
             Ok(number) => Value::Int(number),
             Err(_) => Value::Text(Cow::Owned(number.to_string())),

@@ -1,4 +1,5 @@
-//! Lines out of bytes that arrive in pieces, and batches of lines; records as lines, each of which is one line.
+//! Splits bytes that arrive in pieces into lines, and collects lines into batches. Also writes records as
+//! lines, one line each.
 
 use std::sync::Arc;
 
@@ -12,18 +13,18 @@ use crate::dataflow::record::{self, BATCH_BYTES, shorten};
 
 const ROWS: usize = 2048;
 
-/// Bytes that are not yet lines.
+/// Bytes that are not split into lines yet.
 #[derive(Debug, Default)]
 pub(super) struct LineBuffer {
     bytes: Vec<u8>,
     /// Where the next line starts.
     start: usize,
-    /// Up to where there is no line break.
+    /// There is no line break before this index.
     searched: usize,
 }
 
 impl LineBuffer {
-    /// Takes what came.
+    /// Appends bytes that have arrived.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.bytes.drain(..self.start);
@@ -33,14 +34,14 @@ impl LineBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole line, without its line break. A line that does not end is an error, as in a file.
+    /// Returns the next complete line, without its line break. A line without end is an error, as in a file.
     pub(super) fn next_line(&mut self) -> Result<Option<&[u8]>, OperatorError> {
         let found = self.bytes[self.searched..]
             .iter()
             .position(|byte| *byte == b'\n');
         let end = found.map_or(self.bytes.len(), |found| self.searched + found);
         let line = &self.bytes[self.start..end];
-        // Where none was found so far, this may be the first half of a line break.
+        // Without a line break so far, the last byte may be the first half of one.
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.len() as u64 > LONGEST_LINE {
             return Err(OperatorError::Record {
@@ -57,21 +58,21 @@ impl LineBuffer {
         Ok(Some(line))
     }
 
-    /// What stands behind the last line break, as it will never have one; none if there is nothing.
+    /// Returns the text after the last line break, when no line break will follow; `None` if there is none.
     pub(super) fn take_rest(&mut self) -> Option<Vec<u8>> {
         let rest = self.bytes.split_off(self.start);
         self.clear();
         (!rest.is_empty()).then_some(rest)
     }
 
-    /// Forgets everything.
+    /// Clears the buffer.
     pub(super) fn clear(&mut self) {
         *self = LineBuffer::default();
     }
 }
 
-/// Appends each record as a line, for those who take lines apart again. A record with a line break is an error, and then none of the
-/// batch is written.
+/// Appends each record as a line, for consumers that split lines. A record with a line break is an error, and
+/// then nothing of the batch is written.
 pub(super) fn write_lines(batch: &RecordBatch, lines: &mut Vec<u8>) -> Result<(), OperatorError> {
     if let Some(row) = record::find_line_break(batch) {
         let message = "it has a line break, so it is no line: put a `format-json` before it, which escapes it";
@@ -84,7 +85,7 @@ pub(super) fn write_lines(batch: &RecordBatch, lines: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
-/// Lines on their way into a batch.
+/// Collects lines into a batch.
 pub(super) struct LineBatch {
     lines: StringBuilder,
     rows: usize,
@@ -111,7 +112,7 @@ impl LineBatch {
         self.rows += 1;
     }
 
-    /// Takes whole lines while there is room.
+    /// Takes complete lines while there is room.
     pub(super) fn take_from(&mut self, buffer: &mut LineBuffer) -> Result<(), OperatorError> {
         while !self.is_full() {
             match buffer.next_line()? {

@@ -1,8 +1,9 @@
-//! Operators: what a task does to its records. One trait for transformations and sinks, one for sources.
+//! Operators: the processing of records in a task. One trait for transformations and sinks, one for sources.
 //!
-//! Operators are synchronous and know neither tasks nor exchange: a call does a bounded piece of work, so that whoever calls
-//! can yield and cancel between calls. [`Operator::open`] and [`PrepareCommit`] may block and run where blocking is allowed.
-//! State lives in the operator's fields; snapshotting it will be two more methods here.
+//! Operators are synchronous and know neither tasks nor exchange: each call does a bounded piece of work, so
+//! that the caller can yield and cancel between calls. [`Operator::open`] and [`PrepareCommit`] may block and
+//! run where blocking is allowed. State lives in the operator's fields; snapshotting it will be two more
+//! methods here.
 
 mod accumulator;
 mod aggregate;
@@ -75,60 +76,61 @@ use crate::job::OperatorSpec;
 use crate::job::expression::NEEDS_SQL;
 use crate::job::spec::Trigger;
 
-/// What went wrong in an operator. Which operator and subtask it was is said by who called it.
+/// Error of an operator. The caller adds which operator and subtask it was.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
-    /// The specification doesn't fit the records, or asks for what can't be. Unrecoverable.
+    /// The specification doesn't fit the records, or asks for something impossible. Unrecoverable.
     #[error("{0}")]
     Specification(String),
-    /// What it needs is not here, or not at this moment: another TaskManager or a later attempt may have it.
+    /// A resource is not available here, or not at this moment: another TaskManager or a later attempt may have
+    /// it.
     #[error("{0}")]
     Unavailable(String),
-    /// What it was to read is not there, or can't be read by this process.
+    /// Its input does not exist, or this process can't read it.
     #[error("{message}")]
     NoInput {
-        /// What it is, on which host, and why not.
+        /// Names the input, the host and the reason.
         message: String,
-        /// Nobody ever saw it there.
+        /// No attempt ever saw the input there.
         is_unrecoverable: bool,
     },
     /// One record can't be processed.
     #[error("{message}, at record [{record}]")]
     Record {
-        /// What is wrong with it.
+        /// The error in the record.
         message: String,
         /// The record, shortened.
         record: String,
     },
-    /// A file can't be used.
+    /// A file operation failed.
     #[error("can't {action} {path:?}: {source}")]
     Io {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// The sink's directory can't be used.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// A batch is not what its schema says.
+    /// A batch does not match its schema.
     #[error("malformed batch: {0}")]
     Arrow(#[from] ArrowError),
     /// A key column is missing.
     #[error(transparent)]
     Key(#[from] NoKeyColumn),
-    /// What an operator of an application says. The restart strategy decides what follows.
+    /// Error of an application's operator. The restart strategy applies.
     #[error(transparent)]
     Custom(Box<dyn std::error::Error + Send + Sync>),
-    /// What an operator of an application says that no restart mends: the job fails at once.
+    /// Error of an application's operator that a restart can't fix: the job fails at once.
     #[error(transparent)]
     Unrecoverable(Box<dyn std::error::Error + Send + Sync>),
-    /// A program did not do what it was to do.
+    /// A program failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// Its half at the JobMaster does not give it what it needs.
+    /// Its coordinator at the JobMaster does not answer its questions.
     #[error("its coordinator does not answer: {0}")]
     Coordinator(String),
 }
@@ -142,8 +144,9 @@ impl OperatorError {
         OperatorError::Unavailable(message.into())
     }
 
-    /// Whether every further attempt would end the same way, so that the job fails at once. Where that is not certain, it is not
-    /// so: a file may come back, a peer may listen, another TaskManager may run another version.
+    /// Whether every further attempt would end the same way, so that the job fails at once. If that is not
+    /// certain, it is false: a file may come back, a peer may accept connections, another TaskManager may run
+    /// another version.
     pub fn is_unrecoverable(&self) -> bool {
         match self {
             OperatorError::Specification(_)
@@ -185,25 +188,25 @@ pub struct OperatorContext {
     pub job: JobId,
     /// The vertex that the operator is part of.
     pub vertex: JobVertexId,
-    /// Which of the vertex's subtasks this is.
+    /// Index of this subtask.
     pub subtask: u32,
-    /// How many there are.
+    /// Number of the vertex's subtasks.
     pub parallelism: u32,
     /// The attempt.
     pub generation: Generation,
-    /// The columns of its input; none for sources.
+    /// The columns of its input; `None` for sources.
     pub input: Option<SchemaRef>,
-    /// The columns of its output; none for sinks.
+    /// The columns of its output; `None` for sinks.
     pub output: Option<SchemaRef>,
-    /// What the process gives to its tasks.
+    /// Services of the process for its tasks.
     pub host: Arc<TaskHost>,
-    /// Held by what goes on for a moment when the task's code has ended.
+    /// Held by work that may outlive the task's future.
     pub lingering: Lingering,
-    /// Where it says that a peer of it is away.
+    /// Where it reports that one of its peers is unreachable.
     pub peers: Peers,
-    /// The indices of the extended resources that are the task's own, by name.
+    /// Indices of the extended resources that the task may use, by resource name.
     pub external_resources: Arc<BTreeMap<String, Vec<u64>>>,
-    /// The way to the operator's half at the JobMaster; none where nobody carries questions there.
+    /// The connection to the operator's coordinator at the JobMaster; `None` if nothing transports questions.
     pub coordinator: Option<CoordinatorLine>,
 }
 
@@ -220,7 +223,7 @@ impl OperatorContext {
 pub enum EndOfInput {
     /// Call again.
     More,
-    /// That was all.
+    /// All was emitted.
     Done,
 }
 
@@ -237,13 +240,13 @@ pub trait Operator: Send {
     /// Processes one batch.
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError>;
 
-    /// Takes what is said about event time; most pass it on.
+    /// Receives an event-time signal; most operators pass it on.
     fn signal(&mut self, signal: TimeSignal, output: &mut Output) -> Result<(), OperatorError> {
         output.signal(signal);
         Ok(())
     }
 
-    /// Called now and then, and at the moment that the last call asked for.
+    /// Called from time to time, and at the time that the last call returned.
     fn tick(
         &mut self,
         now: Instant,
@@ -253,32 +256,34 @@ pub trait Operator: Send {
         Ok(None)
     }
 
-    /// For an operator that hands records on to somebody else: while they don't take them, what tells that they have.
+    /// For an operator that passes records to another process: if its buffer is full, returns the signal that
+    /// there is room again.
     fn without_room(&self) -> Option<Arc<Notify>> {
         None
     }
 
-    /// Called after the last batch, again as long as it answers [`EndOfInput::More`]; each call emits a bounded piece.
+    /// Called after the last batch, repeatedly while it returns [`EndOfInput::More`]; each call emits a bounded
+    /// piece.
     fn end_input(&mut self, output: &mut Output) -> Result<EndOfInput, OperatorError> {
         let _ = output;
         Ok(EndOfInput::Done)
     }
 
-    /// What works outside of these calls; none if nothing does.
+    /// The part that works outside of these calls; `None` if there is none.
     fn external(&mut self) -> Option<&mut dyn External> {
         None
     }
 
-    /// Called after the input's end: what has to be done before the task counts as finished.
+    /// Called after the input's end: the work to do before the task counts as finished.
     fn prepare_commit(&mut self) -> Option<PrepareCommit> {
         None
     }
 
-    /// Called last, and only when the task finishes; a task that fails or is cancelled drops its operators.
+    /// Called last, and only when the task finishes. A task that fails or is cancelled drops its operators.
     fn close(&mut self) {}
 }
 
-/// What a source has when it is asked.
+/// Result of polling a source.
 #[derive(Debug)]
 pub enum SourceState {
     /// Records.
@@ -287,37 +292,37 @@ pub enum SourceState {
     Wait(Instant),
     /// Nothing before this is notified.
     WaitFor(Arc<Notify>),
-    /// Nothing before [`Source::poll_ready`] says so.
+    /// Nothing before [`Source::poll_ready`] is ready.
     Pending,
-    /// Nothing any more.
+    /// The end.
     End,
 }
 
-/// What a source that is asked to end does.
+/// How a source reacts to a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
-    /// It has ended: it is not asked for more.
+    /// It has ended and is not polled again.
     AtOnce,
-    /// It goes on to [`SourceState::End`], which is near: what it has on the way is read before.
+    /// It continues to [`SourceState::End`] soon; records that it has in progress are read before that.
     Soon,
 }
 
-/// Where records come from. Polled by its task; a call reads or makes one bounded batch.
+/// A source of records. Its task polls it; a call reads or creates one bounded batch.
 pub trait Source: Send {
     /// Called once before the first poll. May block.
     fn open(&mut self) -> Result<(), OperatorError> {
         Ok(())
     }
 
-    /// The next records.
+    /// Returns the next records.
     fn next(&mut self, now: Instant) -> Result<SourceState, OperatorError>;
 
-    /// It is to end, as if there was nothing more. Called once.
+    /// Stops the source as if there were no more records. Called once.
     fn stop(&mut self) -> Stopped {
         Stopped::AtOnce
     }
 
-    /// After [`SourceState::Pending`]: ready when it is to be asked again.
+    /// After [`SourceState::Pending`]: ready when the source must be polled again.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Ready(())
@@ -327,15 +332,15 @@ pub trait Source: Send {
     fn close(&mut self) {}
 }
 
-/// An operator as its specification says.
+/// An operator built from its specification.
 pub enum Built {
-    /// The first of a chain that has no input.
+    /// The first of a chain without input.
     Source(Box<dyn Source>),
     /// Any other.
     Operator(Box<dyn Operator>),
 }
 
-/// Builds what a specification describes. Touches no file: that is `open`'s.
+/// Builds the operator of a specification. Touches no file: `open` does that.
 pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, OperatorError> {
     if let OperatorSpec::Custom(spec) = spec {
         return custom::build(spec, context);
@@ -412,10 +417,7 @@ fn build_source(
     context: &OperatorContext,
 ) -> Result<Option<Box<dyn Source>>, OperatorError> {
     Ok(match spec {
-        OperatorSpec::FileSource { paths, coordinated } => Some(Box::new(match coordinated {
-            true => file_source::FileSource::coordinated(context)?,
-            false => file_source::FileSource::alone(paths.clone(), context),
-        })),
+        OperatorSpec::FileSource { .. } => Some(Box::new(file_source::FileSource::new(context)?)),
         OperatorSpec::Datagen {
             rate,
             count,

@@ -1,10 +1,10 @@
-//! What comes out of an operator in one call, in order, and the count of what it drops. Whoever calls hands it on.
+//! The output of an operator in one call, in order, and the counts of dropped records. The caller passes it on.
 
 use arrow_array::RecordBatch;
 
 use crate::dataflow::time::{Element, TimeSignal};
 
-/// What an operator emits in one call, and how much it drops.
+/// What an operator emits in one call, and how many records it drops.
 #[derive(Debug, Default)]
 pub struct Output {
     elements: Vec<Element>,
@@ -13,22 +13,22 @@ pub struct Output {
 }
 
 impl Output {
-    /// Hands a batch on; an empty one vanishes.
+    /// Emits a batch; an empty one is discarded.
     pub fn emit(&mut self, batch: RecordBatch) {
         self.put(Element::Batch(batch));
     }
 
-    /// Says how far event time has come.
+    /// Emits an event-time signal.
     pub fn signal(&mut self, signal: TimeSignal) {
         self.put(Element::Time(signal));
     }
 
-    /// Counts records that were dropped because they came too late.
+    /// Counts records that were dropped because they were late.
     pub fn count_late(&mut self, records: u64) {
         self.late += records;
     }
 
-    /// Counts records that were left out because they can't be read.
+    /// Counts records that were skipped because they can't be read.
     pub fn count_skipped(&mut self, records: u64) {
         self.skipped += records;
     }
@@ -40,13 +40,13 @@ impl Output {
         }
     }
 
-    /// Adds what another one dropped.
+    /// Adds the counts of another output.
     pub(in crate::dataflow) fn count(&mut self, other: &Output) {
         self.late += other.late;
         self.skipped += other.skipped;
     }
 
-    /// How many records were dropped: those that were late, and those that were left out.
+    /// Number of dropped records: late ones and skipped ones.
     pub fn dropped(&self) -> (u64, u64) {
         (self.late, self.skipped)
     }
@@ -56,12 +56,12 @@ impl Output {
         self.elements.is_empty() && self.dropped() == (0, 0)
     }
 
-    /// What was emitted, in order.
+    /// Takes the emitted elements, in order.
     pub(in crate::dataflow) fn take(&mut self) -> Vec<Element> {
         std::mem::take(&mut self.elements)
     }
 
-    /// The batches that were emitted, in order.
+    /// Returns the emitted batches, in order.
     pub fn into_batches(self) -> Vec<RecordBatch> {
         let batches = self
             .elements

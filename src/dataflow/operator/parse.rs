@@ -1,4 +1,4 @@
-//! Reads JSON objects and CSV records out of a text column, a record each.
+//! Parses JSON objects and CSV records in a text column, one record per text.
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
@@ -10,7 +10,7 @@ use super::{Operator, OperatorError, Output, csv, json};
 use crate::job::ColumnType;
 use crate::job::spec::{ParseCsv, ParseJson};
 
-/// What some programs write at the beginning of a text file. It belongs to no value.
+/// Written by some programs at the beginning of a text file. It belongs to no value.
 pub(super) const BYTE_ORDER_MARK: char = '\u{feff}';
 
 pub(super) struct Parse<F> {
@@ -19,9 +19,9 @@ pub(super) struct Parse<F> {
     rows: RowReader,
 }
 
-/// How a text is taken apart.
+/// How a text is parsed.
 pub(super) trait Format: Send {
-    /// The values of a record; none if it is to be left out.
+    /// Returns the values of a record; `None` if it must be skipped.
     fn find<'t>(&self, text: &'t str, rows: &RowReader) -> Result<Option<Row<'t>>, String>;
 }
 

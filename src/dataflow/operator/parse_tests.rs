@@ -1,4 +1,4 @@
-//! What is written is read again, and what can't be read is dealt with as declared.
+//! Formatted records are parsed to the same values, and unreadable ones are handled as declared.
 
 use std::sync::Arc;
 
@@ -187,7 +187,7 @@ fn csv_values_are_found_by_their_places() {
     );
 }
 
-/// A record: for each column a value or none.
+/// A record: an optional value for each column.
 type Values = (
     Option<String>,
     Option<i64>,
@@ -196,7 +196,7 @@ type Values = (
     Option<i64>,
 );
 
-/// Of all that are none there is one here: which one it was is not kept.
+/// One NaN represents all: formats don't keep its bits.
 fn numbers() -> impl Strategy<Value = f64> {
     let of_all = any::<f64>().prop_map(|f| if f.is_nan() { f64::NAN } else { f });
     prop_oneof![

@@ -1,18 +1,18 @@
-//! Peers that a task's operators connect to and can't reach: told with what the task has counted, so that people see why no record
-//! flows. Decides nothing.
+//! Unreachable peers of a task's operators. They are reported with the task's counters, so that people see why
+//! no record flows. Nothing is decided from them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tanist_ha::clock::wall_clock_ms;
 
-/// Of one task. Clones share it.
+/// The unreachable peers of one task. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Peers {
-    /// Since when each is away: milliseconds since 1970.
+    /// Since when each peer is unreachable, in milliseconds since 1970.
     away: Arc<Mutex<Vec<u64>>>,
 }
 
-/// A peer that is away until this is dropped.
+/// Marks a peer as unreachable until it is dropped.
 #[derive(Debug)]
 pub struct Away {
     peers: Peers,
@@ -20,7 +20,7 @@ pub struct Away {
 }
 
 impl Peers {
-    /// A peer can't be reached.
+    /// Marks a peer as unreachable.
     #[must_use]
     pub fn away(&self) -> Away {
         let since_ms = wall_clock_ms();
@@ -31,7 +31,7 @@ impl Peers {
         }
     }
 
-    /// Since when the one is away that has been so for longest: milliseconds since 1970; 0: none is.
+    /// Since when the longest unreachable peer is unreachable, in milliseconds since 1970; 0 if none is.
     pub fn away_since_ms(&self) -> u64 {
         self.lock().iter().copied().min().unwrap_or_default()
     }

@@ -9,18 +9,18 @@ use super::printer::{Printer, Printing};
 use super::{EndOfInput, External, Operator, OperatorError, Output, Standing};
 use crate::dataflow::record;
 
-/// Bytes of a task that wait for who reads standard output; one more batch may stand behind them.
+/// Bytes of a task that may wait for the reader of standard output; one more batch may exceed them.
 const MOST_WAITING: usize = 256 * 1024;
 
 pub(super) struct Print {
     prefix: String,
-    /// None before it is open.
+    /// `None` before it is open.
     printing: Option<Printing>,
     has_ended: bool,
 }
 
 impl Print {
-    /// To the process's standard output.
+    /// Prints to the process's standard output.
     pub(super) fn new(prefix: &str) -> Print {
         Print {
             prefix: prefix.to_owned(),
@@ -30,10 +30,10 @@ impl Print {
     }
 }
 
-/// What nobody reads any more, nobody will: no restart mends that.
+/// Closed standard output stays closed: a restart can't fix it.
 fn unwritten(error: io::Error) -> OperatorError {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        let text = format!("nobody reads the standard output of this process any more: {error}");
+        let text = format!("the standard output of this process was closed: {error}");
         return OperatorError::Unrecoverable(text.into());
     }
     OperatorError::io("write to", "standard output", error)
@@ -49,7 +49,7 @@ impl Operator for Print {
         let mut lines = Vec::new();
         record::write_lines(&batch, &self.prefix, &mut lines);
         if let Some(printing) = &self.printing {
-            // One piece a batch, so that the lines of several tasks don't mix.
+            // One piece per batch, so that the lines of several tasks don't mix.
             printing.print(lines);
         }
         Ok(())
@@ -89,7 +89,7 @@ impl External for Print {
     }
 }
 
-/// Counting is the task's: its metrics say how many records came in.
+/// The task counts the records; its metrics show them.
 #[derive(Default)]
 pub(super) struct Discard {}
 
@@ -126,7 +126,7 @@ mod tests {
         assert!(output.into_batches().is_empty());
     }
 
-    /// Waits until it stands so.
+    /// Waits until the sink has this status.
     async fn until(print: &mut Print, wanted: Standing) {
         let polled = poll_fn(|cx| match print.poll(cx, true, &mut Output::default()) {
             Ok(standing) if standing == wanted => Poll::Ready(()),
@@ -195,7 +195,7 @@ mod tests {
         end(&mut other);
         until(&mut other, Standing::Done).await;
         let lines: Vec<String> = lines.try_iter().collect();
-        // The second one may have been on its way.
+        // The second one may already have been written.
         assert!(!lines.contains(&"third\n".to_owned()), "{lines:?}");
         assert!(lines.contains(&"other\n".to_owned()), "{lines:?}");
     }

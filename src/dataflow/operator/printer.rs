@@ -1,8 +1,8 @@
-//! Writes what tasks print to the process's standard output, from a thread of its own: nobody reads that perhaps, and then
-//! neither the runtime's threads nor other tasks wait.
+//! Writes what tasks print to the process's standard output, in a thread of its own: if no process reads
+//! standard output, neither the runtime's threads nor other tasks wait.
 //!
-//! What one task prints is written in its order, and each of its pieces whole. A task asks how much of its own waits, and stops
-//! at a bound of its own; what it has left when it is dropped is not written any more.
+//! The pieces of one task are written in order, each without interruption. A task checks how many of its bytes
+//! are unwritten and stops at its own limit. When it is dropped, its unwritten pieces are discarded.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use std::task::{Context, Waker};
 
 use crate::telemetry::backlog::Backlog;
 
-/// A thread and what waits for it. Cheap to clone.
+/// A thread and its queue. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Printer {
     backlog: Arc<Backlog<VecDeque<Piece>>>,
@@ -22,7 +22,7 @@ struct Piece {
     of: Arc<Mutex<Progress>>,
 }
 
-/// How far what a task printed is written.
+/// How much of a task's output is written.
 #[derive(Default)]
 struct Progress {
     unwritten: usize,
@@ -35,7 +35,7 @@ fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
 }
 
 impl Printer {
-    /// The process's own, which is started when it is asked for.
+    /// The process's own printer, started on first use.
     pub(super) fn stdout() -> io::Result<Printer> {
         static STDOUT: Mutex<Option<Printer>> = Mutex::new(None);
         let mut stdout = STDOUT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +51,7 @@ impl Printer {
         Ok(Printer { backlog })
     }
 
-    /// For one task.
+    /// Creates a handle for one task.
     pub(super) fn printing(&self) -> Printing {
         Printing {
             printer: self.clone(),
@@ -60,7 +60,7 @@ impl Printer {
     }
 }
 
-/// The thread: ends with the process.
+/// The body of the thread; it ends with the process.
 fn write_all(backlog: &Backlog<VecDeque<Piece>>, mut sink: impl Write) {
     loop {
         let Piece { lines, of } = backlog.take(VecDeque::pop_front);
@@ -76,14 +76,14 @@ fn write_all(backlog: &Backlog<VecDeque<Piece>>, mut sink: impl Write) {
     }
 }
 
-/// What one task prints.
+/// The output of one task.
 pub(super) struct Printing {
     printer: Printer,
     progress: Arc<Mutex<Progress>>,
 }
 
 impl Printing {
-    /// Leaves lines to be written; never waits.
+    /// Queues lines to be written; never waits.
     pub(super) fn print(&self, lines: Vec<u8>) {
         lock(&self.progress).unwritten += lines.len();
         let of = self.progress.clone();
@@ -92,7 +92,7 @@ impl Printing {
         backlog.changed();
     }
 
-    /// How many bytes are not written yet; the task is woken when they are fewer. An error is told once.
+    /// Returns the number of unwritten bytes; the task is woken when it decreases. An error is returned once.
     pub(super) fn poll_unwritten(&self, cx: &mut Context<'_>) -> io::Result<usize> {
         let mut progress = lock(&self.progress);
         if let Some(error) = progress.failed.take() {
@@ -102,7 +102,7 @@ impl Printing {
         Ok(progress.unwritten)
     }
 
-    /// Whether everything is written, and nothing failed that was not told.
+    /// Whether everything is written and no error is pending.
     pub(super) fn is_done(&self) -> bool {
         let progress = lock(&self.progress);
         progress.unwritten == 0 && progress.failed.is_none()
@@ -122,7 +122,7 @@ pub(super) mod testing {
 
     use super::*;
 
-    /// Takes a piece only while it is let.
+    /// Accepts a piece only when the test allows it.
     struct Reader {
         let_through: Receiver<()>,
         read: SyncSender<String>,
@@ -140,7 +140,7 @@ pub(super) mod testing {
         }
     }
 
-    /// Reads a piece for each message that is sent there, and all once that is dropped.
+    /// Reads one piece per message on the sender, and everything once the sender is dropped.
     pub(crate) fn hanging() -> (Printer, SyncSender<()>, Receiver<String>) {
         let (let_out, let_through) = sync_channel(0);
         let (read, lines) = sync_channel(10_000);

@@ -1,7 +1,8 @@
 //! `map`, `project` and `filter: { where: ... }`: expressions evaluated batch by batch.
 //!
-//! A batch that can't be processed as a whole is halved, down to the record that can't: that one fails the task, by name. So a
-//! batch whose texts together would be too long for one column passes in pieces.
+//! A batch that can't be processed as a whole is halved repeatedly, down to the failing record, which fails the
+//! task and is named in the error. So a batch whose texts together are too long for one column is emitted in
+//! pieces.
 
 use std::sync::Arc;
 
@@ -20,12 +21,12 @@ pub(super) struct Projection {
     input: SchemaRef,
     expressions: Vec<NamedExpression>,
     output: SchemaRef,
-    /// One a column of the output, once opened.
+    /// One per column of the output, once opened.
     columns: Vec<Column>,
 }
 
 enum Column {
-    /// The input's column of this number.
+    /// The input's column with this index.
     Kept(usize),
     Computed {
         name: String,
@@ -34,7 +35,8 @@ enum Column {
 }
 
 impl Projection {
-    /// Columns of the output without an expression are those of the input, and so are those that an expression keeps.
+    /// Output columns without an expression are copied from the input, and so are those that an expression
+    /// keeps.
     pub(super) fn new(
         input: &SchemaRef,
         expressions: &[NamedExpression],
@@ -67,7 +69,8 @@ fn column_of(
 ) -> Result<Column, OperatorError> {
     let expression = expressions.iter().find(|it| it.name == *field.name());
     if let Some(it @ NamedExpression { name, expression }) = expression {
-        // Where the graph says that each record has a value in a column that is kept, that remains to be seen.
+        // If the graph says that a kept column has no nulls but the input may have them, the values must be
+        // checked.
         let is_kept = it.keeps() && {
             let (_, kept) = super::schema::column_of(input, name)?;
             field.is_nullable() || !kept.is_nullable()
@@ -100,7 +103,7 @@ impl Operator for Projection {
     }
 }
 
-/// Passes records on for which a condition is true; for those it is false or null for, it is not.
+/// Passes on records for which a condition is true, not those for which it is false or null.
 pub(super) struct Where {
     input: Arc<Schema>,
     text: String,
@@ -143,7 +146,7 @@ impl Operator for Where {
     }
 }
 
-/// Does `work` on a batch, or else on its halves.
+/// Applies `work` to a batch, or else to its halves.
 fn in_pieces(
     batch: RecordBatch,
     work: &impl Fn(&RecordBatch) -> Result<RecordBatch, String>,
@@ -170,7 +173,7 @@ fn in_pieces(
     Ok(())
 }
 
-/// Emits a batch in pieces that are no longer than `limit` bytes, or have one record.
+/// Emits a batch in pieces of at most `limit` bytes, or of one record.
 fn emit_bounded(batch: RecordBatch, limit: usize, output: &mut Output) {
     let mut pieces = vec![batch];
     while let Some(piece) = pieces.pop() {

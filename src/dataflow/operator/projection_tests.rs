@@ -1,4 +1,4 @@
-//! What `map`, `project` and `filter: { where: ... }` make of records, compared with a small reference for arithmetic and
+//! Results of `map`, `project` and `filter: { where: ... }`, compared with a small reference for arithmetic and
 //! comparisons.
 
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, StringArray};
@@ -47,7 +47,7 @@ fn error(spec: &OperatorSpec, input: &RecordBatch) -> String {
     failed.expect_err("it fails").to_string()
 }
 
-/// The values of one expression.
+/// Returns the values of one expression.
 fn values(expression: &str) -> Vec<String> {
     lines(&project(&[("x", expression)]), &input())
 }
@@ -279,7 +279,7 @@ fn the_deepest_expression_is_evaluated_on_an_ordinary_stack() {
     assert_eq!(values(&not), ["true", "false", "true"]);
 }
 
-/// An expression of whole numbers over the columns `a` and `b`.
+/// An expression of integers over the columns `a` and `b`.
 #[derive(Debug, Clone)]
 enum Number {
     A,
@@ -300,7 +300,7 @@ impl Number {
         }
     }
 
-    /// None: there is no such number.
+    /// `None`: there is no such number.
     fn value(&self, a: i64, b: i64) -> Option<i64> {
         Some(match self {
             Number::A => a,
@@ -314,7 +314,7 @@ impl Number {
                     '-' => left.checked_sub(right)?,
                     '*' => left.checked_mul(right)?,
                     '/' => left.checked_div(right)?,
-                    // The remainder exists even where the quotient does not.
+                    // The remainder exists even where the quotient overflows.
                     _ if right == 0 => return None,
                     _ => left.wrapping_rem(right),
                 }
@@ -403,7 +403,7 @@ proptest! {
         negated in any::<bool>(),
         rows in prop::collection::vec((whole(), whole()), 1..9),
     ) {
-        // Records that can't be computed are the other test's.
+        // Another test covers records that can't be computed.
         let values = |(a, b): &(i64, i64)| left.value(*a, *b).zip(right.value(*a, *b));
         let rows: Vec<(i64, i64)> = rows.into_iter().filter(|row| values(row).is_some()).collect();
         let passes = |row: &&(i64, i64)| {

@@ -1,6 +1,7 @@
-//! What texts become: values in their columns' types, by the rules that a step declares for what is missing or wrong.
+//! Converts texts to values of their columns' types, with the step's declared rules for missing or wrong
+//! values.
 //!
-//! A record is taken whole or not at all: its values are read before the first one is kept.
+//! A record is taken completely or not at all: all its values are read before the first one is kept.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use crate::job::ColumnType;
 use crate::job::spec::{DeclaredColumn, OnError, Reading};
 use crate::job::timestamp;
 
-/// The values of a record as they were found, by column; none for one that is missing.
+/// The values of a record as found, by column; `None` for a missing one.
 pub(super) type Row<'a> = Vec<Option<Value<'a>>>;
 
-/// Collects records that are read.
+/// Collects records that were read.
 pub(super) struct RowReader {
     reading: Reading,
     output: SchemaRef,
@@ -42,7 +43,7 @@ impl RowReader {
         &self.reading.columns
     }
 
-    /// Takes a record that was found in `text`, or what is wrong with the text.
+    /// Takes a record that was found in `text`, or the error of the text.
     pub(super) fn add(
         &mut self,
         found: Result<Row<'_>, String>,
@@ -83,7 +84,7 @@ impl RowReader {
         }
     }
 
-    /// Emits what was taken.
+    /// Emits the collected records.
     pub(super) fn flush(&mut self, output: &mut Output) -> Result<(), OperatorError> {
         if self.rows > 0 {
             self.rows = 0;
@@ -120,7 +121,7 @@ impl RowReader {
     }
 }
 
-/// A declared default, which is in the column's type.
+/// A declared default, in the column's type.
 fn default_value(default: &serde_json::Value) -> Value<'static> {
     match default {
         serde_json::Value::String(text) => Value::Text(Cow::Owned(text.clone())),
@@ -135,7 +136,7 @@ fn default_value(default: &serde_json::Value) -> Value<'static> {
     }
 }
 
-/// A value as a column's type has it; none if it can't be that.
+/// Converts a value to a column's type; `None` if that is not possible.
 fn in_type<'a>(found: &Value<'a>, wanted: ColumnType, format: Option<&str>) -> Option<Value<'a>> {
     Some(match (wanted, found) {
         (_, Value::Null) => return None,

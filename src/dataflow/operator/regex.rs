@@ -1,4 +1,4 @@
-//! Makes a record of each match of a regular expression: its named groups are the columns.
+//! Emits a record for each match of a regular expression: its named groups are the columns.
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
@@ -12,7 +12,7 @@ use super::{Operator, OperatorError, Output};
 pub(super) struct FlatMapRegex {
     column: usize,
     regex: Regex,
-    /// The numbers of the named groups, in the order of the columns.
+    /// Indices of the named groups, in the order of the columns.
     groups: Vec<usize>,
     rows: RowReader,
 }

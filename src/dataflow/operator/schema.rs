@@ -1,4 +1,4 @@
-//! What each operator emits, from its specification and its input's columns.
+//! Output columns of each operator, from its specification and its input's columns.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::dataflow::key::KeyColumns;
 use crate::dataflow::record;
 use crate::job::OperatorSpec;
 
-/// The columns that an operator emits; none for sinks.
+/// Returns the columns that an operator emits; `None` for sinks.
 pub fn output_schema(
     spec: &OperatorSpec,
     input: Option<&SchemaRef>,
@@ -48,7 +48,7 @@ pub fn output_schema(
     })
 }
 
-/// What the check of the job says.
+/// Returns the columns that the check of the job computes.
 fn emitted(
     spec: &OperatorSpec,
     input: Option<&SchemaRef>,
@@ -70,7 +70,7 @@ fn emitted(
         .map_err(|error| OperatorError::specification(error.to_string()))
 }
 
-/// The place and the field of a column.
+/// Index and field of a column.
 pub(super) fn column_of<'s>(
     schema: &'s Schema,
     column: &str,
@@ -81,7 +81,7 @@ pub(super) fn column_of<'s>(
     })
 }
 
-/// The texts of a column of such, without its nulls.
+/// The texts of a text column, without nulls.
 pub(super) fn texts_of(batch: &RecordBatch, column: usize) -> impl Iterator<Item = &str> {
     batch.column(column).as_string::<i32>().iter().flatten()
 }

@@ -1,11 +1,12 @@
 //! Writes records as lines to a TCP server, and connects again when the connection breaks.
 //!
-//! The operator queues lines, a task of the runtime writes them; a queue that is full holds the operator's task up. What a
-//! broken connection took and nobody may have read is written again to the next one, up to a bound: at least once as far as
-//! TCP can tell, which knows of the other side's system and not of its program.
+//! The operator queues lines, a task of the runtime writes them; a full queue blocks the operator's task. Lines
+//! that a broken connection may have lost are written again to the next one, up to a limit: at least once as
+//! far as TCP can tell, which knows the other side's system and not its program.
 //!
-//! What the server says is read all the time and dropped. A server that answers each line would wait for somebody to read that, and
-//! read no more itself; and a connection that is closed with something unread is reset, which loses what is still on its way.
+//! The server's output is read all the time and discarded. A server that answers each line would otherwise
+//! block on its answers and read no more; and closing a connection with unread data resets it, which loses data
+//! in flight.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,11 +27,12 @@ use super::peers::Peers;
 use super::socket_source::{connect_until_it_works, shortest_backoff, wait};
 use super::{Operator, OperatorError, Output, PrepareCommit};
 
-/// Bytes that wait to be written; one more batch may stand behind them.
+/// Bytes that may wait to be written; one more batch may exceed them.
 const MOST_WAITING: usize = 1024 * 1024;
 /// Bytes that are written again after a connection broke.
 const MOST_REPEATED: usize = 1024 * 1024;
-/// A server that was told the end, and has said nothing for so long, is waited for no longer: not every one closes its side.
+/// Timeout for a server to close its side after the end, counted from its last output: not every server closes
+/// it.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 const CHUNK: usize = 16 * 1024;
 
@@ -38,7 +40,7 @@ pub(super) struct SocketSink {
     address: String,
     peers: Peers,
     queue: Arc<Queue>,
-    /// Told when everything has been written.
+    /// Sent when everything has been written.
     written: Option<oneshot::Receiver<()>>,
     writing: JoinSet<()>,
 }
@@ -64,7 +66,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next lines, which stay in the queue; none if there will be no more.
+    /// Returns the next lines, which stay in the queue; `None` if there will be no more.
     async fn first(&self) -> Option<Bytes> {
         loop {
             {
@@ -89,7 +91,7 @@ impl Queue {
     }
 }
 
-/// Writes until everything is written.
+/// Runs until everything is written.
 async fn write(address: String, queue: Arc<Queue>, done: oneshot::Sender<()>, peers: Peers) {
     let mut backoff = shortest_backoff();
     let mut repeated = Repeated::default();
@@ -97,7 +99,7 @@ async fn write(address: String, queue: Arc<Queue>, done: oneshot::Sender<()>, pe
         let stream = connect_until_it_works(&address, &mut backoff, &peers).await;
         match write_to(stream, &queue, &mut repeated).await {
             Ok(()) => {
-                // Nobody waits for it if the task was stopped.
+                // There is no receiver if the task was stopped.
                 let _ = done.send(());
                 return;
             }
@@ -107,7 +109,7 @@ async fn write(address: String, queue: Arc<Queue>, done: oneshot::Sender<()>, pe
     }
 }
 
-/// What was written last.
+/// The lines that were written last.
 #[derive(Default)]
 struct Repeated {
     lines: VecDeque<Bytes>,
@@ -144,7 +146,7 @@ async fn write_to(stream: TcpStream, queue: &Queue, repeated: &mut Repeated) -> 
     loop {
         tokio::select! {
             written = &mut write => break written?,
-            // A server that goes away says so on the way back.
+            // A closing server is detected by reading.
             read = reader.read(&mut chunk) => if read? == 0 {
                 return Err(io::ErrorKind::ConnectionReset.into());
             },
@@ -153,7 +155,8 @@ async fn write_to(stream: TcpStream, queue: &Queue, repeated: &mut Repeated) -> 
     hear_out(&mut reader, &mut chunk).await
 }
 
-/// Reads what the server says until it closes its side: then it has read what was written. An error if the connection breaks before.
+/// Reads the server's output until it closes its side: then it has read everything. An error if the connection
+/// breaks before.
 async fn hear_out(reader: &mut (impl AsyncRead + Unpin), chunk: &mut [u8]) -> io::Result<()> {
     loop {
         match tokio::time::timeout(LONGEST_SILENCE, reader.read(chunk)).await {
@@ -214,7 +217,7 @@ impl Operator for SocketSink {
         Some(Box::new(move || {
             queue.lock().ended = true;
             queue.more.notify_one();
-            // A task that is stopped takes the writer with it, which ends this wait.
+            // A task that is stopped also drops the writer, which ends this wait.
             written.blocking_recv().map(|()| Vec::new()).map_err(|_| {
                 OperatorError::unavailable(format!("writing to {address} was stopped"))
             })
@@ -233,7 +236,7 @@ mod tests {
         let saying = async {
             for _ in 0..3 {
                 tokio::time::sleep(LONGEST_SILENCE * 2 / 3).await;
-                server.write_all(b"ok\n").await.expect("somebody reads");
+                server.write_all(b"ok\n").await.expect("it is read");
             }
         };
         let began = tokio::time::Instant::now();

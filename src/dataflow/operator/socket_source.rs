@@ -1,8 +1,8 @@
 //! Reads lines from a TCP server, and connects again when the connection ends.
 //!
-//! A task of the runtime connects and reads; no further than a few pieces ahead of the operator. What stands behind the last
-//! line break of a connection counts as a line if the server closed it, and is dropped if it broke. A source that is stopped reads no
-//! more, and hands on the whole lines that it has.
+//! A task of the runtime connects and reads, at most a few pieces ahead of the operator. Text after the last
+//! line break of a connection counts as a line if the server closed it, and is dropped if the connection broke.
+//! A source that is stopped reads no more, and emits the complete lines that it has.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::{OperatorContext, OperatorError, Source, SourceState, Stopped};
 use crate::job::spec;
 
 const CHUNK: usize = 64 * 1024;
-/// Pieces that wait for the operator.
+/// Pieces that may wait for the operator.
 const PIECES: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
@@ -42,12 +42,12 @@ struct Connection {
     pieces: Receiver<Piece>,
     more: Arc<Notify>,
     buffer: LineBuffer,
-    /// Tells the task to read no more. What it has read it hands on.
+    /// Stops reading. Pieces that were read are still passed on.
     stop: CancellationToken,
     _reading: JoinSet<()>,
 }
 
-/// What the reading task has.
+/// State of the reading task.
 struct Reading {
     spec: spec::SocketSource,
     pieces: Sender<Piece>,
@@ -60,7 +60,7 @@ enum Piece {
     Bytes(Vec<u8>),
     /// The server closed the connection.
     Closed,
-    /// The connection broke, or there was none.
+    /// The connection broke or could not be made.
     Broken(io::Error),
 }
 
@@ -75,7 +75,7 @@ impl SocketSource {
     }
 }
 
-/// Connects; for as long as it takes, in which the peer counts as away. Shared with the sink.
+/// Connects, retrying without limit; meanwhile the peer counts as unreachable. Shared with the sink.
 pub(super) async fn connect_until_it_works(
     address: &str,
     backoff: &mut Duration,
@@ -92,7 +92,7 @@ pub(super) async fn connect_until_it_works(
     }
 }
 
-/// Waits for the backoff, which is longer the next time.
+/// Waits for the backoff and doubles it.
 pub(super) async fn wait(backoff: &mut Duration) {
     tokio::time::sleep(*backoff).await;
     *backoff = (*backoff * 2).min(LONGEST_BACKOFF);
@@ -109,11 +109,11 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
 }
 
 impl Reading {
-    /// Reads until it is told to stop, or the first connection ends if there is to be one only.
+    /// Reads until it is stopped, or until the first connection ends if it must not reconnect.
     async fn run(self) {
         self.read().await;
         drop(self.pieces);
-        // It waits for more, of which there is none.
+        // Wakes the operator, which waits for pieces: there will be no more.
         self.more.notify_one();
     }
 
@@ -158,14 +158,14 @@ impl Reading {
         }
     }
 
-    /// False: the operator has gone away.
+    /// Sends a piece. Returns false if the operator is gone.
     async fn send(&self, piece: Piece) -> bool {
         let sent = self.pieces.send(piece).await;
         self.more.notify_one();
         sent.is_ok()
     }
 
-    /// What comes of it; none if it was told to stop before.
+    /// Result of the work; `None` if it was stopped before.
     async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.stop.run_until_cancelled(work).await
     }
@@ -235,7 +235,7 @@ impl Source for SocketSource {
         })
     }
 
-    /// What was read of a line whose end was not is dropped.
+    /// An incomplete line is dropped.
     fn stop(&mut self) -> Stopped {
         match &self.connection {
             Some(connection) => {

@@ -1,4 +1,4 @@
-//! Both ends of a socket against a real one.
+//! Socket source and socket sink against real sockets.
 
 use arrow_array::cast::AsArray;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -44,7 +44,7 @@ async fn take(source: &mut SocketSource, lines: usize) -> Vec<String> {
     taken
 }
 
-/// Waits until it is told that a peer is away, or that none is.
+/// Waits until a peer is reported as unreachable, or none is.
 async fn until_away(peers: &Peers, is_away: bool) {
     for _ in 0..10_000 {
         if (peers.away_since_ms() > 0) == is_away {
@@ -52,7 +52,7 @@ async fn until_away(peers: &Peers, is_away: bool) {
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    panic!("it is not told in time whether a peer is away: {peers:?}");
+    panic!("the state of a peer was not reported in time: {peers:?}");
 }
 
 async fn listener() -> (TcpListener, String) {
@@ -161,7 +161,7 @@ async fn a_sink_writes_again_what_a_broken_connection_may_have_lost() {
     let (stream, _) = listener.accept().await.expect("it comes");
     let mut reader = BufReader::new(stream);
     assert_eq!(line(&mut reader).await.as_deref(), Some("a"));
-    // It goes away with a line unread.
+    // The server closes with a line unread.
     drop(reader);
     let (stream, _) = listener.accept().await.expect("it comes back");
     sink.process(texts("w", &["c"]), &mut Output::default())
@@ -178,7 +178,7 @@ async fn a_sink_writes_again_what_a_broken_connection_may_have_lost() {
     assert!(committables.is_empty());
 }
 
-/// A sink whose records are all queued, and what waits for its end.
+/// A sink whose records are all queued, and the task that waits for its end.
 fn finishing(
     address: &str,
     batches: usize,
@@ -214,7 +214,7 @@ async fn a_sink_has_written_its_end_when_its_server_has_read_it_and_answered() {
     assert_eq!(lines, 50_000);
     assert!(
         !finishing.is_finished(),
-        "the server has not said that it is done"
+        "the server has not closed its side"
     );
     drop(writer);
     finishing.await.expect("no panic").expect("written");
@@ -227,7 +227,7 @@ async fn a_sink_whose_connection_breaks_after_its_last_line_writes_that_again() 
     let (stream, _) = listener.accept().await.expect("it comes");
     let mut reader = BufReader::new(stream);
     while line(&mut reader).await.is_some() {}
-    // To reset a connection takes something unread on one side, or this.
+    // A connection is reset if one side has unread data, or by this.
     reader.get_ref().set_zero_linger().expect("set");
     drop(reader);
     let (stream, _) = listener.accept().await.expect("it comes back");

@@ -1,4 +1,4 @@
-//! Cuts a text column into words: runs of ASCII letters and digits, in order, case kept.
+//! Splits a text column into words: runs of ASCII letters and digits, in order, case kept.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Reads this process's standard input line by line.
 //!
-//! There is one standard input for all tasks of a process, ever: what a task that failed had not taken is still there for its
-//! next attempt. A thread of its own reads, since nobody can stop a read from a terminal; it reads no further than a few pieces
-//! ahead of the task.
+//! All tasks of a process share one standard input: what a failed task had not taken is still there for its
+//! next attempt. A separate thread reads, since a read from a terminal can't be cancelled; it reads at most a
+//! few pieces ahead of the task.
 
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -17,16 +17,16 @@ use super::lines::{LineBatch, LineBuffer};
 use super::{OperatorContext, OperatorError, Source, SourceState, Stopped};
 
 const CHUNK: usize = 64 * 1024;
-/// Pieces that wait for the task.
+/// Pieces that may wait for the task.
 const PIECES: usize = 16;
 
 static STANDARD_INPUT: Slot = Slot(Mutex::new(State::Unread));
 
-/// Where an input is while no task reads it.
+/// Holds an input while no task reads it.
 struct Slot(Mutex<State>);
 
 enum State {
-    /// Nobody has asked for it so far.
+    /// No task has opened it yet.
     Unread,
     Free(Inlet),
     Taken,
@@ -37,12 +37,13 @@ struct Inlet {
     pieces: Receiver<io::Result<Vec<u8>>>,
     more: Arc<Notify>,
     buffer: LineBuffer,
-    /// Why no more could be read. It stays so for all that come later: an end would pass for that of the input.
+    /// Why reading failed. Later readers get the same error: otherwise they would take it for the end of the
+    /// input.
     failed: Option<(io::ErrorKind, String)>,
 }
 
 impl Inlet {
-    /// Begins to read.
+    /// Starts to read.
     fn start(mut reader: impl Read + Send + 'static) -> io::Result<Inlet> {
         let (sender, pieces) = mpsc::channel(PIECES);
         let more = Arc::new(Notify::new());
@@ -75,7 +76,7 @@ impl Inlet {
         })
     }
 
-    /// What stands between the input and its end, if it could not be read to that.
+    /// The error that ended reading before the end of the input.
     fn failure(&self) -> Option<OperatorError> {
         let (kind, text) = self.failed.as_ref()?;
         let error = io::Error::new(*kind, text.clone());
@@ -104,7 +105,7 @@ impl StdinSource {
     }
 }
 
-/// Whether somebody is at the other end: what runs in the background has the null device there.
+/// Whether standard input is not the null device, as it is for background processes.
 fn is_there() -> bool {
     let Ok(input) = rustix::fs::fstat(io::stdin()) else {
         return false;
@@ -113,7 +114,8 @@ fn is_there() -> bool {
     !null.is_ok_and(|null| input.st_rdev == null)
 }
 
-/// Why an input is not read. The null device is an empty input where whoever runs the job gave it to the job's own process.
+/// Returns why an input is refused. The null device is accepted as an empty input if a command started this
+/// process for its job.
 fn refusal(is_there: bool, is_of_a_command: bool) -> Option<OperatorError> {
     let is_refused = !is_there && !is_of_a_command;
     is_refused.then(|| {
@@ -190,7 +192,7 @@ impl Source for StdinSource {
         })
     }
 
-    /// What comes later stays where it is.
+    /// Later input is not read.
     fn stop(&mut self) -> Stopped {
         self.is_stopped = true;
         Stopped::Soon
@@ -215,7 +217,7 @@ mod tests {
     use super::super::testing::context;
     use super::*;
 
-    /// Gives one piece at a time.
+    /// Returns one piece at a time.
     struct Pieces(VecDeque<&'static str>);
 
     impl Read for Pieces {
@@ -278,7 +280,7 @@ mod tests {
     fn the_null_device_is_an_empty_input_only_where_a_command_runs_its_own_job() {
         assert!(refusal(false, true).is_none());
         assert!(refusal(true, false).is_none());
-        let refused = refusal(false, false).expect("nobody gave it to the job");
+        let refused = refusal(false, false).expect("no command passed it to the job");
         assert!(refused.is_unrecoverable(), "{refused}");
     }
 
@@ -299,7 +301,7 @@ mod tests {
         assert_eq!(lines, ["a", "half line", "b"]);
     }
 
-    /// Can't be read behind its first line.
+    /// Fails to read after its first line.
     struct Broken(bool);
 
     impl Read for Broken {
@@ -339,7 +341,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_source_that_is_stopped_ends_with_the_lines_that_were_read() {
-        /// Gives lines once, and then waits to be told that there are no more.
+        /// Returns lines once, and then waits for the end.
         struct Endless(Option<String>, std::sync::mpsc::Receiver<()>);
 
         impl Read for Endless {

@@ -1,4 +1,4 @@
-//! What the operators' tests share: an operator in a context, with its output collected.
+//! Helpers for the operators' tests: an operator in a context, with its output collected.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) fn texts(name: &str, values: &[&str]) -> RecordBatch {
     )])
 }
 
-/// A column of numbers.
+/// A column of integers.
 pub(crate) fn ints(values: &[i64]) -> ArrayRef {
     Arc::new(Int64Array::from(values.to_vec()))
 }
@@ -36,7 +36,7 @@ pub(crate) fn batch<'a>(columns: impl IntoIterator<Item = (&'a str, ArrayRef)>) 
     RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).expect("columns of one length")
 }
 
-/// A context of one subtask, outside of any graph.
+/// A context of one subtask, without a graph.
 pub(crate) fn context(subtask: u32, parallelism: u32) -> OperatorContext {
     OperatorContext {
         graph: Arc::new(JobGraph::default()),
@@ -72,7 +72,7 @@ pub(crate) fn operator(
     }
 }
 
-/// What is said of an operator before any record comes; nothing if it can begin.
+/// Returns the error of opening an operator, before any record; `None` if it opens.
 pub(crate) fn not_opened(spec: &OperatorSpec, input: &RecordBatch) -> Option<String> {
     let mut built = operator(spec, input.schema()).expect("it fits its input");
     let failed = built.open().err()?;
@@ -138,7 +138,7 @@ impl Harness {
         }
     }
 
-    /// Says how far event time has come.
+    /// Sends a watermark.
     pub(crate) fn watermark(&mut self, watermark: i64) {
         let mut output = Output::default();
         let signal = TimeSignal::Watermark(watermark);
@@ -149,7 +149,7 @@ impl Harness {
         self.emitted.extend(output.into_batches());
     }
 
-    /// How many records were dropped: late ones and skipped ones.
+    /// Number of dropped records: late ones and skipped ones.
     pub(crate) fn dropped(&self) -> (u64, u64) {
         self.dropped.dropped()
     }

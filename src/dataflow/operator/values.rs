@@ -1,4 +1,4 @@
-//! Single values on their way into a column.
+//! Single values and builders for columns.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -40,7 +40,8 @@ impl ColumnBuilder {
         }
     }
 
-    /// Appends a value of the column's type. Another one becomes a null, which the batch then refuses if the column has none.
+    /// Appends a value of the column's type. Any other value becomes a null, and then the batch is refused if
+    /// the column is not nullable.
     pub(super) fn append(&mut self, value: &Value<'_>) {
         match (self, value) {
             (ColumnBuilder::Text(builder), Value::Text(text)) => builder.append_value(text),
@@ -60,7 +61,7 @@ impl ColumnBuilder {
         }
     }
 
-    /// The bytes of text so far.
+    /// Bytes of text so far.
     pub(super) fn text_bytes(&self) -> usize {
         match self {
             ColumnBuilder::Text(builder) => builder.values_slice().len(),
@@ -68,7 +69,7 @@ impl ColumnBuilder {
         }
     }
 
-    /// The column; the builder begins anew.
+    /// Returns the column and resets the builder.
     pub(super) fn finish(&mut self) -> ArrayRef {
         match self {
             ColumnBuilder::Text(builder) => Arc::new(builder.finish()),

@@ -1,7 +1,7 @@
-//! Makes watermarks: event time has come as far as the latest record, less what records may come out of order.
+//! Generates watermarks: the latest event time minus the allowed out-of-orderness and 1 ms.
 //!
-//! Watermarks from before are not passed on: these take their place. A subtask without a record for the idle timeout says so,
-//! and says again how far it is with its next record.
+//! Watermarks from upstream are replaced by these. A subtask without a record for the idle timeout signals
+//! idle, and repeats its watermark with its next record.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ pub(super) struct Watermarks {
     column: usize,
     out_of_orderness: i64,
     idle_timeout: Option<Duration>,
-    /// What was said last.
+    /// The last watermark that was emitted.
     watermark: Option<i64>,
     /// Whether there was a record since the last tick.
     seen: bool,
     idle: bool,
-    /// When it is idle unless there is a record before.
+    /// When it becomes idle unless a record arrives before.
     deadline: Option<Instant>,
 }
 
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(tick(&mut watermarks, 900), (Some(at(1_900)), vec![]));
         assert_eq!(tick(&mut watermarks, 1_900), (None, vec![Idle]));
         assert_eq!(tick(&mut watermarks, 9_000), (None, vec![]));
-        // The same watermark is said again: it is there.
+        // The same watermark is repeated: the subtask is active again.
         assert_eq!(said(&mut watermarks, &[100]), [Watermark(89)]);
         assert_eq!(tick(&mut watermarks, 9_100), (Some(at(10_100)), vec![]));
     }

@@ -1,8 +1,8 @@
-//! Aggregates by key over windows of event time. The rules are ADR 0008's.
+//! Aggregates by key over windows of event time. ADR 0008 has the rules.
 //!
-//! The state is a table a window, by its start. A window is emitted once the watermark has reached its last millisecond, or
-//! the input has ended; with allowed lateness it stays for that long, and a record that changes it has that key emitted again.
-//! A record all of whose windows are gone is late: dropped and counted.
+//! The state is one table per window, by window start. A window is emitted once the watermark has reached its
+//! last millisecond, or the input has ended. It is kept for the allowed lateness, and a record that changes it
+//! causes that key to be emitted again. A record whose windows are all gone is late: dropped and counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct WindowAggregate {
     slide: i64,
     lateness: i64,
     watermark: i64,
-    /// By start; empty ones are not there.
+    /// By start; empty windows are absent.
     windows: BTreeMap<i64, Table>,
 }
 
@@ -58,12 +58,12 @@ impl WindowAggregate {
         })
     }
 
-    /// Whether the window that starts there was emitted.
+    /// Whether the window with this start was emitted.
     fn is_emitted(&self, start: i64) -> bool {
         start + self.size - 1 <= self.watermark
     }
 
-    /// Whether nothing changes that window any more.
+    /// Whether the window can't change any more.
     fn is_gone(&self, start: i64) -> bool {
         start + self.size - 1 + self.lateness <= self.watermark
     }
@@ -78,7 +78,7 @@ impl WindowAggregate {
         emit(&self.accumulator, self.size, results, output)
     }
 
-    /// Emits what the watermark has passed, and forgets what nothing changes any more.
+    /// Emits windows that the watermark has passed, and removes those that can't change any more.
     fn advance(&mut self, watermark: i64, output: &mut Output) -> Result<(), OperatorError> {
         let before = std::mem::replace(&mut self.watermark, watermark);
         let passed = self
@@ -132,7 +132,7 @@ fn emit<'r>(
     Ok(())
 }
 
-/// The event times of a batch; none if the column has none.
+/// Returns the event times of a batch; `None` if the column contains nulls or has another type.
 fn times(column: &ArrayRef) -> Option<&[i64]> {
     if column.null_count() > 0 {
         return None;
@@ -144,7 +144,7 @@ fn times(column: &ArrayRef) -> Option<&[i64]> {
     }
 }
 
-/// The event times of a batch, all of them times that can be.
+/// Returns the event times of a batch after checking their range.
 pub(super) fn event_times(batch: &RecordBatch, column: usize) -> Result<&[i64], OperatorError> {
     let times = times(batch.column(column))
         .ok_or_else(|| OperatorError::specification("the event time is no timestamp or int64"))?;

@@ -1,4 +1,4 @@
-//! Windows against a plain model, and the rules of lateness one by one.
+//! Windows against a simple model, and the rules of lateness one by one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ fn many_keys_are_emitted_in_batches() {
     assert!(testing::operator(&spec(5, 10, 0), records(&[]).schema()).is_err());
 }
 
-/// What happens to a window operator.
+/// Input of a window operator.
 #[derive(Debug, Clone)]
 enum Event {
     Records(Vec<(i64, i64, i64)>),
@@ -157,7 +157,7 @@ proptest! {
     ) {
         let size = slide + more;
         let mut harness = harness(&spec(size.unsigned_abs(), slide.unsigned_abs(), 0));
-        // The model looks at all windows that there could be, one by one.
+        // The model checks all possible windows, one by one.
         let (mut model, mut late, mut time) = (BTreeMap::new(), 0, i64::MIN);
         for event in events {
             match event {

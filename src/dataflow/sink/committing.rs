@@ -1,4 +1,5 @@
-//! How output becomes visible: part by part, once, over nothing that is there, by whoever comes and however often.
+//! Makes output visible: part by part, exactly once, never over an existing file, by any process and any number
+//! of times.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -11,15 +12,16 @@ use tanist_proto::v1::Committable;
 
 use super::{SinkError, sync_directory};
 
-/// The mark of a commit that has begun, beside the pending files.
+/// Marker file of a commit that has begun, in the directory of the pending files.
 const COMMITTING: &str = "committing";
 
-/// Makes output visible. Idempotent: what is visible already stays as it is.
+/// Makes output visible. Idempotent: output that is visible already stays as it is.
 pub fn commit(committables: &[Committable]) -> Result<(), SinkError> {
     commit_while(committables, &|| true)
 }
 
-/// The same as long as somebody waits for it: asked before each part, as each may take long where a file system hangs.
+/// Does the same while `is_awaited` returns true. It is called before each part, since each may take long if a
+/// file system hangs.
 pub fn commit_while(
     committables: &[Committable],
     is_awaited: &dyn Fn() -> bool,
@@ -28,11 +30,11 @@ pub fn commit_while(
         let pending = PathBuf::from(&committable.pending_path);
         (pending, PathBuf::from(&committable.final_path))
     };
-    // Nothing of an output becomes visible if some of it can't.
+    // If one part of the output can't become visible, none does.
     let mut waiting = Vec::new();
     for (pending, visible) in committables.iter().map(paths) {
-        // In this order: whoever commits the same output at the same moment (a leader that does not know that it is deposed) makes
-        // it visible and takes the pending file away at once.
+        // In this order: a process that commits the same output at the same time (a deposed leader that does
+        // not know it) creates the visible file and removes the pending file in one step.
         match (exists(&visible)?, exists(&pending)?) {
             (true, true) if are_one_file(&pending, &visible) => remove_second_name(&pending)?,
             (true, true) => return Err(SinkError::Occupied { path: visible }),
@@ -62,7 +64,7 @@ pub fn commit_while(
     for parent in parents {
         match sync_directory(&parent) {
             Ok(()) => {}
-            // A repeated commit after the cleanup finds the pending files' directory gone.
+            // A commit repeated after the cleanup finds that the directory of pending files is gone.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(SinkError::io("sync", &parent, error)),
         }
@@ -80,13 +82,13 @@ fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
         }
         Err(Errno::EXIST) => return Ok(()),
         Err(Errno::NOENT) => {
-            // Or the output's directory was removed: then the pending file went with it.
+            // Or the output's directory was removed, and the pending file with it.
             return match exists(visible)? {
                 true => Ok(()),
                 false => was_taken(pending, visible),
             };
         }
-        // A file system without this flag.
+        // The file system does not support this flag.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
         Err(error) => return Err(SinkError::io("move to", visible, error.into())),
     }
@@ -101,8 +103,9 @@ fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
     }
 }
 
-/// Makes a file visible where no rename spares what is there: a link never replaces anything, however long ago it was looked whether there
-/// is something. Whoever is stopped in between leaves both names of one file, and the second one goes with the next commit.
+/// Makes a file visible on a file system without a rename that never replaces. A link never replaces a file,
+/// however long ago the check for one was. A process that stops in between leaves two names of one file; the
+/// next commit removes the second name.
 fn publish_by_a_link(pending: &Path, visible: &Path) -> Result<(), SinkError> {
     match fs::hard_link(pending, visible) {
         Ok(()) => {}
@@ -134,7 +137,7 @@ fn remove_second_name(pending: &Path) -> Result<(), SinkError> {
     }
 }
 
-/// Whether both names are of one file: a commit by a link was stopped before it took the first one away.
+/// Whether both names are of one file: a commit by link stopped before it removed the pending name.
 fn are_one_file(pending: &Path, visible: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
     match (identity(pending), identity(visible)) {
@@ -143,7 +146,7 @@ fn are_one_file(pending: &Path, visible: &Path) -> bool {
     }
 }
 
-/// A commit begins to take files from this directory. The mark outlives a crash that comes after it.
+/// Marks that a commit starts to take files from this directory. The marker survives a later crash.
 fn mark(directory: &Path) -> io::Result<()> {
     let mark = directory.join(COMMITTING);
     if !fs::exists(&mark)? {
@@ -153,7 +156,8 @@ fn mark(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Of output that is in neither place: whether a commit has made it visible, and somebody has taken it away since.
+/// Output is at neither path: checks whether a commit made it visible and it was taken away since. Otherwise it
+/// is lost.
 fn was_taken(pending: &Path, visible: &Path) -> Result<(), SinkError> {
     let mark = pending.with_file_name(COMMITTING);
     if exists(&mark)? {
@@ -163,7 +167,7 @@ fn was_taken(pending: &Path, visible: &Path) -> Result<(), SinkError> {
     Err(SinkError::Lost { pending, visible })
 }
 
-/// Whether what is visible is another run's. Looked at in this order, as in [`commit_while`].
+/// Whether the visible file belongs to another run. The order of the checks is that of [`commit_while`].
 fn is_in_the_way(pending: &Path, visible: &Path) -> Result<bool, SinkError> {
     Ok(exists(visible)? && exists(pending)? && !are_one_file(pending, visible))
 }
@@ -223,7 +227,7 @@ mod tests {
         );
     }
 
-    /// It had looked, and was stopped; another run's output came meanwhile.
+    /// The leader had checked and was then stopped; meanwhile another run's output appeared.
     #[test]
     fn where_renames_replace_files_a_leader_that_stood_still_overwrites_nothing() {
         let directory = tempfile::tempdir().expect("directory");
@@ -233,12 +237,12 @@ mod tests {
         let error = publish_by_a_link(from, to).expect_err("in the way");
         assert!(matches!(error, SinkError::Occupied { .. }), "{error}");
         assert_eq!(fs::read_to_string(to).expect("part"), "precious");
-        // The successor has done it.
+        // The successor has committed it.
         fs::remove_file(to).expect("taken away");
         commit(std::slice::from_ref(&part)).expect("committed");
         publish_by_a_link(from, to).expect("it is there");
         assert_eq!(fs::read_to_string(to).expect("part"), "part-0");
-        // And somebody has taken it since.
+        // And it was taken away since.
         fs::remove_file(to).expect("taken away");
         publish_by_a_link(from, to).expect("it was there");
         assert!(!to.exists());
@@ -292,7 +296,7 @@ mod tests {
                 .iter()
                 .all(|part| !Path::new(&part.final_path).exists())
         );
-        // What is elsewhere altogether says nothing of that.
+        // Without the marker, since the whole directory is elsewhere, it is not known whether it was committed.
         let away = directory.path().join(".away");
         fs::rename(directory.path().join(PENDING_DIRECTORY), away).expect("away");
         let error = commit(&parts).expect_err("lost");

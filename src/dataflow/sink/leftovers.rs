@@ -1,4 +1,4 @@
-//! How what no commit took goes, of any generation of one run of a job.
+//! Removes pending files that no commit took, of all generations of one run of a job.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -9,7 +9,7 @@ use tanist_proto::id::JobId;
 use super::SinkError;
 use super::names::{PENDING_DIRECTORY, run_directory};
 
-/// Whether there may be pending files in an output directory, of whichever job.
+/// Whether there may be pending files in an output directory, of any job.
 pub fn has_pending(directory: &Path) -> Result<bool, SinkError> {
     match fs::metadata(directory.join(PENDING_DIRECTORY)) {
         Ok(_) => Ok(true),
@@ -18,9 +18,9 @@ pub fn has_pending(directory: &Path) -> Result<bool, SinkError> {
     }
 }
 
-/// Removes all pending files of a run of a job from an output directory, however late: another run under the same id has them elsewhere.
-/// Idempotent. A directory that is not there has none: mostly no task has
-/// made it. One that comes back later is looked at once more when the job's result is forgotten.
+/// Removes all pending files of a run of a job from an output directory. Safe at any later time: another run
+/// under the same id has its pending files elsewhere. Idempotent. A directory that does not exist has none:
+/// usually no task has created it. If it appears later, it is cleaned again when the job's result is removed.
 pub fn cleanup(directory: &Path, job: JobId, run: &str) -> Result<(), SinkError> {
     let ours = directory.join(PENDING_DIRECTORY);
     let pending = ours.join(run_directory(job, run));
@@ -37,7 +37,7 @@ pub fn cleanup(directory: &Path, job: JobId, run: &str) -> Result<(), SinkError>
     }
 }
 
-/// Nothing can be in what is not there, nor in what is no directory.
+/// Nothing can be in a directory that does not exist or is not a directory.
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(fs::read_dir(&directory).expect("directory").count(), 0);
     }
 
-    /// It was stopped before it removed anything, and its successor has forgotten the job since.
+    /// The process was stopped before it removed anything, and its successor has removed the job since.
     #[test]
     fn a_late_cleanup_leaves_what_another_run_under_the_same_id_writes() {
         let directory = tempfile::tempdir().expect("directory");

@@ -1,15 +1,16 @@
-//! How a file sink's output becomes visible, exactly once, and how its leftovers go.
+//! Makes a file sink's output visible, exactly once, and removes leftovers.
 //!
-//! A task writes `<path>/.tanist/<job>-<run>/<vertex>-<subtask>-<generation>-<random>.pending`, makes it durable and reports a
-//! `Committable`. Who has recorded that all of the job's tasks finished calls [`commit`], as often as it likes: a part is
-//! renamed into its place once and never over another file. [`cleanup`] removes what no commit took, of any generation.
-//! All functions block.
+//! A task writes `<path>/.tanist/<job>-<run>/<vertex>-<subtask>-<generation>-<random>.pending`, makes it
+//! durable and reports a `Committable`. The leader calls [`commit`], any number of times, after it has recorded
+//! that all of the job's tasks finished: a part is renamed into its place once and never over another file.
+//! [`cleanup`] removes what no commit took, of any generation. All functions block.
 //!
-//! No two attempts have a name in common, not even those of two runs of a job under one id. So whoever removes what it was writing
-//! removes nothing else, however late that is.
+//! No two attempts share a file name, not even in two runs of a job under one id. So a process that removes the
+//! files of one attempt removes no others, however late.
 //!
-//! A commit that has found everything leaves a mark beside the pending files before it takes the first one away. From then on what is
-//! in neither place was made visible, and taken away by who was waiting for it. Without the mark it is lost.
+//! A commit that has found every part leaves a marker beside the pending files before it takes the first one
+//! away. From then on, a part that is at neither path was made visible and then taken away by its consumer.
+//! Without the marker it is lost.
 
 mod committing;
 mod leftovers;
@@ -29,46 +30,46 @@ pub use names::{check_output, directories};
 /// Why output can't be written, made visible or cleaned up.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// The directory has the output of another run.
+    /// The directory contains the output of another run.
     #[error(
         "{path:?} is there already: the output of another run is not overwritten; \
          remove it or name another directory"
     )]
     Occupied {
-        /// The file in the way.
+        /// The existing file.
         path: PathBuf,
     },
-    /// There is something else where the directory should be, or be made.
+    /// A file is at the directory's path or at a part of it.
     #[error("{path:?} can't be a directory: there is a file, or a part of the path is one")]
     NoDirectory {
         /// Its path.
         path: PathBuf,
     },
-    /// Neither the pending nor the visible file is there.
+    /// Neither the pending nor the visible file exists.
     #[error("output is lost: neither {pending:?} nor {visible:?} is there")]
     Lost {
-        /// Where it should wait.
+        /// Path of the pending file.
         pending: PathBuf,
-        /// Where it should be visible.
+        /// Path of the visible file.
         visible: PathBuf,
     },
-    /// Nobody waits for the rest of it.
-    #[error("nobody waits any more for output to become visible")]
+    /// The caller no longer waits for the commit.
+    #[error("the commit was stopped: its caller no longer waits for it")]
     NotAwaited,
-    /// The file system refuses.
+    /// The file system reported an error.
     #[error("can't {action} {path:?}: {source}")]
     Io {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// With what.
+        /// Path of the action.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl SinkError {
-    /// Whether only people can mend it: somebody else's file is in the way.
+    /// Whether only a person can fix it: another run's file is in the way.
     pub(super) fn is_unrecoverable(&self) -> bool {
         match self {
             SinkError::Occupied { .. } | SinkError::NoDirectory { .. } => true,
@@ -85,7 +86,7 @@ impl SinkError {
     }
 }
 
-/// Makes the name of a pending file durable, with those of the job's directory and of ours.
+/// Makes the name of a pending file durable, with the names of the job's directory and of `.tanist`.
 pub(super) fn sync_ancestors(pending: &Path) -> io::Result<()> {
     pending
         .ancestors()

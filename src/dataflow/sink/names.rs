@@ -1,4 +1,4 @@
-//! Where file sinks write: the names of pending and visible files, and what may be in their way.
+//! Where file sinks write: the names of pending and visible files, and the check for files of another run.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use super::SinkError;
 use crate::dataflow::operator::OperatorContext;
 use crate::job::OperatorSpec;
 
-/// The directory that holds pending files, inside the output's.
+/// Directory for pending files, inside the output directory.
 pub(super) const PENDING_DIRECTORY: &str = ".tanist";
 const PART_PREFIX: &str = "part-";
 
@@ -54,8 +54,8 @@ impl PartNames {
     }
 }
 
-/// The name of the directory of a run's pending files: what a leader removes that stood still until the id was used again must not be the
-/// next run's.
+/// Name of the directory of a run's pending files. It contains the run, so that a leader that was stopped until
+/// the job id was used again can't remove the next run's files.
 pub(super) fn run_directory(job: JobId, run: &str) -> String {
     match run {
         "" => job.to_string(),
@@ -63,7 +63,7 @@ pub(super) fn run_directory(job: JobId, run: &str) -> String {
     }
 }
 
-/// How many file sinks of a graph write into a directory.
+/// Number of file sinks of a graph that write into a directory.
 fn sinks_into(graph: &JobGraph, directory: &Path) -> usize {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     let specs = operators.filter_map(|operator| serde_json::from_str(&operator.spec).ok());
@@ -74,7 +74,8 @@ fn sinks_into(graph: &JobGraph, directory: &Path) -> usize {
         .count()
 }
 
-/// The directories into which a graph's file sinks write: what [`cleanup`](super::cleanup) is called with when the job has ended.
+/// The directories into which a graph's file sinks write: [`cleanup`](super::cleanup) is called for each when
+/// the job has ended.
 pub fn directories(graph: &JobGraph) -> Vec<PathBuf> {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
     let mut found: Vec<PathBuf> = operators
@@ -88,8 +89,8 @@ pub fn directories(graph: &JobGraph) -> Vec<PathBuf> {
     found
 }
 
-/// Refuses a directory that has part files. No part of a job is visible while one of its tasks may still start, so any
-/// that is there belongs to another run.
+/// Refuses a directory that has part files. No part of a job is visible while one of its tasks may still start,
+/// so existing part files belong to another run.
 pub fn check_output(directory: &Path) -> Result<(), SinkError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,

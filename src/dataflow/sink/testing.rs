@@ -1,4 +1,4 @@
-//! Pending files, for tests.
+//! Creates pending files for tests.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tanist_proto::v1::Committable;
 
 use super::names::PENDING_DIRECTORY;
 
-/// One that is durable and waits for its commit; its content is its name.
+/// Creates a pending file that is durable and waits for its commit. Its content is its name.
 pub(super) fn pending(directory: &Path, job: JobId, name: &str) -> Committable {
     let parent = directory.join(PENDING_DIRECTORY).join(job.to_string());
     fs::create_dir_all(&parent).expect("directory");

@@ -1,4 +1,4 @@
-//! The operators of a task, chained: what one emits is the next one's input by a direct call.
+//! The operators of a task, chained: the output of one is passed to the next by a direct call.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -15,7 +15,7 @@ use crate::dataflow::operator::{
 };
 use crate::dataflow::time::Element;
 
-/// Says which operator of which subtask an error comes from.
+/// Names the operator and subtask in an error.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     operator: String,
@@ -39,14 +39,14 @@ impl Place {
     }
 }
 
-/// What a sink still has to do, and whose it is.
+/// The commit that a sink still has to prepare, and its operator.
 pub(super) struct Commit {
     place: Place,
     prepare: PrepareCommit,
 }
 
 impl Commit {
-    /// Blocks.
+    /// Prepares the commit. Blocks.
     pub(super) fn prepare(self) -> Result<Vec<Committable>, TaskError> {
         (self.prepare)().map_err(|error| self.place.error(error))
     }
@@ -57,11 +57,11 @@ struct Link {
     operator: Box<dyn Operator>,
 }
 
-/// A task's operators.
+/// The chained operators of a task.
 pub(super) struct Chain {
     source: Option<(Place, Box<dyn Source>)>,
     links: Vec<Link>,
-    /// Of elements on their way through all of them, and of ticks.
+    /// Durations of elements through all operators.
     pace: Pace,
     ticks: Pace,
 }
@@ -100,7 +100,7 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Operators that are open.
+    /// Creates a chain of operators that are already open.
     #[cfg(test)]
     pub(super) fn of(operators: Vec<Box<dyn Operator>>) -> Chain {
         let link = |operator| Link {
@@ -119,7 +119,7 @@ impl Chain {
         }
     }
 
-    /// Opens all operators, the last one first: nothing is emitted to one that is not open. Blocks.
+    /// Opens all operators, the last one first, so that no operator emits to one that is not open. Blocks.
     pub(super) fn open(mut self) -> Result<Chain, TaskError> {
         for link in self.links.iter_mut().rev() {
             link.operator
@@ -132,19 +132,19 @@ impl Chain {
         Ok(self)
     }
 
-    /// The source is polled by the task.
+    /// Takes the source out; the task polls it.
     pub(super) fn take_source(&mut self) -> Option<(Place, Box<dyn Source>)> {
         self.source.take()
     }
 
-    /// Whether an operator also works by itself.
+    /// Whether an operator also emits without input.
     pub(super) fn is_external(&mut self, index: usize) -> bool {
         let link = self.links.get_mut(index);
         link.is_some_and(|link| link.operator.external().is_some())
     }
 
-    /// Lets an operator do what it does by itself; none if it does nothing so. What it emits goes through the rest of the
-    /// chain; true: it emitted something.
+    /// Polls an operator that emits without input; `None` if it is not such an operator. Its output goes
+    /// through the rest of the chain. The bool says whether it emitted something.
     pub(super) fn poll_external(
         &mut self,
         index: usize,
@@ -170,7 +170,7 @@ impl Chain {
         self.links.len()
     }
 
-    /// Sends an element through all operators from one on; collects what the last one emits.
+    /// Sends an element through all operators from index `from` on and collects the output of the last one.
     pub(super) fn process(
         &mut self,
         from: usize,
@@ -190,7 +190,7 @@ impl Chain {
         self.pass_on(from + 1, output, emitted)
     }
 
-    /// Sends one through all operators, beside the other tasks of the runtime.
+    /// Sends an element through all operators. A slow call does not delay the other tasks of the runtime.
     pub(super) fn process_beside(
         &mut self,
         element: Element,
@@ -202,7 +202,7 @@ impl Chain {
         processed
     }
 
-    /// Tells all operators what time it is. The next moment at which one of them wants to know it again.
+    /// Passes the current time to all operators. Returns the next time at which one of them needs it again.
     pub(super) fn tick(
         &mut self,
         now: Instant,
@@ -220,7 +220,7 @@ impl Chain {
         Ok(next)
     }
 
-    /// The same, beside the other tasks of the runtime.
+    /// Does the same. A slow call does not delay the other tasks of the runtime.
     pub(super) fn tick_beside(
         &mut self,
         now: Instant,
@@ -232,7 +232,7 @@ impl Chain {
         next
     }
 
-    /// What tells that an operator without room has some again; none if there is room.
+    /// Returns the signal for free room if an operator is full; `None` if there is room.
     pub(super) fn without_room(&self) -> Option<Arc<Notify>> {
         self.links
             .iter()
@@ -268,7 +268,7 @@ impl Chain {
             .try_for_each(|element| self.process(to, element, emitted))
     }
 
-    /// What the sinks still have to do.
+    /// Returns the commits that the sinks still have to prepare.
     pub(super) fn commits(&mut self) -> Vec<Commit> {
         let commits = self.links.iter_mut().filter_map(|link| {
             let prepare = link.operator.prepare_commit()?;

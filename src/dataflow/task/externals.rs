@@ -1,7 +1,8 @@
-//! Waits for the operators of a chain that work by themselves.
+//! Waits for the operators of a chain that emit without input.
 //!
-//! They are looked at from the last to the first, and one emits only while all behind it have room: so a program that does not
-//! read, or a server that does not take its lines, holds back the one before it, and in the end the task's input.
+//! They are polled from the last to the first, and one emits only while all behind it have room. So a program
+//! that does not read its input, or a server that does not accept lines, holds back the operator before it, and
+//! finally the task's input.
 
 use std::future::{pending, poll_fn};
 use std::task::{Context, Poll};
@@ -10,18 +11,18 @@ use super::chain::Chain;
 use super::run::TaskError;
 use crate::dataflow::operator::{Output, Standing};
 
-/// What is waited for.
+/// What the task waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// All take another batch, or something came out of the chain.
+    /// All operators accept another batch, or the chain emitted something.
     Room,
-    /// An operator emitted something by itself, within the chain or out of it.
+    /// An operator emitted something without input, within the chain or out of it.
     Emission,
-    /// This operator has done all it will, or something came out of the chain.
+    /// This operator is done, or the chain emitted something.
     DoneBy(usize),
 }
 
-/// What came out of the chain; empty if what was waited for came first. Can be dropped at any moment: nothing is lost.
+/// Waits, and returns what the chain emitted; empty if the condition came first. Cancel-safe: nothing is lost.
 pub(super) async fn wait(chain: &mut Chain, until: Until) -> Result<Output, TaskError> {
     loop {
         let room = chain.without_room();
@@ -44,7 +45,8 @@ pub(super) async fn wait(chain: &mut Chain, until: Until) -> Result<Output, Task
     }
 }
 
-/// None: an operator has no room any more, or again, so that something else has to be waited for.
+/// Polls the operators. `None`: an operator became full or got room again, so the caller must wait for another
+/// signal.
 fn poll(
     chain: &mut Chain,
     cx: &mut Context<'_>,
@@ -80,7 +82,7 @@ fn poll(
         if !has_moved {
             return Poll::Pending;
         }
-        // What an operator emitted went into one behind it, which has to be looked at again.
+        // An operator emitted to a later one, which must be polled again.
     }
 }
 
@@ -98,7 +100,7 @@ mod tests {
     use crate::dataflow::operator::testing::texts;
     use crate::dataflow::operator::{External, Operator, OperatorError};
 
-    /// Emits so many batches by itself.
+    /// Emits this number of batches without input.
     struct Emitter(usize);
 
     impl External for Emitter {

@@ -1,8 +1,8 @@
 //! A task: one attempt of one subtask of a vertex, from its deployment to its end.
 //!
-//! It runs on the runtime that it is given, never blocks its other tasks for longer than a batch (`pace.rs`), and says how it stands in a `watch` that
-//! keeps the last value. It ends by itself or by being cancelled; restarting it is the JobMaster's business. Nothing that it
-//! does takes the process down: an operator's panic fails the task alone.
+//! It runs on the given runtime, never blocks the runtime's other tasks for longer than a batch (`pace.rs`),
+//! and publishes its status in a `watch` that keeps the last value. It ends by itself or when it is cancelled;
+//! the JobMaster restarts it. A task can't end the process: an operator's panic fails only its task.
 
 mod chain;
 mod externals;
@@ -45,23 +45,24 @@ use super::host::{AllGone, Lingering, TaskHost};
 use crate::telemetry::panic_message;
 use status::Counters;
 
-/// Questions of operators that may wait to be carried on; more of them wait with their tasks.
+/// Maximum number of operators' questions that wait to be sent. When it is reached, tasks with further
+/// questions wait.
 const WAITING_QUESTIONS: usize = 256;
 
-/// What is to be run.
+/// What to run.
 #[derive(Debug, Clone)]
 pub struct TaskSpec {
     /// The job's graph.
     pub graph: Arc<JobGraph>,
-    /// Which subtask, which attempt, and where its inputs are.
+    /// Subtask, attempt and locations of the inputs.
     pub deployment: TaskDeployment,
     /// The cluster that deploys it.
     pub cluster_incarnation: ClusterIncarnation,
     /// The term that deploys it.
     pub epoch: Epoch,
-    /// Counts the job's JobMasters.
+    /// Number of the job's JobMaster, counted over the job's life.
     pub job_incarnation: u64,
-    /// The indices of the extended resources that are the task's own, by name.
+    /// Indices of the extended resources that the task may use, by resource name.
     pub external_resources: BTreeMap<String, Vec<u64>>,
 }
 
@@ -75,26 +76,28 @@ pub struct TaskRuntime {
 }
 
 impl TaskRuntime {
-    /// Programs of the job may run until then, whatever becomes of this process; without a word they may for ever.
+    /// Sets until when programs of the job may run, even if this process hangs or ends. Without a call there is
+    /// no limit.
     pub fn may_run_until(&self, job: JobId, ends: Moment) {
         self.host.leases.extend(job, ends);
     }
 
-    /// No program of the job runs here any more, nor will.
+    /// Removes the lease and the files of a job of which no program runs here or will run here.
     pub fn forget_programs(&self, job: JobId) {
         self.host.leases.forget(job);
         self.release_files(job);
     }
 
-    /// No program of the job runs here: what was fetched for it is removed. What starts later fetches it anew.
+    /// Removes the files that were fetched for a job of which no program runs here. A program that starts later
+    /// fetches them again.
     pub fn release_files(&self, job: JobId) {
         if let Some(files) = self.host.kept_artifacts.let_go(job) {
-            // Gigabytes take a while.
+            // Removing gigabytes takes time.
             self.runtime.spawn_blocking(move || drop(files));
         }
     }
 
-    /// Tasks on this runtime that meet in this exchange and get this from their process.
+    /// Creates tasks on this runtime, with this exchange and the services of this process.
     pub fn new(runtime: Handle, exchange: Exchange, host: TaskHost) -> TaskRuntime {
         TaskRuntime {
             runtime,
@@ -109,7 +112,8 @@ impl TaskRuntime {
         &self.exchange
     }
 
-    /// What the operators of tasks that are started from here on ask of their coordinators. To be carried there by one.
+    /// Returns the questions that operators ask their coordinators, for tasks that are started after this call.
+    /// The caller has to send them on. A later call replaces the receiver.
     pub fn questions(&self) -> mpsc::Receiver<Question> {
         let (sender, questions) = mpsc::channel(WAITING_QUESTIONS);
         *self
@@ -119,7 +123,7 @@ impl TaskRuntime {
         questions
     }
 
-    /// Starts a task. What is wrong with it becomes its status.
+    /// Starts a task. An error becomes its status.
     pub fn start(&self, spec: TaskSpec) -> RunningTask {
         let (sender, status) = watch::channel(TaskStatus::Deploying);
         let counters = Arc::new(Counters::default());
@@ -168,22 +172,24 @@ pub struct RunningTask {
 }
 
 impl RunningTask {
-    /// Asks the task to end. It does so at its next batch or wait; its status says when. No effect on one that has ended.
+    /// Cancels the task. It ends at its next batch or wait, and then its status says so. No effect on a task
+    /// that has ended.
     pub fn cancel(&self) {
         self.cancel.token().cancel();
     }
 
-    /// Asks its source, if it has one, to end: the task finishes with what that has read by then. No effect on any other.
+    /// Stops the task's source, if it has one: the task finishes with what was read by then. No effect on other
+    /// tasks.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// What it has done so far.
+    /// Counters of the task up to now.
     pub fn metrics(&self) -> TaskMetrics {
         self.counters.snapshot()
     }
 
-    /// How it stands. The last value stays.
+    /// Status of the task. The last value stays.
     pub fn status(&self) -> watch::Receiver<TaskStatus> {
         self.status.clone()
     }
@@ -199,7 +205,7 @@ impl RunningTask {
     }
 }
 
-/// Runs a task to its end, whatever that is.
+/// Runs a task to its end and publishes its final status.
 async fn supervise(
     name: String,
     task: impl Future<Output = Result<Vec<Committable>, TaskError>>,
@@ -223,7 +229,7 @@ async fn supervise(
         Some(Ok(Err(error))) => error.into_status(),
         Some(Err(panic)) => TaskStatus::failed(format!("panicked: {}", panic_message(&*panic))),
     };
-    // Its files and channels are closed, and its programs gone, before anybody hears that it has ended.
+    // Its files and channels are closed, and its programs are gone, before the end is published.
     drop(running);
     all_gone.wait().await;
     match &last {

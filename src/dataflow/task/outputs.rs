@@ -1,7 +1,7 @@
-//! The edges out of a task: records are shared out among the targets, lie together for a moment, and go to consumers that
-//! read meanwhile or into an output that is kept. Event time stands behind all records that were sent before it.
+//! The edges out of a task: records are distributed to the targets, buffered briefly, and go to pipelined
+//! consumers or into a kept output. An event-time signal follows all records that were sent before it.
 //!
-//! Of a task that fails nothing is kept: whoever leads has outputs released of tasks that finished, and knows of no others.
+//! A failed task keeps no output: the leader releases the outputs of finished tasks, and knows no others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +21,12 @@ use crate::dataflow::partitioner::Partitioner;
 use crate::dataflow::record::size_of;
 use crate::dataflow::time::{Element, TimeSignal};
 
-/// How long a record waits for others that go the same way while the task is busy. Nobody waits for one that is kept until all is there.
+/// How long a record is buffered while the task is busy. It does not apply to kept outputs, which have no
+/// reader until they are complete.
 const LONGEST_LINGER: Duration = Duration::from_millis(10);
 
-/// So many bytes of memory at most wait to be written to an output that is kept, for all of its targets together: few targets fill
-/// batches, very many would fill the memory.
+/// Maximum bytes of memory that are buffered for a kept output, over all its targets: few targets fill their
+/// batches, but very many would fill the memory.
 const MOST_WAITING: usize = 8 << 20;
 
 /// An edge out of the task.
@@ -34,11 +35,11 @@ struct OutputEdge {
     writer: Writer,
 }
 
-/// Where records of an edge go.
+/// Destination of an edge's records.
 enum Writer {
-    /// To consumers that take them meanwhile.
+    /// Consumers that read while the task runs.
     Pipelined(PartitionWriter),
-    /// To consumers that come when all is there.
+    /// Consumers that start when the output is complete.
     Blocking(Box<KeepingWriter>),
 }
 
@@ -53,7 +54,7 @@ impl Writer {
         }
     }
 
-    /// A complete output says nothing about time: its end stands behind all of it.
+    /// Sends event time on. A complete output needs none: its end follows all records.
     fn signal(&self, signal: TimeSignal) {
         match self {
             Writer::Pipelined(writer) => writer.signal(signal),
@@ -71,12 +72,12 @@ pub(super) struct Outputs {
     edges: Vec<OutputEdge>,
     counters: Arc<Counters>,
     flushed_at: Instant,
-    /// What is to be said about event time once all records before it are out.
+    /// Event-time signals to send once all records before them are sent.
     signals: Vec<TimeSignal>,
 }
 
 impl Outputs {
-    /// Registers what the task is about to produce, so that consumers find it.
+    /// Registers the partitions that the task is about to produce, so that consumers find them.
     pub(super) fn register(
         exchange: &Exchange,
         plan: &mut Plan,
@@ -112,8 +113,8 @@ impl Outputs {
         })
     }
 
-    /// Hands batches to the partitioners and what is ready to the consumers. Event time waits for the next flush: to say it
-    /// later is always right, and records need not be sent in pieces for its sake.
+    /// Passes batches to the partitioners and full batches to the consumers. Event time waits for the next
+    /// flush: sending it later is always correct, and it need not split batches.
     pub(super) async fn send(&mut self, mut emitted: Output) -> Result<(), TaskError> {
         let (late, skipped) = emitted.dropped();
         self.counters.count_dropped(late, skipped);
@@ -135,12 +136,12 @@ impl Outputs {
         Ok(())
     }
 
-    /// Whether records have waited long enough.
+    /// Whether records were buffered long enough.
     pub(super) fn is_due(&self) -> bool {
         self.flushed_at.elapsed() >= LONGEST_LINGER
     }
 
-    /// Hands everything to the consumers that read meanwhile. What is kept is written in batches that are worth it.
+    /// Sends all buffered records to pipelined consumers. A kept output is written in larger batches.
     pub(super) async fn flush(&mut self) -> Result<(), TaskError> {
         for edge in &mut self.edges {
             match edge.writer {
@@ -180,7 +181,7 @@ impl Outputs {
         self.push_ready().await
     }
 
-    /// All is in. What is kept can be read from here on, all of it or, after an error, nothing.
+    /// Completes the outputs. Kept outputs become readable, all of them or, after an error, none.
     pub(super) async fn finish(mut self) -> Result<(), TaskError> {
         if let Err(error) = self.push_all().await {
             self.fail(&error.to_string());
@@ -207,12 +208,12 @@ impl Outputs {
         }
     }
 
-    /// There will be no more, for this reason.
+    /// Fails the outputs for this reason.
     pub(super) fn fail(self, cause: &str) {
         for edge in self.edges {
             match edge.writer {
                 Writer::Pipelined(writer) => writer.fail(cause),
-                // Nobody has begun to read it.
+                // No consumer reads it yet.
                 Writer::Blocking(_) => {}
             }
         }

@@ -1,26 +1,28 @@
-//! How long a task's steps hold its thread: what takes long is run so that the other tasks of this worker go on beside it.
+//! Measures how long a task's steps block its worker thread. A slow step runs so that the worker's other tasks
+//! continue.
 //!
-//! Operators work synchronously, and some of them for seconds: a slow expression, or one of an application that waits for somebody. As many of
-//! those as there are workers would stop every task of the process. Handing the worker over takes some microseconds, which is
-//! much for a fast step, so that is done where the step before took long, and for the first of a task, of which nobody knows.
+//! Operators work synchronously, some of them for seconds: a slow expression, or an application's operator that
+//! waits for a service. As many of those as there are workers would stop every task of the process. Handing the
+//! worker over takes some microseconds, which is much for a fast step. So it is done only if the last step was
+//! slow, and for the first step of a task.
 
 use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
-/// A step that takes longer is slow.
+/// A step that takes at least this long is slow.
 const SLOW: Duration = Duration::from_millis(5);
 
-/// What is known of a task's steps.
+/// Duration of a task's steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
-    /// How long the last one took.
+    /// Duration of the last step.
     last: Option<Duration>,
 }
 
 impl Pace {
-    /// Takes a step.
+    /// Runs a step.
     pub(super) fn step<T>(&mut self, step: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let is_slow = self.last.is_none_or(|took| took >= SLOW);
@@ -33,7 +35,7 @@ impl Pace {
     }
 }
 
-/// Whether there is another worker that may go on with the other tasks.
+/// Whether another worker can take over the other tasks.
 fn has_workers() -> bool {
     let runtime = Handle::try_current();
     runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
@@ -45,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    /// Steps that wait for what another task does, on one worker.
+    /// Runs steps that wait for another task, on one worker.
     fn go_on(before: Option<Duration>) -> Result<(), mpsc::RecvTimeoutError> {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build();

@@ -1,6 +1,8 @@
-//! What a deployment means: the vertex's operators with their columns, where its input comes from and where its output goes.
+//! Translates a deployment: the vertex's operators with their columns, where its input comes from and where its
+//! output goes.
 //!
-//! Pure. A graph was checked before it was persisted; what is checked here is that this program understands it the same way.
+//! Pure. The graph was checked before it was persisted; the checks here make sure that this program interprets
+//! it in the same way.
 
 use std::sync::Arc;
 
@@ -19,16 +21,16 @@ use crate::dataflow::key::NoKeyColumn;
 use crate::dataflow::operator::peers::Peers;
 use crate::dataflow::operator::{OperatorContext, OperatorError, output_schema};
 use crate::dataflow::partitioner::Partitioner;
-use crate::dataflow::record::{UnknownColumnType, describe, job_schema, same_columns, schema_of};
+use crate::dataflow::record::{UnknownColumnType, describe, same_columns, schema_of};
 use crate::job::OperatorSpec;
 
-/// A deployment that can't be run as it is.
+/// Why a deployment can't be run.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// A text in the graph or deployment is no id.
+    /// A text in the graph or deployment is not a valid id.
     #[error(transparent)]
     Id(#[from] InvalidId),
-    /// A column has a type of a younger version.
+    /// A column has a type of a newer version.
     #[error(transparent)]
     Column(#[from] UnknownColumnType),
     /// A hash edge names a column that the records don't have.
@@ -39,7 +41,7 @@ pub enum PlanError {
     Specification {
         /// The operator's name.
         operator: String,
-        /// What the parser said.
+        /// Error of the parser.
         source: serde_json::Error,
     },
     /// An operator doesn't fit its input.
@@ -47,7 +49,7 @@ pub enum PlanError {
     Operator {
         /// The operator's name.
         operator: String,
-        /// What it said.
+        /// Error of the operator.
         source: OperatorError,
     },
     /// Graph, deployment and program don't fit together.
@@ -59,7 +61,7 @@ fn mismatch(message: impl Into<String>) -> PlanError {
     PlanError::Mismatch(message.into())
 }
 
-/// An operator of the chain and where it runs.
+/// An operator of the chain and its context.
 pub(super) struct PlannedOperator {
     pub(super) name: String,
     pub(super) spec: OperatorSpec,
@@ -71,11 +73,11 @@ pub(super) struct PlannedOutput {
     pub(super) partition: PartitionId,
     pub(super) targets: Vec<u32>,
     pub(super) partitioner: Partitioner,
-    /// Whether all is made before anything is read.
+    /// Whether the output is completed before it is read.
     pub(super) is_blocking: bool,
 }
 
-/// All that a task needs to know.
+/// Everything that a task needs to run.
 pub(super) struct Plan {
     pub(super) subtask: u32,
     pub(super) parallelism: u32,
@@ -147,7 +149,7 @@ fn vertex_of<'g>(graph: &'g JobGraph, id: &str) -> Result<&'g JobVertex, PlanErr
     found.ok_or_else(|| mismatch(format!("the graph has no vertex {id}")))
 }
 
-/// The edges that match, with their indices in the graph.
+/// Returns the edges that match, with their indices in the graph.
 fn edges(
     graph: &JobGraph,
     matches: impl Fn(&JobEdge) -> bool,
@@ -157,7 +159,7 @@ fn edges(
         .filter(move |(_, edge)| matches(edge))
 }
 
-/// The columns that reach a vertex; none if it has no input.
+/// Returns the columns of a vertex's input; `None` if it has no input.
 fn input_schema(graph: &JobGraph, vertex: &JobVertex) -> Result<Option<SchemaRef>, PlanError> {
     let mut found: Option<SchemaRef> = None;
     for (_, edge) in edges(graph, |edge| edge.target == vertex.id) {
@@ -200,7 +202,7 @@ fn plan_operators(
                 operator: name.clone(),
                 source,
             })?;
-        let output = as_declared(operator, &spec, output)?;
+        let output = as_declared(operator, output)?;
         let context = OperatorContext {
             input,
             output: output.clone(),
@@ -229,22 +231,15 @@ fn plan_operators(
     Ok(planned)
 }
 
-/// What an operator emits by the graph, which must be what it emits here.
+/// Returns the columns that the graph declares for an operator, after checking that it emits the same here.
 fn as_declared(
     operator: &Operator,
-    spec: &OperatorSpec,
     output: Option<SchemaRef>,
 ) -> Result<Option<SchemaRef>, PlanError> {
     let declared = schema_of(&operator.output)?;
     let emitted = output.as_deref().map(describe).unwrap_or_default();
     if emitted == describe(&declared) {
         return Ok(output);
-    }
-    let columns = output.as_deref().map(job_schema).transpose();
-    if let (Ok(Some(columns)), Ok(narrowed)) = (columns, job_schema(&declared))
-        && spec.may_declare(&narrowed, &columns)
-    {
-        return Ok(Some(declared));
     }
     Err(mismatch(format!(
         "operator {:?} emits ({emitted}), but the graph says ({})",

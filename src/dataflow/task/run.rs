@@ -31,19 +31,19 @@ pub enum TaskError {
     /// The deployment can't be run.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// An operator says so.
+    /// An operator failed.
     #[error("operator {operator:?} ({number}/{parallelism}): {source}")]
     Operator {
         /// The operator's name in the job file.
         operator: String,
         /// The subtask, counted from one.
         number: u32,
-        /// Out of how many.
+        /// Number of subtasks.
         parallelism: u32,
-        /// What it said.
+        /// Error of the operator.
         source: Box<OperatorError>,
     },
-    /// A producer did not give everything.
+    /// A producer ended before it had sent everything.
     #[error(transparent)]
     Input(#[from] InputError),
     /// The result partition was closed from outside.
@@ -52,10 +52,10 @@ pub enum TaskError {
     /// Its output could not be kept.
     #[error("can't keep its output: {0}")]
     Keep(String),
-    /// A batch could not be shared out among the targets.
+    /// A batch could not be distributed to the targets.
     #[error("can't partition a batch: {0}")]
     Partition(#[from] ArrowError),
-    /// What the job brings along is not there.
+    /// An artifact of the job is not available.
     #[error("{0}")]
     Artifact(String),
     /// Blocking work panicked or the runtime ends.
@@ -73,7 +73,8 @@ impl From<JoinError> for TaskError {
 }
 
 impl TaskError {
-    /// Whether every further attempt would end the same way. What depends on the version of this program may go well elsewhere.
+    /// Whether every further attempt would end the same way. Errors that depend on the version of this program
+    /// are not such: another TaskManager may succeed.
     fn is_unrecoverable(&self) -> bool {
         match self {
             TaskError::Operator { source, .. } => source.is_unrecoverable(),
@@ -94,7 +95,7 @@ impl TaskError {
         }
     }
 
-    /// What the task ends with.
+    /// The final status of the task.
     pub(super) fn into_status(self) -> TaskStatus {
         let cause = self.to_string();
         let unrecoverable = self.is_unrecoverable();
@@ -110,22 +111,22 @@ impl TaskError {
     }
 }
 
-/// A task on its way.
+/// A running task.
 pub(super) struct Run {
     pub(super) spec: TaskSpec,
     pub(super) exchange: Exchange,
     pub(super) host: Arc<TaskHost>,
     pub(super) lingering: Lingering,
-    /// Where operators ask; none if nobody carries that on.
+    /// Sends operators' questions; `None` if nothing transports them.
     pub(super) questions: Option<mpsc::Sender<Question>>,
     pub(super) counters: Arc<Counters>,
     pub(super) status: watch::Sender<TaskStatus>,
-    /// Its source is to end.
+    /// Cancelled when the source has to end.
     pub(super) stop: CancellationToken,
 }
 
 impl Run {
-    /// The task as logs name it.
+    /// Name of the task in logs.
     pub(super) fn name(&self) -> String {
         let TaskSpec {
             graph, deployment, ..
@@ -150,7 +151,7 @@ impl Run {
             self.counters.peers(),
             self.questions.as_ref(),
         )?;
-        // Consumers of a task that can't even open hear its reason.
+        // Registered first: consumers of a task that can't even open get the reason.
         let mut outputs = Outputs::register(&self.exchange, &mut plan, &self.counters)?;
         match self.run_with(plan, &mut outputs).await {
             Ok(committables) => outputs.finish().await.map(|()| committables),
@@ -210,7 +211,8 @@ impl Run {
         Ok(committables.concat())
     }
 
-    /// What was uploaded for the job, if something in this task runs a program: here as long as the job.
+    /// Fetches the uploaded artifacts, if an operator of this task runs a program. They are kept while the job
+    /// has slots here.
     async fn fetch_artifacts(&self) -> Result<(), TaskError> {
         let TaskSpec {
             graph, deployment, ..
@@ -283,7 +285,7 @@ impl Run {
         }
     }
 
-    /// Takes all input to its end.
+    /// Reads all input to its end.
     async fn read(
         &self,
         mut gate: InputGate,
@@ -305,7 +307,7 @@ impl Run {
     }
 }
 
-/// Whether an operator may need what the job brings along.
+/// Whether an operator may use the job's artifacts.
 fn runs_program(operator: &Operator) -> bool {
     let spec = serde_json::from_str::<OperatorSpec>(&operator.spec);
     spec.is_ok_and(|spec| {
@@ -316,7 +318,7 @@ fn runs_program(operator: &Operator) -> bool {
     })
 }
 
-/// Whichever comes first.
+/// Waits for the first of two futures.
 async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
     tokio::select! {
         () = one => {}
@@ -324,7 +326,7 @@ async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) 
     }
 }
 
-/// Takes one element, for which there is room.
+/// Processes one element. The operators must have room for it.
 async fn process(
     element: Element,
     chain: &mut Chain,
@@ -340,7 +342,7 @@ async fn process(
     Ok(())
 }
 
-/// Returns when all operators take another batch; hands on what they emit by themselves until then.
+/// Waits until all operators accept another batch; sends on what they emit without input until then.
 async fn make_room(chain: &mut Chain, outputs: &mut Outputs) -> Result<(), TaskError> {
     loop {
         match externals::wait(chain, Until::Room).now_or_never() {
@@ -359,8 +361,8 @@ async fn make_room(chain: &mut Chain, outputs: &mut Outputs) -> Result<(), TaskE
     }
 }
 
-/// Hands everything to the consumers and waits for something: this, the moment at which an operator wants to know the time
-/// again, or what the operators do by themselves; that is handed on.
+/// Flushes the outputs, then waits for the first of: `something`; the time at which an operator needs the time
+/// again; output that the operators emit without input. Such output is sent on.
 async fn rest(
     something: impl Future<Output = ()>,
     chain: &mut Chain,
@@ -382,7 +384,7 @@ async fn rest(
     outputs.send(emitted).await
 }
 
-/// Hands everything to the consumers, and says when operators want to know the time again.
+/// Passes the time to the operators and flushes the outputs. Returns when the operators need the time again.
 async fn settle(chain: &mut Chain, outputs: &mut Outputs) -> Result<Option<Instant>, TaskError> {
     let mut emitted = Output::default();
     let tick = chain.tick_beside(Instant::now(), &mut emitted)?;

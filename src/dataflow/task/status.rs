@@ -1,4 +1,4 @@
-//! How a task stands, and what it has counted.
+//! Status and counters of a task.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,29 +8,29 @@ use tanist_proto::v1::{Committable, ExecutionId, ExecutionState, TaskMetrics};
 use crate::dataflow::operator::peers::Peers;
 use crate::dataflow::record::size_of;
 
-/// How a task stands. Goes forward only; the last three are final.
+/// Status of a task. It only moves forward; the last three are final.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskStatus {
-    /// It was accepted.
+    /// The task was accepted.
     Deploying,
     /// It opens its operators.
     Initializing,
-    /// It takes and gives records.
+    /// It processes records.
     Running,
-    /// It was asked to end.
+    /// It was cancelled and is ending.
     Canceling,
     /// All its input is processed and all its output handed over.
     Finished {
-        /// What its sinks wrote and nobody sees yet.
+        /// Output of its sinks that is not visible yet.
         committables: Vec<Committable>,
     },
-    /// It ended because it was asked to.
+    /// It ended because it was cancelled.
     Canceled,
-    /// It can't go on.
+    /// It failed.
     Failed {
-        /// Why, for people.
+        /// The reason, for people.
         cause: String,
-        /// The finished execution whose kept output it could not read, if that is why.
+        /// The finished execution whose kept output could not be read, if that is the reason.
         unreadable: Option<ExecutionId>,
         /// Whether every further attempt would end the same way.
         unrecoverable: bool,
@@ -38,7 +38,7 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
-    /// It can't go on, for this reason.
+    /// The status of a task that failed for this reason and may be restarted.
     pub fn failed(cause: impl Into<String>) -> TaskStatus {
         TaskStatus::Failed {
             cause: cause.into(),
@@ -49,7 +49,7 @@ impl TaskStatus {
 }
 
 impl TaskStatus {
-    /// Whether it has ended.
+    /// Whether the task has ended.
     pub fn is_terminal(&self) -> bool {
         match self {
             TaskStatus::Deploying
@@ -78,7 +78,8 @@ impl TaskStatus {
     }
 }
 
-/// Counts what crosses the task's borders: chained operators are one. Knows which peers are away.
+/// Counts records and bytes into and out of the task; a chain counts as one. Also holds which peers are
+/// unreachable.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     records_in: AtomicU64,
@@ -103,13 +104,13 @@ impl Counters {
         self.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Counts what operators dropped because it was late or could not be read.
+    /// Counts records that operators dropped because they were late or unreadable.
     pub(super) fn count_dropped(&self, late: u64, skipped: u64) {
         self.late.fetch_add(late, Ordering::Relaxed);
         self.skipped.fetch_add(skipped, Ordering::Relaxed);
     }
 
-    /// Where its operators say that a peer is away.
+    /// Where operators report that a peer is unreachable.
     pub(super) fn peers(&self) -> &Peers {
         &self.peers
     }

@@ -1,4 +1,4 @@
-//! Tasks whose source is told to end: they finish with what it has read, at whatever moment it hears it.
+//! Tasks whose source is stopped: they finish with what was read, whenever the stop arrives.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn datagen(rate: Option<u64>) -> OperatorSpec {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_that_an_endless_source_has_made_is_worked_off() {
-    // As fast as it is taken, and so slowly that it mostly waits.
+    // At full speed, and so slowly that the source mostly waits.
     for rate in [None, Some(1)] {
         let directory = tempfile::tempdir().expect("a directory");
         let count = OperatorSpec::Count {

@@ -1,5 +1,5 @@
-//! Tasks in one process over memory and TCP: where records go, backpressure, cancelling, and how tasks fail. What comes out of a whole
-//! job is in [`super::word_count_tests`].
+//! Tasks in one process over memory and TCP: distribution of records, backpressure, cancellation, and failures.
+//! [`super::word_count_tests`] checks the output of a whole job.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn datagen(rate: Option<u64>, count: Option<u64>) -> OperatorSpec {
     }
 }
 
-/// datagen, then a running count into nothing: what an unbounded job is like.
+/// Builds an unbounded job: datagen, then a running count into a sink that discards it.
 fn stream(source: OperatorSpec, partitioning: Partitioning) -> Arc<JobGraph> {
     GraphBuilder::new()
         .vertex(2, &[source], None)
@@ -82,7 +82,7 @@ async fn every_partitioning_brings_the_records_where_they_belong() {
     }
 }
 
-/// Waits until a source that is held back stands still, and says how much it has made.
+/// Waits until a source under backpressure stops, and returns the number of records that it has made.
 async fn made_until_standstill(task: &RunningTask) -> u64 {
     let mut made = 0;
     loop {
@@ -196,7 +196,7 @@ async fn an_operators_error_names_operator_subtask_and_record_and_reaches_consum
         column: column.to_owned(),
         emit: Emit::Updates,
     };
-    // Records whose running sums are summed up again and again overflow soon.
+    // Running sums of running sums soon overflow.
     let mut chain = vec![OperatorSpec::Datagen {
         rate: None,
         count: None,
@@ -226,7 +226,7 @@ async fn an_operators_error_names_operator_subtask_and_record_and_reaches_consum
         cause: of_consumer, ..
     } = tasks[&(1, 0)].ended().await
     else {
-        panic!("its input broke off")
+        panic!("its input ended early")
     };
     assert!(of_consumer.contains(&cause), "{of_consumer}");
     managers[0]

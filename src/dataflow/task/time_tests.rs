@@ -7,7 +7,7 @@ use tanist_proto::v1::{JobGraph, Partitioning};
 
 use crate::dataflow::sink;
 use crate::dataflow::testing::{
-    GraphBuilder, Placement, TaskManager, compile_uncoordinated, deploy, finish, spec, wait_until,
+    GraphBuilder, Placement, TaskManager, compiled, deploy, finish, spec, wait_until,
 };
 use crate::job::spec::DeclaredColumn;
 use crate::job::spec::{
@@ -49,7 +49,8 @@ fn counts_in_windows(time: &str) -> OperatorSpec {
     })
 }
 
-/// So many subtasks make so many records, and two count them by key in windows.
+/// Builds a job whose `makers` subtasks make `records` records each, and whose two further subtasks count them
+/// by key in windows.
 fn counting_in_windows(makers: u32, records: u64, output: &std::path::Path) -> GraphBuilder {
     let sink = OperatorSpec::FileSink {
         path: output.to_string_lossy().into_owned(),
@@ -76,7 +77,7 @@ fn lines_of(directory: &std::path::Path) -> Vec<String> {
     lines
 }
 
-/// How many records each window has counted.
+/// Number of records that each window has counted.
 fn windows_of(directory: &std::path::Path) -> BTreeMap<String, u64> {
     let mut windows: BTreeMap<String, u64> = BTreeMap::new();
     for line in lines_of(directory) {
@@ -163,7 +164,7 @@ async fn windows_are_emitted_while_the_input_goes_on() {
     .await;
 }
 
-/// Reads records of key and time from files that may grow.
+/// Builds a job that reads records of key and time from files that may grow.
 fn followed(directory: &std::path::Path, idle_timeout_ms: Option<u64>) -> Arc<JobGraph> {
     let follow = FollowFiles {
         paths: vec![directory.join("*.csv").to_string_lossy().into_owned()],
@@ -220,7 +221,7 @@ async fn an_idle_subtask_holds_windows_back_only_without_a_timeout() {
                 tasks[&(2, 0)].metrics().records_in == 2
             })
             .await;
-            // What comes later than the window is dropped and counted.
+            // Records that arrive after their window are dropped and counted.
             let late = "a,10\nb,500\n";
             let text = std::fs::read_to_string(&path).expect("read") + late;
             std::fs::write(directory.path().join("b.csv"), text).expect("written");
@@ -248,7 +249,7 @@ async fn the_example_of_an_access_log_adds_up() {
             .into(),
         ..CompileOptions::default()
     };
-    let graph = compile_uncoordinated(&JobFile::new("access-log.yaml", text), &options);
+    let graph = compiled(&JobFile::new("access-log.yaml", text), &options);
     let managers = TaskManager::start_many::<2>().await;
     let tasks = deploy(&graph, &managers, APART);
     let committables = finish(&tasks).await;

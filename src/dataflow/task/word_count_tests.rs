@@ -1,5 +1,6 @@
-//! A whole job: lines are read, cut into words, shuffled, counted and written, in one process over memory and TCP, at any parallelism.
-//! What comes out is what a single thread counts, each word is in one part, and nothing is left in the exchange.
+//! A whole job in one process over memory and TCP, at any parallelism: lines are read, cut into words,
+//! shuffled, counted and written. The counts equal those of a single thread, each word is in one part, and
+//! nothing is left in the exchange.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,21 +16,14 @@ use crate::dataflow::testing::{
 };
 use crate::job::{Emit, OperatorSpec};
 
-/// Lines are read, cut into words, shuffled, counted, gathered again and written.
+/// Builds a job that reads lines, cuts them into words, shuffles, counts, gathers and writes them.
 fn word_count(input: &Path, output: &Path, parallelism: [u32; 3]) -> Arc<JobGraph> {
     let paths = vec![input.join("*.txt").to_string_lossy().into_owned()];
     let split = OperatorSpec::SplitWords {
         column: "line".to_owned(),
     };
     GraphBuilder::new()
-        .vertex(
-            parallelism[0],
-            &[OperatorSpec::FileSource {
-                paths,
-                coordinated: false,
-            }],
-            None,
-        )
+        .vertex(parallelism[0], &[OperatorSpec::FileSource { paths }], None)
         .vertex(
             parallelism[1],
             &[split],

@@ -1,7 +1,7 @@
-//! The functions that expressions may call, and what DataFusion's planner asks for besides.
+//! The functions that expressions may call, and other input of DataFusion's planner.
 //!
-//! All of them are immutable: the same arguments give the same value, whenever and wherever. A record that is processed
-//! again after a failure must come out as it did before.
+//! All functions are immutable: the same arguments give the same value, at any time and on any host. A record
+//! that is processed again after a failure must give the same result.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -16,7 +16,7 @@ use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_functions::datetime::planner::DatetimeFunctionPlanner;
 use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
 
-/// What there is for expressions.
+/// Functions and planners for expressions.
 pub(super) struct Functions {
     /// By name and by alias, in lower case.
     scalar: BTreeMap<String, Arc<ScalarUDF>>,
@@ -24,7 +24,7 @@ pub(super) struct Functions {
     options: ConfigOptions,
 }
 
-/// Those of this program.
+/// The functions of this program.
 pub(super) static FUNCTIONS: LazyLock<Functions> = LazyLock::new(|| {
     let mut scalar = BTreeMap::new();
     for function in datafusion_functions::all_default_functions() {
@@ -44,7 +44,7 @@ pub(super) static FUNCTIONS: LazyLock<Functions> = LazyLock::new(|| {
     }
 });
 
-/// Words that people know from queries; they look at many records.
+/// SQL functions over many records, which expressions can't call.
 const OVER_MANY_RECORDS: [&str; 26] = [
     "approx_distinct",
     "array_agg",
@@ -74,20 +74,20 @@ const OVER_MANY_RECORDS: [&str; 26] = [
     "var",
 ];
 
-/// What a name in a call stands for.
+/// What a name in a call refers to.
 pub(super) enum Called {
     /// A function that may be called.
     Allowed,
-    /// One whose value depends on more than its arguments.
+    /// A function whose value depends on more than its arguments.
     Changing,
-    /// One over many records.
+    /// A function over many records.
     OverManyRecords,
-    /// None.
+    /// No function.
     Unknown,
 }
 
 impl Functions {
-    /// What this name, in lower case, stands for.
+    /// Returns what this name, in lower case, refers to.
     pub(super) fn called(&self, name: &str) -> Called {
         match self.scalar.get(name) {
             Some(function) => match function.signature().volatility {

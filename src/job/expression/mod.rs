@@ -1,12 +1,12 @@
-//! SQL expressions over the columns of one record: what `map`, `project` and `filter: { where: ... }` are made of.
+//! SQL expressions over the columns of one record, as used by `map`, `project` and `filter: { where: ... }`.
 //!
 //! ```text
 //! text ── syntax ──> parsed, only what an expression may have ── sql ──> Typed: coerced, with the type of its column
 //! ```
 //!
-//! Here expressions are checked and typed; nothing is evaluated, not even a constant: a JobManager checks what strangers
-//! send, and `repeat('x', 1000000000)` is theirs to pay for. The data flow makes physical expressions of what is typed
-//! here. Without the feature `sql` the steps are known, and refused by name.
+//! Here expressions are checked and typed, but not evaluated, not even constants: a JobManager checks input of
+//! untrusted senders, and must not pay for `repeat('x', 1000000000)`. `dataflow` creates physical expressions
+//! of the typed ones. Without the feature `sql` the steps are known, and refused by name.
 
 #[cfg(feature = "sql")]
 mod functions;
@@ -24,11 +24,11 @@ pub use sql::{Typed, column, condition, explain, on_deep_stack};
 
 use super::schema::{ColumnType, Schema};
 
-/// What is said of a step with expressions by a program without the feature.
+/// Error for a step with expressions in a program without the feature.
 pub const NEEDS_SQL: &str =
     "it needs the feature `sql`, which this program was built without: use one that has it";
 
-/// A column and what it is computed by.
+/// A column and the expression that computes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamedExpression {
@@ -47,16 +47,16 @@ impl NamedExpression {
         }
     }
 
-    /// The input's column of this name as it is.
+    /// The input's column of this name, unchanged.
     pub fn column(name: impl Into<String>) -> NamedExpression {
         let name = name.into();
-        // Quoted, as it may be a word of SQL.
+        // Quoted, since it may be an SQL keyword.
         let expression = format!("\"{}\"", name.replace('"', "\"\""));
         NamedExpression { name, expression }
     }
 
-    /// Whether it is the input's column of its name as it is: what [`NamedExpression::column`] makes, and a column that `project` names
-    /// without an expression.
+    /// Whether it is the input's column of its name, unchanged: created by [`NamedExpression::column`], or by a
+    /// column without an expression in `project`.
     pub fn keeps(&self) -> bool {
         *self == NamedExpression::column(&*self.name)
     }
@@ -68,7 +68,8 @@ impl<N: Into<String>, E: Into<String>> From<(N, E)> for NamedExpression {
     }
 }
 
-/// What is wrong with the condition of a filter. Nothing where it can't be looked at, which is said elsewhere.
+/// Checks a filter's condition; the error lists its problems. Without the feature the error is empty, since the
+/// missing feature is reported elsewhere.
 #[cfg(feature = "sql")]
 pub(super) fn check_condition(text: &str, input: &Schema) -> Result<(), Vec<String>> {
     let typed = sql::on_deep_stack(|| sql::condition(text, input).map(drop));
@@ -82,7 +83,7 @@ pub(super) fn check_condition(_text: &str, _input: &Schema) -> Result<(), Vec<St
     Err(Vec::new())
 }
 
-/// The types of computed columns, or everything that is wrong with them. See [`check_condition`].
+/// Returns the types of computed columns, or all their problems. See [`check_condition`].
 #[cfg(feature = "sql")]
 pub(super) fn types_of(
     columns: &[NamedExpression],

@@ -1,7 +1,7 @@
-//! Gives a parsed expression its type: DataFusion resolves names and coerces operands, here the result becomes one of our
-//! column types.
+//! Types a parsed expression: DataFusion resolves names and coerces operands; this module converts the result
+//! to a column type.
 //!
-//! The constants of an expression are not folded: see the module's opening.
+//! Constants of an expression are not folded: see the parent module.
 
 use std::sync::Arc;
 
@@ -18,9 +18,10 @@ use super::functions::FUNCTIONS;
 use super::syntax::{self, Text};
 use crate::job::schema::{ColumnType, Schema};
 
-/// The stack of the thread that expressions are compiled on, in bytes: for the longest text that is parsed at all.
+/// Stack size in bytes of the thread that compiles expressions: enough for the longest text that is parsed.
 const STACK: usize = 64 * 1024 * 1024;
-/// In longer texts the part that a type error comes from is not looked for: each part is typed again for that.
+/// Maximum text length for which the part that causes a type error is searched: the search types each part
+/// again.
 const SEARCHED_LENGTH: usize = 1024;
 
 /// An expression that fits its input.
@@ -28,14 +29,14 @@ const SEARCHED_LENGTH: usize = 1024;
 pub struct Typed {
     /// Coerced, and cast to the Arrow type of its column.
     pub expr: Expr,
-    /// The columns of the input as DataFusion has them.
+    /// The columns of the input in DataFusion's form.
     pub columns: DFSchemaRef,
     /// The type of its value.
     pub column_type: ColumnType,
 }
 
-/// Does work that goes as deep as an expression is nested, on a thread with a stack for that. The error says that the work
-/// panicked, or that there is no thread for it.
+/// Runs work whose recursion is as deep as an expression, on a thread with a large stack. The error says that
+/// the work panicked, or that the thread can't be started.
 pub fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
@@ -49,7 +50,7 @@ pub fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Stri
     })
 }
 
-/// The expression of a column, over records with these columns. Call it [`on_deep_stack`].
+/// Compiles the expression of a column, over records with these columns. Call it within [`on_deep_stack`].
 pub fn column(text: &str, input: &Schema) -> Result<Typed, String> {
     let found = compile(Text(text), input)?;
     let Some(column_type) = column_type_of(&found.data_type) else {
@@ -58,7 +59,8 @@ pub fn column(text: &str, input: &Schema) -> Result<Typed, String> {
     typed(Text(text), found, column_type)
 }
 
-/// The condition of a filter: an expression that is true, false or null. Call it [`on_deep_stack`].
+/// Compiles the condition of a filter: an expression that is true, false or null. Call it within
+/// [`on_deep_stack`].
 pub fn condition(text: &str, input: &Schema) -> Result<Typed, String> {
     let found = compile(Text(text), input)?;
     if found.data_type != DataType::Boolean {
@@ -115,7 +117,7 @@ fn compile(text: Text<'_>, input: &Schema) -> Result<Compiled, String> {
     })
 }
 
-/// The expression with its names resolved and its operands coerced, and its type.
+/// Resolves the names and coerces the operands of an expression. Returns it with its type.
 fn resolve(parsed: ast::Expr, columns: &DFSchemaRef) -> Result<(Expr, DataType), DataFusionError> {
     let options = ParserOptions::new()
         .with_enable_ident_normalization(false)
@@ -126,7 +128,7 @@ fn resolve(parsed: ast::Expr, columns: &DFSchemaRef) -> Result<(Expr, DataType),
         .with_schema(Arc::clone(columns))
         .build();
     let coerced = ExprSimplifier::new(context.clone()).coerce(planned, columns)?;
-    // Some functions, such as coalesce, are only a way of writing another expression.
+    // Some functions, such as coalesce, are only another notation for an expression.
     let written_out = coerced.transform_up(|expr| match expr {
         Expr::ScalarFunction(ScalarFunction { func, args }) => {
             Ok(match func.simplify(args, &context)? {
@@ -155,7 +157,7 @@ fn columns_of(input: &Schema) -> Result<DFSchemaRef, DataFusionError> {
     Ok(Arc::new(DFSchema::try_from(schema)?))
 }
 
-/// How records have a column of this type.
+/// The Arrow type of a column type.
 fn arrow_type_of(column_type: ColumnType) -> DataType {
     match column_type {
         ColumnType::String => DataType::Utf8,
@@ -166,13 +168,13 @@ fn arrow_type_of(column_type: ColumnType) -> DataType {
     }
 }
 
-/// The column type that holds values of this type; a value of `UInt64` beyond `int64` fails when it is met.
+/// The column type for values of this type. A `UInt64` value beyond `int64` fails when it is evaluated.
 fn column_type_of(data_type: &DataType) -> Option<ColumnType> {
     match data_type {
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Some(ColumnType::String),
         DataType::Float16 | DataType::Float32 | DataType::Float64 => Some(ColumnType::Float64),
         DataType::Boolean => Some(ColumnType::Bool),
-        // What is finer than a millisecond is dropped.
+        // Parts finer than a millisecond are dropped.
         DataType::Timestamp(_, None) => Some(ColumnType::Timestamp),
         integer if integer.is_integer() => Some(ColumnType::Int64),
         _ => None,
@@ -198,7 +200,7 @@ fn no_column_type(data_type: &DataType) -> String {
     }
 }
 
-/// A type as it is called in job files, or else by Arrow.
+/// Name of a type in job files, or else in Arrow.
 fn type_name(data_type: &DataType) -> String {
     match column_type_of(data_type) {
         Some(column_type) if arrow_type_of(column_type) == *data_type => column_type.to_string(),
@@ -206,10 +208,10 @@ fn type_name(data_type: &DataType) -> String {
     }
 }
 
-/// What DataFusion says, on one line and with our names of types.
+/// Returns DataFusion's message on one line and with the type names of job files.
 pub fn explain(error: &DataFusionError) -> String {
     let message = error.find_root().message().into_owned();
-    // A request to report a bug follows; it is ours to mend.
+    // Drop the request to report a bug to DataFusion: Tanist has to fix it.
     let message = message.split("\nThis issue was likely caused").next();
     let message = message.unwrap_or_default();
     if let Some(problem) = problem_of_pattern(message) {
@@ -226,18 +228,18 @@ pub fn explain(error: &DataFusionError) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     names
         .iter()
-        // `UInt64` is none of ours.
+        // `UInt64` is not a column type.
         .fold(line.replace("UInt64", "uint64"), |line, (theirs, ours)| {
             line.replace(theirs, ours)
         })
 }
 
-/// What is wrong with a regular expression, where that is what a message of several lines draws.
+/// Returns the problem of a regular expression, if the message is a drawing of it on several lines.
 fn problem_of_pattern(message: &str) -> Option<String> {
     let (_, drawn) = message.split_once("regex parse error:")?;
     let (drawn, problem) = drawn.rsplit_once("error: ")?;
     let problem = problem.lines().next()?;
-    // One of several lines stands between rules, with the numbers of its lines.
+    // A pattern of several lines is drawn between rules, with line numbers.
     let mut lines = drawn.lines().map(str::trim);
     let pattern = lines.find(|line| !line.is_empty())?;
     Some(match pattern.starts_with("~~~") {

@@ -1,8 +1,8 @@
-//! From text to a parsed expression that has nothing but what an expression may have: columns of the input, constants,
-//! operators and functions that are immutable. What is wrong is said with its place in the text.
+//! Parses an expression and checks that it only has allowed parts: columns of the input, constants, operators
+//! and immutable functions. Problems are reported with their position in the text.
 //!
-//! Invariant: what passes is at most [`MAX_DEPTH`] deep, so that whoever walks it later needs a bounded stack. Before that is
-//! known, texts are walked on a deep stack only ([`super::on_deep_stack`]).
+//! Invariant: an expression that passes is at most [`MAX_DEPTH`] deep, so that later recursion needs a bounded
+//! stack. Before the check, texts are only processed on a deep stack ([`super::on_deep_stack`]).
 
 use std::fmt::Display;
 use std::ops::ControlFlow;
@@ -19,29 +19,29 @@ use super::functions::{Called, FUNCTIONS};
 use crate::job::problem::{instead, nearest};
 use crate::job::schema::Schema;
 
-/// Longer texts are refused.
+/// Maximum length in bytes.
 const MAX_LENGTH: usize = 16 * 1024;
-/// Expressions of more words and signs are refused: a chain of operators is as deep as it is long.
+/// Maximum number of words and signs of an expression: a chain of operators is as deep as it is long.
 const MAX_TOKENS: usize = 4096;
-/// Deeper expressions are refused. Chains of `and`, `or` and `+` are as deep as they have parts.
+/// Maximum depth of an expression. Chains of `and`, `or` and `+` are as deep as they have parts.
 pub(super) const MAX_DEPTH: usize = 128;
-/// The characters of an expression that a message shows.
+/// Number of characters of an expression in a message.
 const SHOWN: usize = 80;
 
 const TOO_DEEP: &str =
     "it is nested too deeply: use `in (...)`, `case` or another step instead of long chains";
 
-/// A text, for messages about places in it.
+/// A text, for messages about positions in it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Text<'t>(pub &'t str);
 
 impl Text<'_> {
-    /// A message about the text as a whole.
+    /// Formats a message about the whole text.
     pub(super) fn whole(self, message: impl Display) -> String {
         format!("`{}`: {message}", self.shown())
     }
 
-    /// A message about a place in it, if that is known.
+    /// Formats a message about a position in it, if that is known.
     pub(super) fn at(self, place: Location, message: impl Display) -> String {
         if place.line == 0 {
             return self.whole(message);
@@ -63,7 +63,8 @@ impl Text<'_> {
     }
 }
 
-/// Parses a text that must be one whole expression. Walk what comes out on a deep stack until it was [`check`]ed.
+/// Parses a text that must be one whole expression. Process the result only on a deep stack until [`check`] has
+/// passed.
 pub(super) fn parse(text: Text<'_>) -> Result<Expr, String> {
     if text.0.trim().is_empty() {
         return Err("it is empty: write an expression such as `amount * 2`".into());
@@ -105,7 +106,7 @@ fn syntax_error(text: Text<'_>, error: ParserError) -> String {
         ParserError::RecursionLimitExceeded => return text.whole(TOO_DEEP),
         ParserError::TokenizerError(message) | ParserError::ParserError(message) => message,
     };
-    // The parser writes the place behind its message.
+    // The parser puts the position after its message.
     let Some((message, place)) = message.rsplit_once(" at Line: ") else {
         return text.whole(lowercase(&message));
     };
@@ -123,7 +124,7 @@ fn lowercase(message: &str) -> String {
     first.into_iter().chain(characters).collect()
 }
 
-/// Whether everything in it may be in an expression over this input.
+/// Checks that all its parts are allowed in an expression over this input.
 pub(super) fn check(text: Text<'_>, parsed: &Expr, input: &Schema) -> Result<(), String> {
     let mut check = Check {
         text,
@@ -191,7 +192,7 @@ impl Check<'_> {
             Called::Unknown => {
                 let instead = match nearest(&written.to_lowercase(), FUNCTIONS.names()) {
                     Some(meant) => format!("did you mean `{meant}`?"),
-                    None => "docs/jobs.md says which there are".into(),
+                    None => "docs/jobs.md lists them".into(),
                 };
                 self.refuse(at, format!("there is no function `{written}`; {instead}"))
             }
@@ -267,7 +268,7 @@ impl Visitor for Check<'_> {
     }
 }
 
-/// The first part, from the leaves on, of which `fails` says something, with its place.
+/// Returns the first part, starting at the leaves, for which `fails` returns an error, with its position.
 pub(super) fn first_failing(
     parsed: &Expr,
     fails: impl FnMut(&Expr) -> Option<String>,

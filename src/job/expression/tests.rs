@@ -1,4 +1,4 @@
-//! What expressions are typed as, and what is said of those that don't fit.
+//! Types of expressions, and messages for those that don't fit.
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn names_that_are_not_there_are_said_with_their_place_and_what_there_is() {
     );
     says(
         "amount +\n  nothing_like_it(1)",
-        "`amount + nothing_like_it(1)`, line 2, character 3: there is no function `nothing_like_it`; docs/jobs.md says which there are",
+        "`amount + nothing_like_it(1)`, line 2, character 3: there is no function `nothing_like_it`; docs/jobs.md lists them",
     );
     says(
         "t.amount",
@@ -237,13 +237,13 @@ fn expressions_of_any_size_are_accepted_or_refused_but_end_nothing() {
 
 #[test]
 fn nothing_is_evaluated_while_a_graph_is_checked() {
-    // Each of these would take gigabytes.
+    // Evaluating any of these would take gigabytes.
     assert_eq!(
         type_of("repeat(repeat('x', 2000000000), 2000000000)"),
         Ok(ColumnType::String)
     );
     assert_eq!(type_of("lpad('x', 2000000000)"), Ok(ColumnType::String));
-    // What fails is known when it is met: it may be in a branch that is never taken.
+    // It fails when it is evaluated, since it may be in a branch that is never taken.
     assert_eq!(type_of("1 / 0"), Ok(ColumnType::Int64));
 }
 

@@ -1,4 +1,4 @@
-//! The specification of aggregations by key: over the whole input, or over windows of event time.
+//! Specification of aggregations by key: over the whole input, or over windows of event time.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use super::super::typing::{check_keys, plain_column, wrong_type};
 use super::super::validate::name_problem;
 use super::watermarks::{EventTime, time_column};
 
-/// A record belongs to at most so many sliding windows.
+/// Maximum number of sliding windows that a record belongs to.
 const MAX_OVERLAP: u64 = 1_000;
 const MAX_AGGREGATIONS: usize = 100;
 
@@ -21,7 +21,7 @@ const MAX_AGGREGATIONS: usize = 100;
 pub struct Aggregate {
     /// The key columns; the edge before is partitioned by them.
     pub keys: Vec<String>,
-    /// What is computed, in the order of the columns.
+    /// The results, in the order of their columns.
     pub aggregations: Vec<Aggregation>,
     /// When results are emitted.
     pub trigger: Trigger,
@@ -33,31 +33,31 @@ pub struct Aggregate {
 pub struct Aggregation {
     /// The name of the result column.
     pub name: String,
-    /// What is computed.
+    /// The aggregate function.
     pub function: AggregateFunction,
-    /// From which column; none for a count.
+    /// The column that it aggregates; `None` for a count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
 }
 
-/// What is computed of a key's records.
+/// A function over a key's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AggregateFunction {
-    /// How many there are.
+    /// The number of records.
     Count,
-    /// A number column, added up; in its type.
+    /// The sum of a numeric column, in its type.
     Sum,
-    /// The least value: a number, a time or a text.
+    /// The minimum: a number, a timestamp or a text.
     Min,
-    /// The greatest value: a number, a time or a text.
+    /// The maximum: a number, a timestamp or a text.
     Max,
-    /// The mean of a number column, as float64.
+    /// The mean of a numeric column, as float64.
     Average,
 }
 
 impl AggregateFunction {
-    /// By their names in a job file.
+    /// All functions, by their names in a job file.
     pub const ALL: [(&'static str, AggregateFunction); 5] = [
         ("count", AggregateFunction::Count),
         ("sum", AggregateFunction::Sum),
@@ -77,7 +77,7 @@ impl AggregateFunction {
         }
     }
 
-    /// The type of its result; none if it can't be computed of such a column.
+    /// The type of its result; `None` if it can't be applied to a column of this type.
     fn result(self, of: ColumnType) -> Option<ColumnType> {
         match self {
             AggregateFunction::Count => Some(ColumnType::Int64),
@@ -158,13 +158,13 @@ pub enum Trigger {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// How long each is.
+    /// Length of each window.
     pub size_ms: u64,
-    /// How long after one begins the next does; the size for tumbling windows.
+    /// Time between the starts of two windows; equal to the size for tumbling windows.
     pub slide_ms: u64,
     /// The column with the event time.
     pub time: String,
-    /// How long after a window was emitted records still change it: it is then emitted again.
+    /// Time after a window was emitted in which records can still change it; then it is emitted again.
     pub allowed_lateness_ms: u64,
 }
 
@@ -195,7 +195,8 @@ impl Window {
         problems
     }
 
-    /// What the results' event time is: that of windows that overlap says nothing about when they are emitted.
+    /// Event time of the results. Unknown for overlapping windows and with lateness, whose start does not
+    /// determine when they are emitted.
     fn event_time(&self) -> Option<EventTime> {
         (self.size_ms == self.slide_ms && self.allowed_lateness_ms == 0).then(|| EventTime {
             column: "window_start".into(),
@@ -205,7 +206,7 @@ impl Window {
 }
 
 impl Aggregate {
-    /// The columns before the results and after the keys.
+    /// The columns between the keys and the results.
     fn window_columns(&self) -> Vec<Column> {
         match &self.trigger {
             Trigger::Final | Trigger::Updates => Vec::new(),
@@ -215,7 +216,7 @@ impl Aggregate {
         }
     }
 
-    /// What messages call it.
+    /// Name of the step in messages.
     pub(in crate::job) fn kind(aggregations: &[Aggregation]) -> &'static str {
         match aggregations {
             [only] if only.name == only.function.name() => only.function.name(),
@@ -295,7 +296,7 @@ impl Aggregate {
         }
     }
 
-    /// What is wrong with the event time of its input.
+    /// Returns the problem of its input's event time.
     pub(in crate::job) fn event_time_problem(&self, input: Option<&EventTime>) -> Option<String> {
         let Trigger::Window(window) = &self.trigger else {
             return None;

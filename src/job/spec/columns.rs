@@ -1,4 +1,4 @@
-//! Columns that a step declares: as what a text is read, and what becomes of one that can't be.
+//! Columns that a step declares: how texts are converted to them, and how unreadable ones are handled.
 
 use std::collections::HashSet;
 
@@ -9,22 +9,22 @@ use super::super::problem::MAX_PROBLEMS;
 use super::super::schema::{Column, ColumnType, Schema};
 use super::super::timestamp;
 
-/// More columns than this are refused.
+/// Maximum number of columns.
 const MAX_COLUMNS: usize = 1_000;
 
-/// A column of what a step emits.
+/// A column that a step emits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeclaredColumn {
-    /// Its name, there and in what is read.
+    /// Its name, in the output and in the text that is read.
     pub name: String,
-    /// As what it is read.
+    /// The type to which it is converted.
     #[serde(rename = "type")]
     pub column_type: ColumnType,
-    /// Whether a record without a value has none here; otherwise it can't be read.
+    /// Whether a missing value becomes null; otherwise a record without a value can't be read.
     #[serde(default, skip_serializing_if = "is_false")]
     pub nullable: bool,
-    /// What a record without a value has here, in the column's type.
+    /// Value for records without one, in the column's type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
 }
@@ -34,7 +34,7 @@ fn is_false(truth: &bool) -> bool {
 }
 
 impl DeclaredColumn {
-    /// A column in which each record has a value.
+    /// A column without nulls.
     pub fn new(name: impl Into<String>, column_type: ColumnType) -> DeclaredColumn {
         DeclaredColumn {
             name: name.into(),
@@ -44,7 +44,7 @@ impl DeclaredColumn {
         }
     }
 
-    /// The same, where a record may have no value.
+    /// Makes the column nullable.
     #[must_use]
     pub fn or_null(self) -> DeclaredColumn {
         DeclaredColumn {
@@ -53,7 +53,7 @@ impl DeclaredColumn {
         }
     }
 
-    /// The same, with what a record without a value has.
+    /// Sets the value for records without one.
     #[must_use]
     pub fn or(self, default: impl Into<Value>) -> DeclaredColumn {
         let default = default.into();
@@ -65,21 +65,21 @@ impl DeclaredColumn {
     }
 }
 
-/// What becomes of a record that can't be read.
+/// Handling of a record that can't be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnError {
     /// The job fails, and the message shows the record.
     #[default]
     Fail,
-    /// It is left out and counted.
+    /// The record is skipped and counted.
     Skip,
-    /// The columns that can't be read have no value.
+    /// The columns that can't be read become null.
     Null,
 }
 
 impl OnError {
-    /// By their names in a job file.
+    /// All of them, by their names in a job file.
     pub const ALL: [(&'static str, OnError); 3] = [
         ("fail", OnError::Fail),
         ("skip", OnError::Skip),
@@ -87,22 +87,22 @@ impl OnError {
     ];
 }
 
-/// How texts become columns.
+/// How texts are converted to columns.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reading {
-    /// What is read, in this order.
+    /// The columns, in this order.
     pub columns: Vec<DeclaredColumn>,
-    /// What becomes of a record that can't be read.
+    /// Handling of a record that can't be read.
     #[serde(default)]
     pub on_error: OnError,
-    /// How times are written, by strftime; otherwise as RFC 3339 or as milliseconds.
+    /// strftime format of timestamps; without it they are RFC 3339 or milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp_format: Option<String>,
 }
 
 impl Reading {
-    /// Of these columns; a record that can't be read fails the job.
+    /// Reads these columns; a record that can't be read fails the job.
     pub fn of(columns: impl IntoIterator<Item = DeclaredColumn>) -> Reading {
         Reading {
             columns: columns.into_iter().collect(),
@@ -152,13 +152,13 @@ impl Reading {
         problems
     }
 
-    /// What is wrong with the format of times, if there is one and it can be understood: it may be one by which none is ever read.
+    /// Returns the problem of a valid timestamp format by which no text can ever be read.
     pub(in crate::job) fn format_problem(&self) -> Option<String> {
         let format = self.timestamp_format.as_deref()?;
         let is_useless = timestamp::is_format(format) && !timestamp::says_a_time(format);
         is_useless.then(|| {
             format!(
-                "`timestamp-format` {format:?} does not say a time: write a date at least, with a time of day to the minute or none, such as `%Y-%m-%d %H:%M`"
+                "`timestamp-format` {format:?} does not determine a time: write at least a date, optionally with a time of day to the minute, such as `%Y-%m-%d %H:%M`"
             )
         })
     }
@@ -173,7 +173,8 @@ impl Reading {
     }
 }
 
-/// A value in a column's type: texts are read, so that a job file need not say types. A time is its milliseconds.
+/// Converts a value to a column's type. Texts are parsed, so that a job file need not state types. A timestamp
+/// becomes its milliseconds.
 pub(in crate::job) fn value_in_type(value: &Value, column_type: ColumnType) -> Option<Value> {
     match (column_type, value) {
         (ColumnType::String, Value::String(_)) => Some(value.clone()),

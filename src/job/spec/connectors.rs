@@ -1,21 +1,22 @@
-//! Specifications of what reaches out of the cluster: files that grow, sockets.
+//! Specifications of connectors to the outside of the cluster: growing files, sockets.
 
 use serde::{Deserialize, Serialize};
 
 use super::super::typing::path_problems;
 
-/// Reads text files line by line and goes on when they grow or new ones match. Emits `line: string`. Never ends.
+/// Reads text files line by line, and continues when they grow or new files match. Emits `line: string`. Never
+/// ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FollowFiles {
-    /// Files, directories (all files in them that are not hidden) or globs; none of them need exist so far.
+    /// Files, directories (all files in them that are not hidden) or globs. They need not exist yet.
     pub paths: Vec<String>,
-    /// How often it is looked for files that are new, gone or replaced.
+    /// Interval at which new, removed and replaced files are searched.
     pub discovery_interval_ms: u64,
 }
 
 impl FollowFiles {
-    /// How often files are looked for that does not say it itself.
+    /// Default discovery interval, in milliseconds.
     pub const DISCOVERY_INTERVAL_MS: u64 = 1_000;
 
     pub(in crate::job) fn problems(&self) -> Vec<String> {
@@ -31,9 +32,9 @@ impl FollowFiles {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SocketSource {
-    /// host:port.
+    /// host:port
     pub address: String,
-    /// Whether it connects again when the connection ends. If not, that is the end of its input.
+    /// Whether it connects again when the connection ends. If not, the input ends then.
     pub reconnect: bool,
 }
 
@@ -43,11 +44,11 @@ impl SocketSource {
     }
 }
 
-/// Connects to a TCP server and writes records as lines, columns separated by a space.
+/// Connects to a TCP server and writes records as lines, with columns separated by a space.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SocketSink {
-    /// host:port.
+    /// host:port
     pub address: String,
 }
 

@@ -1,7 +1,8 @@
-//! The specifications of operators that have more to say than a few fields: each with what is wrong with it by itself and
-//! what it emits for an input. [`super::OperatorSpec`] has one variant for each.
+//! Specifications of operators with more than a few fields: each has its own checks and computes its output
+//! columns for an input. [`super::OperatorSpec`] has one variant for each.
 //!
-//! Specifications are persisted in job graphs: fields are only ever added, with a default, and left out where they have it.
+//! Specifications are persisted in job graphs: fields are only added, with a default, and omitted if they have
+//! it.
 
 mod aggregate;
 mod columns;

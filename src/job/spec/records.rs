@@ -1,4 +1,4 @@
-//! Specifications of what turns texts into typed columns and back.
+//! Specifications of operators that convert texts to typed columns and back.
 
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,16 @@ use super::super::schema::{ColumnType, Schema};
 use super::super::typing::text_column;
 use super::columns::{DeclaredColumn, OnError, Reading};
 
-/// A pattern whose program is larger than this is refused.
+/// Maximum size of a compiled pattern in bytes.
 const LARGEST_PATTERN: usize = 1 << 20;
 
-/// Reads a JSON object out of a text column. Emits the declared columns.
+/// Parses a JSON object in a text column. Emits the declared columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParseJson {
     /// The column that is read.
     pub column: String,
-    /// What for.
+    /// The columns to read.
     pub reading: Reading,
 }
 
@@ -31,17 +31,18 @@ impl ParseJson {
     }
 }
 
-/// Reads a CSV record out of a text column: one line, values quoted by `"` where needed. Emits the declared columns.
+/// Parses a CSV record in a text column: one line, values quoted by `"` where needed. Emits the declared
+/// columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParseCsv {
     /// The column that is read.
     pub column: String,
-    /// What for; by their places.
+    /// The columns to read, by their position.
     pub reading: Reading,
-    /// What stands between two values.
+    /// Separator of the values.
     pub separator: char,
-    /// Whether a record that consists of the columns' names is left out.
+    /// Whether a record that consists of the columns' names is skipped.
     #[serde(default)]
     pub header: bool,
 }
@@ -59,11 +60,11 @@ impl ParseCsv {
     }
 }
 
-/// Writes a record as a CSV line. Emits `line: string`.
+/// Formats a record as a CSV line. Emits `line: string`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FormatCsv {
-    /// What stands between two values.
+    /// Separator of the values.
     pub separator: char,
 }
 
@@ -83,12 +84,12 @@ fn separator_problem(separator: char) -> Option<String> {
     })
 }
 
-/// The columns of lines.
+/// Schema of text lines.
 pub(in crate::job) fn line() -> Schema {
     Schema::of([("line", ColumnType::String)])
 }
 
-/// Makes a record of each match of a regular expression in a text column; its columns are the named groups.
+/// Emits a record for each match of a regular expression in a text column; its columns are the named groups.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlatMapRegex {
@@ -96,12 +97,12 @@ pub struct FlatMapRegex {
     pub column: String,
     /// The expression, with at least one named group.
     pub pattern: String,
-    /// The groups that are no texts; what is not named is a `string`.
+    /// The groups that are not texts; a group that is not listed is a `string`.
     pub reading: Reading,
 }
 
 impl FlatMapRegex {
-    /// The compiled expression, or why it is none.
+    /// Returns the compiled expression, or why it is invalid.
     pub fn regex(&self) -> Result<Regex, String> {
         RegexBuilder::new(&self.pattern)
             .size_limit(LARGEST_PATTERN)
@@ -158,12 +159,12 @@ impl FlatMapRegex {
 
     pub(in crate::job) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
         text_column(input, &self.column)?;
-        // A pattern that can't be used is reported as a problem of its field.
+        // An invalid pattern is reported as a problem of its field.
         let regex = self.regex().map_err(|_| Vec::new())?;
         Ok(self.full_reading(&regex).schema())
     }
 
-    /// A pattern whose groups are texts; what can't be read fails the job.
+    /// Creates a pattern whose groups are texts; a record that can't be read fails the job.
     pub fn new(column: impl Into<String>, pattern: impl Into<String>) -> FlatMapRegex {
         FlatMapRegex {
             column: column.into(),

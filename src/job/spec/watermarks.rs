@@ -1,4 +1,4 @@
-//! Event time: the column that says when a record happened, and how far it has come. The rules are ADR 0008's.
+//! Event time: the column that says when a record happened, and its watermarks. ADR 0008 has the rules.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,15 +6,15 @@ use super::super::schema::{ColumnType, Schema};
 use super::super::timestamp::FARTHEST;
 use super::super::typing::{plain_column, wrong_type};
 
-/// Makes watermarks out of a column. Emits what it reads.
+/// Generates watermarks from a column. Passes its input on unchanged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watermarks {
-    /// When a record happened: a timestamp, or milliseconds since 1970.
+    /// Event time of a record: a timestamp, or milliseconds since 1970.
     pub column: String,
-    /// By how much a record may come after one that happened later.
+    /// Maximum delay of a record relative to records with a later event time.
     pub out_of_orderness_ms: u64,
-    /// After so long without a record nobody waits for this subtask; absent: everybody always waits.
+    /// Time without a record after which this subtask no longer holds event time back; absent: it always does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
 }
@@ -40,7 +40,7 @@ impl Watermarks {
     }
 }
 
-/// Whether a column can say when a record happened.
+/// Checks that a column can be an event time.
 pub(super) fn time_column(input: &Schema, column: &str) -> Result<(), Vec<String>> {
     let is_time = |found| matches!(found, ColumnType::Timestamp | ColumnType::Int64);
     let found = plain_column(input, column)?;
@@ -56,17 +56,17 @@ pub(super) fn time_column(input: &Schema, column: &str) -> Result<(), Vec<String
     )])
 }
 
-/// What is known of the event time of a step's records.
+/// What is known about the event time of a step's records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventTime {
-    /// The column that it stands in.
+    /// The column that contains it.
     pub(in crate::job) column: String,
-    /// For results of windows: how long these are; otherwise 0. A window over them must be made of whole ones.
+    /// For results of windows: their length; otherwise 0. A window over them must consist of whole ones.
     pub(in crate::job) span_ms: u64,
 }
 
 impl EventTime {
-    /// What several inputs have in common.
+    /// The event time that all inputs have in common.
     pub(in crate::job) fn of_all<'a>(
         mut inputs: impl Iterator<Item = Option<&'a EventTime>>,
     ) -> Option<EventTime> {

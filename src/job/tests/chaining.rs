@@ -1,4 +1,4 @@
-//! The rules of chaining, one by one, and how edges are partitioned.
+//! The rules of chaining, one by one, and the partitioning of edges.
 
 use tanist_proto::v1::{JobGraph, Partitioning};
 

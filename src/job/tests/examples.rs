@@ -1,4 +1,4 @@
-//! The examples are valid, and what is written in YAML can be written in Rust.
+//! The examples are valid, and jobs in YAML can also be written in Rust.
 
 use std::time::Duration;
 
@@ -224,7 +224,7 @@ fn restart_strategies_have_defaults() {
     );
 }
 
-/// These ids stand in the stores of running clusters: if this test fails, vertices change their identity.
+/// The stores of running clusters contain these ids: if this test fails, vertices change their identity.
 #[test]
 fn vertex_ids_are_the_same_in_every_version() {
     let ids = |graph: tanist_proto::v1::JobGraph| -> Vec<String> {

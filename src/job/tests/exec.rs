@@ -1,4 +1,4 @@
-//! Steps that run programs, and files that jobs ship for them, from the job file on.
+//! Steps that run programs, and the files that jobs ship for them, starting from the job file.
 
 use std::path::PathBuf;
 
@@ -78,7 +78,7 @@ fn a_specification_survives_the_way_through_a_job_graph() {
     assert!(OperatorSpec::from_json(unknown).is_err());
 }
 
-/// Says `message` of a job with this program between a source and a sink.
+/// Asserts the message for a job with this program between a source and a sink.
 fn says(exec: &str, message: &str) {
     let text = with_steps(&format!(
         "  - datagen: {{count: 9}}\n  - name: p\n    exec: {exec}\n  - discard: {{}}\n"

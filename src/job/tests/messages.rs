@@ -1,4 +1,4 @@
-//! What people are told about wrong job files: the exact words.
+//! The exact messages for wrong job files.
 
 use super::{graph_of, message_of, options, with_steps};
 
@@ -6,13 +6,13 @@ const END: &str = "  - name: out\n    discard: {}\n";
 const LINES: &str = "  - name: lines\n    file-source: {paths: a.txt}\n";
 const NUMBERS: &str = "  - name: numbers\n    datagen: {count: 9}\n";
 
-/// Says `message` of a job with these steps.
+/// Asserts the message for a job with these steps.
 fn says(steps: &[&str], message: &str) {
     let text = with_steps(&steps.concat());
     assert_eq!(message_of(&text, &options()), message, "\n{text}");
 }
 
-/// Says `message` of this whole file.
+/// Asserts the message for this whole file.
 fn file_says(text: &str, message: &str) {
     assert_eq!(message_of(text, &options()), message, "\n{text}");
 }

@@ -1,4 +1,4 @@
-//! Tests that go the whole way from what a person writes to the JobGraph or the message.
+//! Tests of the whole compilation, from the job file to the JobGraph or the message.
 
 mod chaining;
 mod examples;
@@ -35,7 +35,7 @@ fn options_with<const N: usize>(parameters: [(&str, &str); N]) -> CompileOptions
     }
 }
 
-/// The graph of a job file that must be valid.
+/// Compiles a job file that must be valid.
 fn graph_of(text: &str, options: &CompileOptions) -> JobGraph {
     match compile(&JobFile::new("job.yaml", text), options) {
         Ok(graph) => graph,
@@ -43,7 +43,7 @@ fn graph_of(text: &str, options: &CompileOptions) -> JobGraph {
     }
 }
 
-/// What is said of a job file that must not be valid.
+/// Returns the message for a job file that must not be valid.
 fn message_of(text: &str, options: &CompileOptions) -> String {
     match compile(&JobFile::new("job.yaml", text), options) {
         Ok(graph) => panic!("this is valid: {graph:?}"),
@@ -51,7 +51,7 @@ fn message_of(text: &str, options: &CompileOptions) -> String {
     }
 }
 
-/// `version` and `name` before these steps, the first of which stands in line 4.
+/// Adds `version` and `name` before these steps, the first of which is in line 4.
 fn with_steps(steps: &str) -> String {
     format!("version: 1\nname: test\nsteps:\n{steps}")
 }

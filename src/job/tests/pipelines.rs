@@ -1,4 +1,4 @@
-//! Parsing, event time, windows and connectors, from what a person writes to the graph or the message.
+//! Parsing, event time, windows and connectors, from the job file to the graph or the message.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn says(steps: &str, message: &str) {
     assert!(said.contains(message), "{said}\ndoes not say\n{message}");
 }
 
-/// Steps after a source that reads a time, a user and a number, by user.
+/// Steps after a source that reads a time, a user and a number, keyed by user.
 fn after_key_by(steps: &str) -> String {
     format!(
         "- socket-source: {{address: 'h:1'}}
@@ -237,9 +237,9 @@ fn columns_that_can_not_be_read() {
     );
     says(
         &parse("columns: {a: timestamp}, timestamp-format: '%H:%M'"),
-        "`timestamp-format` \"%H:%M\" does not say a time: write a date at least",
+        "`timestamp-format` \"%H:%M\" does not determine a time: write at least a date",
     );
-    // One that was accepted before by another version runs on.
+    // A job that another version accepted before continues.
     let lines = Schema::of([("line", ColumnType::String)]);
     let reading = Reading {
         timestamp_format: Some("%H:%M".into()),
@@ -351,7 +351,7 @@ fn windows_that_can_not_be() {
     );
     says(
         &after_key_by("- count: {emit: updates, window: {tumbling: {size: 1 s}}}"),
-        "`emit` says nothing with a `window`",
+        "`emit` has no effect with a `window`",
     );
     let without = window("{tumbling: {size: 1 s}}")
         .replace("- {name: in-time, watermarks: {column: t}}\n", "");
@@ -461,7 +461,7 @@ fn connectors_that_can_not_be() {
     }
     says(
         "- file-source: {paths: a, discovery-interval: 1 s}\n- print: {}\n",
-        "`discovery-interval` says nothing without `follow: true`",
+        "`discovery-interval` has no effect without `follow: true`",
     );
     says(
         "- file-source: {paths: a, follow: true, discovery-interval: 1 ms}\n- print: {}\n",

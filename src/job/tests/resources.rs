@@ -1,4 +1,4 @@
-//! What steps and slot sharing groups need, and which steps share slots for certain.
+//! Resources of steps and slot sharing groups, and which steps are guaranteed to share slots.
 
 use tanist_proto::resources::{CpuCores, Resources};
 use tanist_proto::v1::JobGraph;

@@ -1,4 +1,4 @@
-//! Nothing that anybody sends makes the code panic, and nothing that passes the checks breaks a promise.
+//! No input makes the code panic, and no graph that passes the checks violates an invariant.
 
 use proptest::prelude::*;
 use tanist_proto::v1;
@@ -16,7 +16,7 @@ fn wordcount() -> v1::JobGraph {
     graph_of(WORDCOUNT, &options_with([("input", "a"), ("output", "b")]))
 }
 
-/// What is said of a valid graph after a change.
+/// Asserts that the check of a valid graph reports `expected` after `change`.
 fn says(change: impl FnOnce(&mut v1::JobGraph), expected: &str) {
     let mut graph = wordcount();
     change(&mut graph);
@@ -53,7 +53,7 @@ fn a_foreign_graph_is_refused_with_the_reason() {
     );
     says(
         |graph| graph.edges.clear(),
-        "step `words`: nobody reads what it emits",
+        "step `words`: no step reads its output",
     );
     says(
         |graph| graph.edges[0].partitioning = 9,
@@ -162,7 +162,7 @@ fn a_huge_or_deep_file_is_refused_and_not_worked_on_for_ever() {
             + "g: [*f, *f, *f, *f, *f, *f, *f, *f]\n",
     );
     let unread = super::with_steps(&"  - datagen: {}\n".repeat(1_000));
-    assert!(refused(unread).ends_with("\n  there are more problems: mend these first"));
+    assert!(refused(unread).ends_with("\n  there are more problems: fix these first"));
     let many = super::with_steps(&"  - datagen: {}\n".repeat(1_001));
     assert!(refused(many).contains("it has 1001 steps: write at most 1000"));
     let steps = format!(
@@ -186,7 +186,7 @@ fn a_specification_with_unknown_fields_is_refused() {
     );
 }
 
-/// Texts that are often right.
+/// Generates texts that are often valid.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -275,7 +275,7 @@ fn job_graph() -> impl Strategy<Value = v1::JobGraph> {
         })
 }
 
-/// Everything that is asked of a graph.
+/// Calls every function that accepts any graph.
 fn use_everything(graph: &v1::JobGraph) {
     let _ = validate_job_graph(graph);
     let _ = Plan(graph).to_string();
@@ -288,7 +288,7 @@ fn use_everything(graph: &v1::JobGraph) {
     }
 }
 
-/// A step of a job file made of words that are often right.
+/// Generates a step of a job file from words that are often valid.
 fn step() -> impl Strategy<Value = String> {
     let word = || {
         prop::sample::select(vec![

@@ -1,7 +1,7 @@
-//! Checks a [`StreamGraph`] and fills in its defaults. Finds everything that is wrong at once; what follows from a
-//! problem already reported (the type of a step after one that can't be read) is left out.
+//! Checks a [`StreamGraph`] and fills in its defaults. Finds all problems at once, except those that follow
+//! from a problem already reported (the type of a step after one that can't be read).
 //!
-//! Invariant: what [`resolve`] returns has its operators in topological order, every edge's source before its target.
+//! Invariant: [`resolve`] returns operators in topological order; every edge's source is before its target.
 
 mod placement;
 mod types;
@@ -20,16 +20,16 @@ use super::schema::Schema;
 use super::spec::EventTime;
 use super::stream_graph::{Exchange, MAX_PARALLELISM_LIMIT, StreamGraph, StreamNode};
 
-/// More steps than this are refused.
+/// Maximum number of steps.
 pub(super) const MAX_STEPS: usize = 1_000;
-/// Names are shown in tables and logs.
+/// Maximum length of a name, in characters: names are shown in tables and logs.
 const MAX_NAME_LENGTH: usize = 255;
 
-/// A job without open questions.
+/// A job with all defaults filled in.
 #[derive(Debug)]
 pub(super) struct ResolvedJob {
     pub name: String,
-    /// In topological order; key-bys have become partitionings.
+    /// In topological order; key-bys are replaced by partitionings.
     pub operators: Vec<ResolvedOperator>,
     pub max_parallelism: u32,
     pub exchange: Exchange,
@@ -57,11 +57,11 @@ pub(super) struct ResolvedEdge {
     pub source: usize,
     pub partitioning: v1::Partitioning,
     pub keys: Vec<String>,
-    /// `None`: the job's, unless the edge is within a chain.
+    /// `None`: the job's exchange, unless the edge is within a chain.
     pub exchange: Option<Exchange>,
 }
 
-/// Checks the graph. `found` are the problems that were met while it was read.
+/// Checks the graph. `found` are the problems from reading it.
 pub(super) fn resolve(
     graph: &StreamGraph,
     options: &CompileOptions,
@@ -84,18 +84,18 @@ pub(super) fn resolve(
     check.finish()
 }
 
-/// What became known of a step.
+/// What is known about a step.
 #[derive(Debug, Clone, Default)]
 struct Known {
-    /// Indices of the steps that it reads; none if that is not known.
+    /// Indices of the steps that it reads; `None` if unknown.
     inputs: Option<Vec<usize>>,
-    /// Set in topological order; none if something it depends on is wrong.
+    /// Set in topological order; `None` if something that it depends on is wrong.
     output: Option<Schema>,
     spec: Option<OperatorSpec>,
     bounded: bool,
     event_time: Option<EventTime>,
     group: String,
-    /// A step with a wrong input meant it: it is not also called unread.
+    /// A wrong input name probably meant this step: don't report it as unread too.
     meant: bool,
 }
 
@@ -105,7 +105,7 @@ struct Check<'a> {
     options: &'a CompileOptions,
     max_parallelism: u32,
     known: Vec<Known>,
-    /// In topological order, without the steps of cycles and those that read them.
+    /// In topological order, without the steps of cycles and their readers.
     order: Vec<usize>,
     problems: Vec<Problem>,
 }
@@ -212,16 +212,16 @@ impl<'a> Check<'a> {
             self.report_job("it has a step that could not be read");
         }
         self.problems.sort_by_key(|problem| problem.position);
-        // A field that is wrong may be found by who checks fields and by who asks for the types.
+        // The check of the fields and the computation of types may report the same problem.
         self.problems.dedup();
         if self.problems.len() > MAX_PROBLEMS {
             self.problems.truncate(MAX_PROBLEMS);
-            self.report_job("there are more problems: mend these first");
+            self.report_job("there are more problems: fix these first");
         }
         Err(self.problems)
     }
 
-    /// The operators with their edges; none if a step is not fully known.
+    /// Returns the operators with their edges; `None` if a step is not fully known.
     fn operators(&mut self) -> Option<Vec<ResolvedOperator>> {
         let mut operators: Vec<ResolvedOperator> = Vec::new();
         let mut operator_of: Vec<Option<usize>> = vec![None; self.nodes.len()];
@@ -279,7 +279,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// What is wrong with a name of a job, a step or a group.
+/// Returns the problem of a name of a job, a step or a group.
 pub(super) fn name_problem(name: &str) -> Option<String> {
     if name.trim().is_empty() {
         Some("is empty: write one".into())

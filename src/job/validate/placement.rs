@@ -1,4 +1,4 @@
-//! How often each step runs, where, and how its input is shared out.
+//! Parallelism and slot sharing group of each step, and the distribution of its input.
 
 use std::collections::HashMap;
 
@@ -67,7 +67,7 @@ impl Check<'_> {
             .is_some_and(Transformation::is_single)
     }
 
-    /// Its own, else that of all its inputs if they agree, else the default.
+    /// Its own group, else that of all its inputs if they agree, else the default.
     pub(super) fn slot_sharing_group(&self, index: usize) -> String {
         if let Some(group) = &self.nodes[index].slot_sharing_group {
             return group.clone();
@@ -83,7 +83,7 @@ impl Check<'_> {
         }
     }
 
-    /// How each step's input is shared out.
+    /// Checks the partitioning of each step's input.
     pub(super) fn partitions(&mut self) {
         for index in 0..self.nodes.len() {
             let node = &self.nodes[index];
@@ -126,7 +126,7 @@ impl Check<'_> {
         }
     }
 
-    /// Who reads what must be complete first reads what is complete some day.
+    /// Checks exchanges: an input that must be complete has to end.
     pub(super) fn exchanges(&mut self) {
         for index in 0..self.nodes.len() {
             let node = &self.nodes[index];
@@ -140,7 +140,7 @@ impl Check<'_> {
                 continue;
             }
             for input in self.known[index].inputs.clone().unwrap_or_default() {
-                // What is not known of it was reported.
+                // Problems of an unknown input were reported.
                 if self.known[input].output.is_some() && !self.known[input].bounded {
                     let message = format!(
                         "`exchange: blocking` waits for the end of `{}`, which never ends: remove it",
@@ -152,15 +152,15 @@ impl Check<'_> {
         }
     }
 
-    /// Resources are stated for all steps or for none: a step without would be in a slot that has nothing for it. What else
-    /// can be wrong with them is seen in the JobGraph.
+    /// Checks that resources are stated for all steps or for none: a step without them would run in a slot that
+    /// has nothing for it. Other problems of resources are found in the JobGraph.
     pub(super) fn resources(&mut self) {
         let groups = &self.graph.slot_sharing_groups;
         let is_stated = |&index: &usize| {
             self.nodes[index].resources.is_some() || groups.contains_key(&self.known[index].group)
         };
         let steps = (0..self.nodes.len()).filter(|index| {
-            // What is not known of a step was reported.
+            // Problems of an unknown step were reported.
             self.nodes[*index].key_columns().is_none() && self.known[*index].output.is_some()
         });
         let (stated, others): (Vec<usize>, Vec<usize>) = steps.partition(is_stated);

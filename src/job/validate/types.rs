@@ -1,4 +1,4 @@
-//! What each step emits, from the sources on, and what aggregations work by.
+//! Output columns of each step, starting at the sources, and the keys and windows of aggregations.
 
 use super::Check;
 use crate::job::operator::{Emit, OperatorSpec};
@@ -8,7 +8,7 @@ use crate::job::stream_graph::{Transformation, Windows};
 use crate::job::typing;
 
 impl Check<'_> {
-    /// Computes what each step emits, from the sources on.
+    /// Computes what each step emits, starting at the sources.
     pub(super) fn types(&mut self, order: &[usize]) {
         self.order = order.to_vec();
         for &index in order {
@@ -95,13 +95,13 @@ impl Check<'_> {
         }
     }
 
-    /// What is known of the event time of all its inputs.
+    /// The event time of all its inputs.
     fn event_time(&self, index: usize) -> Option<EventTime> {
         let inputs = self.known[index].inputs.iter().flatten();
         EventTime::of_all(inputs.map(|&input| self.known[input].event_time.as_ref()))
     }
 
-    /// The records of all inputs, which must be alike; empty for a source.
+    /// Returns the columns of all inputs, which must be equal; empty for a source.
     fn input_schema(&mut self, index: usize, inputs: &[usize]) -> Option<Schema> {
         let schemas: Option<Vec<&Schema>> = inputs
             .iter()
@@ -123,7 +123,8 @@ impl Check<'_> {
         Some((*first).clone())
     }
 
-    /// The key columns for a step that needs them; empty for one that does not, none if they are wrong or not known.
+    /// Returns the key columns of a step that needs them; empty for other steps, `None` if they are wrong or
+    /// unknown.
     fn keys(
         &mut self,
         index: usize,
@@ -163,7 +164,8 @@ impl Check<'_> {
     }
 }
 
-/// The specification of an operator; none for windows without event time, and for a key-by, which is none.
+/// Returns the specification of an operator; `None` for windows without event time, and for a key-by, which is
+/// no operator.
 fn spec_of(
     transformation: &Transformation,
     input: &Schema,
@@ -174,10 +176,7 @@ fn spec_of(
     let implied = if bounded { Emit::Final } else { Emit::Updates };
     Some(match transformation.clone() {
         Transformation::KeyBy { .. } => return None,
-        Transformation::FileSource { paths } => OperatorSpec::FileSource {
-            paths,
-            coordinated: true,
-        },
+        Transformation::FileSource { paths } => OperatorSpec::FileSource { paths },
         Transformation::Datagen {
             rate,
             count,

@@ -1,4 +1,5 @@
-//! Which step reads which: inputs that are there, both ends, no cycles.
+//! Inputs of the steps: checks that they exist, that the job has sources and sinks, and that there are no
+//! cycles.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,11 +7,11 @@ use super::Check;
 use crate::job::problem::{MAX_PROBLEMS, instead, nearest};
 use crate::job::stream_graph::{StreamNode, Transformation};
 
-/// A union of more steps than this is refused.
+/// Maximum number of steps in a union.
 const MAX_INPUTS: usize = 100;
 
 impl Check<'_> {
-    /// Finds out which steps each one reads.
+    /// Determines which steps each one reads.
     pub(super) fn wire(&mut self) {
         let mut index_of: HashMap<&str, usize> = HashMap::new();
         for (index, node) in self.nodes.iter().enumerate() {
@@ -54,7 +55,7 @@ impl Check<'_> {
         let mut inputs = Vec::with_capacity(names.len());
         let mut complete = true;
         for (position, name) in names.iter().enumerate() {
-            // To look for what was meant takes time with each.
+            // Searching for a similar name takes time for each.
             if self.problems.len() >= MAX_PROBLEMS {
                 return None;
             }
@@ -124,7 +125,7 @@ impl Check<'_> {
         Some(vec![before])
     }
 
-    /// Both ends of the job: sources exist, and what is emitted is read.
+    /// Checks both ends of the job: sources exist, and all output is read.
     pub(super) fn ends(&mut self) {
         let readable = self.nodes.iter().all(|node| node.transformation.is_some());
         if readable && !self.nodes.is_empty() && !self.nodes.iter().any(StreamNode::is_source) {
@@ -147,7 +148,7 @@ impl Check<'_> {
         }
     }
 
-    /// Sorts the steps so that each stands after what it reads, in the order of the file where there is a choice.
+    /// Sorts the steps topologically, in the order of the file where possible.
     pub(super) fn order(&mut self) -> Vec<usize> {
         let count = self.nodes.len();
         let mut readers: Vec<Vec<usize>> = vec![Vec::new(); count];
@@ -175,7 +176,7 @@ impl Check<'_> {
         order
     }
 
-    /// Every step that still waits reads another one that does: following them ends in a cycle.
+    /// Reports cycles. Every remaining step reads another remaining one: following them leads into a cycle.
     fn report_cycles(&mut self, waiting_for: &[usize]) {
         let mut visited = vec![false; self.nodes.len()];
         for start in 0..self.nodes.len() {

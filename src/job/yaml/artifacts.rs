@@ -1,4 +1,4 @@
-//! Reads the `artifacts` of a job file: a path or an address for each name, or a map with more about it.
+//! Reads the `artifacts` of a job file: for each name a path or an address, or a map with more fields.
 
 use super::node::{Node, Value};
 use super::reader::{Fields, Reader};

@@ -1,4 +1,5 @@
-//! Reads a `custom` step: which operator of the application's binary it is, what it emits, and what it is given.
+//! Reads a `custom` step: the name of the operator in the application's binary, its output columns and its
+//! configuration.
 
 use serde_json::{Map, Value as Json};
 
@@ -36,7 +37,7 @@ fn columns(reader: &mut Reader, field: &str, node: &Node) -> Option<Vec<(String,
     columns.iter().map(column).collect()
 }
 
-/// What an operator is given. A scalar that reads as a number or a truth value is one.
+/// Converts an operator's configuration to JSON. A scalar that parses as a number or boolean becomes one.
 fn json(node: &Node) -> Json {
     match &node.value {
         Value::Null | Value::Unreadable => Json::Null,

@@ -17,7 +17,7 @@ const COLUMN_TYPES: [(&str, ColumnType); 4] = [
     ("bool", ColumnType::Bool),
 ];
 
-/// Where the program stands in the job.
+/// The program's role in the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// It has input and output.
@@ -28,7 +28,7 @@ pub(super) enum Role {
     Sink,
 }
 
-/// Reads a program; none if it can't be read, which is reported.
+/// Reads a program; `None` if it can't be read, which is reported.
 pub(super) fn read(role: Role, f: &mut Fields<'_>, reader: &mut Reader) -> Option<Box<ExecSpec>> {
     let command = f.required("command", "[tr, a-z, A-Z]", reader, Reader::texts);
     let mut spec = ExecSpec::new(command.clone().unwrap_or_default());
@@ -128,7 +128,7 @@ fn limits(node: &Node, reader: &mut Reader) -> ExecLimits {
     limits
 }
 
-/// A number of cores, in thousandths.
+/// Reads a number of cores, in thousandths.
 fn cpu_millis(reader: &mut Reader, field: &str, node: &Node) -> Option<u64> {
     let text = reader.text(field, node)?;
     match text.trim().parse::<CpuCores>() {
@@ -144,7 +144,7 @@ fn cpu_millis(reader: &mut Reader, field: &str, node: &Node) -> Option<u64> {
     }
 }
 
-/// A size with its unit.
+/// Reads a size with its unit.
 pub(super) fn bytes(reader: &mut Reader, field: &str, node: &Node) -> Option<u64> {
     let text = reader.text(field, node)?;
     let size = parse_bytes(&text);

@@ -1,7 +1,7 @@
-//! Reads a job file (YAML, `version: 1`) into a [`StreamGraph`]. What the fields are is documented in `docs/jobs.md`.
+//! Reads a job file (YAML, `version: 1`) into a [`StreamGraph`]. `docs/jobs.md` documents the fields.
 //!
-//! Reading reports everything that is wrong with the file by itself; whether the steps fit together is checked by the
-//! same validator that checks jobs built in Rust.
+//! Reading reports all problems of the file itself; the same validator as for jobs built in Rust checks whether
+//! the steps fit together.
 
 mod artifacts;
 mod custom;
@@ -28,7 +28,7 @@ use super::problem::Problem;
 use super::restart;
 use super::stream_graph::{Exchange, StreamGraph};
 
-/// The job and what is wrong with its file.
+/// Returns the job and the problems of its file.
 pub(super) fn read(
     file: &JobFile,
     given: &BTreeMap<String, String>,
@@ -82,7 +82,7 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
             format!("`version` is `{version}`, which is not known here: write `version: 1`"),
         );
     }
-    // A name that is missing or unreadable has been reported; this one stands in.
+    // A missing or unreadable name has been reported; this one replaces it.
     let name = fields.required("name", "my-job", reader, Reader::text);
     let mut graph = StreamGraph::new(name.unwrap_or_else(|| "job".into()));
     let _ = fields.optional("description", reader, Reader::text);
@@ -154,7 +154,7 @@ fn restart_strategy(node: &Node, reader: &mut Reader) -> Option<v1::RestartStrat
     ];
     let field = "restart-strategy";
     if let Value::Scalar { .. } = &node.value {
-        // Just the type, with its defaults.
+        // Only the type, with its defaults.
         let kind = reader.one_of(field, node, &TYPES)?;
         let nothing = Node {
             position: node.position,

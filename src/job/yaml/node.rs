@@ -1,6 +1,6 @@
-//! A YAML document as a tree in which every node knows where it stands.
+//! A YAML document as a tree whose nodes know their positions.
 //!
-//! Scalars keep their text, not a type: what type is wanted is known only where a field is read, and a parameter may
+//! Scalars keep their text and have no type: the type is known only where a field is read, and a parameter may
 //! stand for a number.
 
 use std::fmt;
@@ -24,7 +24,7 @@ pub(super) enum Value {
     Null,
     Scalar {
         text: String,
-        /// What stands in the file, if parameters were put in.
+        /// The text in the file, if parameters were substituted.
         written: Option<String>,
     },
     List(Vec<Node>),
@@ -54,7 +54,7 @@ impl Node {
             })
     }
 
-    /// What it is, for messages.
+    /// Describes the value for messages.
     pub fn describe(&self) -> String {
         match &self.value {
             Value::Null => "empty".into(),
@@ -73,7 +73,7 @@ impl Node {
     }
 }
 
-/// The parser's message without its position, which is said in our own form.
+/// The parser's message without its position, which is reported in our own form.
 fn message(error: &serde_saphyr::Error) -> String {
     if let serde_saphyr::Error::DuplicateMappingKey { key, .. } = error.without_snippet() {
         let key = key.as_deref().unwrap_or_default();
@@ -101,13 +101,13 @@ fn position(location: Location) -> Position {
     }
 }
 
-/// A node as the parser gives it.
+/// A node as returned by the parser.
 #[derive(Debug)]
 enum Raw {
     Null,
     /// The text after the parser has resolved quotes and escapes.
     Text(String),
-    /// A plain scalar that looks like a number or a truth value; its own text stands in the file.
+    /// A plain scalar that looks like a number or a boolean; its text is taken from the file.
     Literal(String),
     List(Vec<Spanned<Raw>>),
     Map(Vec<(Spanned<String>, Spanned<Raw>)>),

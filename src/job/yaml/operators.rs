@@ -1,4 +1,4 @@
-//! Reads the fields of the operators that declare columns, aggregations or windows, and of connectors.
+//! Reads the fields of operators that declare columns, aggregations or windows, and of connectors.
 
 use tanist_ha::clock::millis;
 
@@ -22,7 +22,7 @@ pub(super) fn emit(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Emit>
     })
 }
 
-/// Reads an operator whose specification leaves nothing open; none if it is not one or a field can't be read.
+/// Reads an operator whose specification is complete; `None` if it is another kind or a field can't be read.
 pub(super) fn operator(
     kind: &str,
     fields: &mut Fields<'_>,
@@ -93,13 +93,13 @@ pub(super) fn operator(
     })
 }
 
-/// Reads a file-source, which is another operator when it follows its files.
+/// Reads a file-source; with `follow` it is another operator.
 pub(super) fn file_source(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Transformation> {
     let paths = fields.required("paths", "[\"books/*.txt\"]", reader, Reader::texts);
     let follow = fields.optional_value("follow", reader, Reader::bool);
     let interval = fields.optional_value("discovery-interval", reader, |reader, field, node| {
         if follow != Some(true) {
-            let message = "`discovery-interval` says nothing without `follow: true`: remove it";
+            let message = "`discovery-interval` has no effect without `follow: true`: remove it";
             reader.problem(Some(node.position), message);
         }
         reader.duration(field, node)
@@ -115,7 +115,7 @@ pub(super) fn file_source(fields: &mut Fields<'_>, reader: &mut Reader) -> Optio
     Some(Transformation::Operator(OperatorSpec::FollowFiles(follow)))
 }
 
-/// Reads what an aggregation of one function has beside its column; a plain `count` or `sum` is not made here.
+/// Reads the further fields of an aggregation of one function. A plain `count` or `sum` is read elsewhere.
 pub(super) fn single_aggregate(
     function: AggregateFunction,
     fields: &mut Fields<'_>,
@@ -148,7 +148,7 @@ pub(super) fn single_aggregate(
     })
 }
 
-/// Reads an `aggregate`: its fields are the result columns, but for `window` and `emit`.
+/// Reads an `aggregate`: all its fields except `window` and `emit` are result columns.
 pub(super) fn aggregate(node: &Node, reader: &mut Reader) -> Option<Transformation> {
     let mut fields = Fields::of(node, reader);
     let emit = emit(&mut fields, reader);
@@ -225,7 +225,7 @@ fn aggregation(key: &Key, node: &Node, reader: &mut Reader) -> Option<Aggregatio
     None
 }
 
-/// Reads `window`. The outer none: it can't be read, which is reported.
+/// Reads `window`. The outer `None` means that it can't be read, which is reported.
 fn windows(
     fields: &mut Fields<'_>,
     reader: &mut Reader,
@@ -236,7 +236,7 @@ fn windows(
     };
     if emit.is_some() {
         let message =
-            "`emit` says nothing with a `window`, which is emitted when it has passed: remove it";
+            "`emit` has no effect with a `window`, which is emitted when it ends: remove it";
         reader.problem(Some(node.position), message);
     }
     let mut fields = Fields::of(node, reader);
@@ -276,7 +276,7 @@ fn reading(
     let on_error = fields.optional_value("on-error", reader, |reader, field, node| {
         reader.one_of(field, node, &OnError::ALL)
     });
-    // YAML has a value of that name.
+    // YAML parses `null` as an empty value.
     let on_error = match fields.is_null("on-error") {
         true => Some(OnError::Null),
         false => on_error,
@@ -289,7 +289,7 @@ fn reading(
     })
 }
 
-/// Columns by their names: a type, with a `?` if a record may have no value; or `type` and `default`.
+/// Reads columns by name: a type, with a `?` if it is nullable; or `type` and `default`.
 fn columns(reader: &mut Reader, field: &str, node: &Node) -> Option<Vec<DeclaredColumn>> {
     let declared = match &node.value {
         Value::Map(declared) => declared,

@@ -1,7 +1,7 @@
 //! Parameters of a job file: `${name}` and `${name:-default}` in any value, `$${` for a literal `${`.
 //!
-//! Values are put into the tree, not into the file's text, so no value can change the file's structure; a value is not
-//! looked through again.
+//! Values are substituted in the tree, not in the file's text, so no value can change the file's structure.
+//! Substituted values are not expanded again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::node::{Node, Value};
 use super::reader::{Fields, Reader};
 use crate::job::problem::{Position, Problem, nearest};
 
-/// What stands before the name of an artifact, which is no parameter.
+/// Prefix of a reference to an artifact, which is not a parameter.
 const ARTIFACT: &str = "artifact:";
 
 pub(super) struct Parameters<'a> {
@@ -17,7 +17,7 @@ pub(super) struct Parameters<'a> {
     /// From the `parameters` section, with their defaults.
     declared: BTreeMap<String, Option<String>>,
     used: BTreeSet<String>,
-    /// Without a value, where each is first used.
+    /// Parameters without a value, with the position of their first use.
     missing: BTreeMap<String, (Position, Option<String>)>,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// Puts the values into a part of the tree.
+    /// Substitutes the parameters in a part of the tree.
     pub fn put_in(&mut self, node: &mut Node, reader: &mut Reader) {
         match &mut node.value {
             Value::Null | Value::Unreadable => {}
@@ -110,7 +110,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// None if something has no value or can't be read, which is reported.
+    /// Substitutes the parameters in a text; `None` if one has no value or can't be read, which is reported.
     fn expand(&mut self, text: &str, position: Position, reader: &mut Reader) -> Option<String> {
         let mut expanded = String::with_capacity(text.len());
         let mut complete = true;
@@ -134,7 +134,7 @@ impl<'a> Parameters<'a> {
             let reference = &after[..end];
             rest = &after[end + 1..];
             if reference.starts_with(ARTIFACT) {
-                // Known only where the program runs.
+                // Its value is known only where the program runs.
                 expanded.push_str("${");
                 expanded.push_str(reference);
                 expanded.push('}');
@@ -174,7 +174,7 @@ impl<'a> Parameters<'a> {
             .or_else(|| self.declared.get(name).cloned().flatten())
     }
 
-    /// Reports what has no value and what was given but is not there.
+    /// Reports parameters without a value, and values for unknown parameters.
     pub fn finish(self, reader: &mut Reader) {
         let names: BTreeSet<&str> = self
             .declared

@@ -1,4 +1,4 @@
-//! Reads fields out of a tree, type by type, and collects what is wrong with them.
+//! Reads typed fields of a tree and collects their problems.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::node::{Key, Node, Value};
 use crate::job::problem::{Position, Problem, instead};
 
-/// Where problems go, and the step that they are about.
+/// Collects problems, with the step that they are about.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     pub problems: Vec<Problem>,
@@ -23,13 +23,13 @@ impl Reader {
         self.problems.push(problem);
     }
 
-    /// Says that a field is not what is wanted.
+    /// Reports that a field does not have the wanted type.
     pub fn wrong(&mut self, field: &str, node: &Node, wanted: &str) {
         let message = format!("`{field}` is {}: write {wanted}", node.describe());
         self.problem(Some(node.position), message);
     }
 
-    /// A text; numbers and truth values are texts too.
+    /// Reads a text; numbers and booleans are texts too.
     pub fn text(&mut self, field: &str, node: &Node) -> Option<String> {
         match &node.value {
             Value::Scalar { text, .. } => Some(text.clone()),
@@ -73,7 +73,7 @@ impl Reader {
         self.parsed(field, node, "`true` or `false`")
     }
 
-    /// One of a few words.
+    /// Reads one of several words.
     pub fn one_of<T: Copy>(
         &mut self,
         field: &str,
@@ -95,7 +95,7 @@ impl Reader {
         chosen
     }
 
-    /// A list of texts; one text is a list of one.
+    /// Reads a list of texts; a single text is a list of one.
     pub fn texts(&mut self, field: &str, node: &Node) -> Option<Vec<String>> {
         match &node.value {
             Value::List(items) => {
@@ -111,7 +111,7 @@ impl Reader {
         }
     }
 
-    /// A time with its unit.
+    /// Reads a duration with its unit.
     pub fn duration(&mut self, field: &str, node: &Node) -> Option<Duration> {
         let duration = match &node.value {
             Value::Unreadable => return None,
@@ -146,7 +146,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
     number.checked_mul(unit_millis).map(Duration::from_millis)
 }
 
-/// The fields of a map, each of which is to be asked for.
+/// The fields of a map. Every field must be requested; others are unknown.
 pub(super) struct Fields<'n> {
     position: Position,
     fields: &'n [(Key, Node)],
@@ -155,7 +155,7 @@ pub(super) struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    /// The fields of a node; nothing counts as no fields.
+    /// The fields of a node; an empty node has none.
     pub fn of(node: &'n Node, reader: &mut Reader) -> Fields<'n> {
         let fields = match &node.value {
             Value::Map(fields) => fields.as_slice(),
@@ -180,21 +180,21 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// The node of a field, if it is there and not null.
+    /// Returns the node of a field, if it exists and is not null.
     pub fn node(&mut self, name: &'static str) -> Option<&'n Node> {
         self.known.push(name);
         let (_, node) = self.fields.iter().find(|(key, _)| key.text == name)?;
         (node.value != Value::Null).then_some(node)
     }
 
-    /// Whether a field is there and says null.
+    /// Whether a field exists and is null.
     pub fn is_null(&self, name: &str) -> bool {
         self.fields
             .iter()
             .any(|(key, node)| key.text == name && node.value == Value::Null)
     }
 
-    /// A field that may be left out.
+    /// Reads an optional field.
     pub fn optional<T>(
         &mut self,
         name: &'static str,
@@ -205,8 +205,8 @@ impl<'n> Fields<'n> {
         read(reader, name, node)
     }
 
-    /// [`Fields::optional`] for numbers, times and choices: an empty text that came from a parameter counts as left out,
-    /// so that a parameter can switch the field off.
+    /// [`Fields::optional`] for numbers, durations and choices: an empty text from a parameter counts as
+    /// absent, so that a parameter can disable the field.
     pub fn optional_value<T>(
         &mut self,
         name: &'static str,
@@ -225,7 +225,7 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// A field that must be there; none if it is not or can't be read, which is reported.
+    /// Reads a required field; `None` if it is missing or can't be read, which is reported.
     pub fn required<T>(
         &mut self,
         name: &'static str,
@@ -245,7 +245,7 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// Reports every field that nobody asked for.
+    /// Reports every field that was not requested.
     pub fn finish(self, what: &str, reader: &mut Reader) {
         for (key, _) in self
             .fields

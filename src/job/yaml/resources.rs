@@ -1,4 +1,4 @@
-//! Reads the `resources` of a step, and those of slot sharing groups.
+//! Reads the `resources` of a step and of slot sharing groups.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::node::{Node, Value};
 use super::reader::{Fields, Reader};
 use crate::job::resources::amounts_problem;
 
-/// What is no extended resource.
+/// The fields that are not extended resources.
 const FIELDS: [&str; 4] = ["cpu", "memory", "network-memory", "managed-memory"];
 
-/// The resources of a subtask or of a slot.
+/// Reads the resources of a subtask or of a slot.
 pub(super) fn read(reader: &mut Reader, field: &str, node: &Node) -> Option<Resources> {
     let Value::Map(all) = &node.value else {
         if node.value != Value::Unreadable {
@@ -36,7 +36,7 @@ pub(super) fn read(reader: &mut Reader, field: &str, node: &Node) -> Option<Reso
             .optional_value(name, reader, bytes)
             .unwrap_or_default();
     }
-    // Every other field is an extended resource; what it may be called is checked with the amounts.
+    // Every other field is an extended resource; its name is checked together with the amounts.
     for (key, node) in all
         .iter()
         .filter(|(key, _)| !FIELDS.contains(&key.text.as_str()))
@@ -54,7 +54,7 @@ pub(super) fn read(reader: &mut Reader, field: &str, node: &Node) -> Option<Reso
     Some(resources)
 }
 
-/// The resources of slot sharing groups, by name.
+/// Reads the resources of slot sharing groups, by name.
 pub(super) fn groups(node: &Node, reader: &mut Reader) -> BTreeMap<String, Resources> {
     let Value::Map(groups) = &node.value else {
         if node.value != Value::Unreadable {

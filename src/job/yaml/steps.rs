@@ -13,7 +13,7 @@ use crate::job::problem::instead;
 use crate::job::spec::AggregateFunction;
 use crate::job::stream_graph::{Partition, StreamNode, Transformation};
 
-/// What a step can be.
+/// The operators of a step.
 const OPERATORS: [&str; 29] = [
     "file-source",
     "datagen",
@@ -46,7 +46,7 @@ const OPERATORS: [&str; 29] = [
     "custom",
 ];
 
-/// What every step can have beside its operator.
+/// The fields that a step can have besides its operator.
 const STEP_FIELDS: [&str; 10] = [
     "name",
     "input",
@@ -60,7 +60,7 @@ const STEP_FIELDS: [&str; 10] = [
     "resources",
 ];
 
-/// What messages call a step: its name, else its operator, else its number.
+/// Label of a step in messages: its name, else its operator, else its number.
 pub(super) fn label(index: usize, node: &Node) -> String {
     let Value::Map(fields) = &node.value else {
         return format!("#{}", index + 1);
@@ -78,7 +78,7 @@ pub(super) fn label(index: usize, node: &Node) -> String {
     .unwrap_or_else(|| format!("#{}", index + 1))
 }
 
-/// Reads one step; parameters have been put in.
+/// Reads one step whose parameters have been substituted.
 pub(super) fn read(index: usize, node: &Node, reader: &mut Reader) -> StreamNode {
     let mut step = StreamNode::new(label(index, node), None);
     step.position = Some(node.position);
@@ -177,7 +177,7 @@ fn inputs(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Vec<String>> {
     from_one.or_else(|| many.and_then(|node| reader.texts("inputs", node)))
 }
 
-/// Reads an operator; none if a field that it needs is missing or can't be read, which is reported.
+/// Reads an operator; `None` if a required field is missing or can't be read, which is reported.
 fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transformation> {
     let mut fields = Fields::of(node, reader);
     let f = &mut fields;

@@ -1,5 +1,5 @@
-//! The part of the core that runs coordinators: has them prepared, puts that into the record with the placement, decides on
-//! requests in `record`, and answers from `written`.
+//! The part of the core that runs coordinators: it has them prepared, records the result with the placement,
+//! decides on requests in `record`, and answers from `written`.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::job_master::event::{
 use crate::job_master::execution_graph::{RegionPhase, as_index};
 
 impl JobMasterCore {
-    /// Whether all is known that has to be recorded when a region with this look is placed. If it is not, that is found out. `known` is
-    /// of looks.
+    /// Whether the coordinators of a region in this group are prepared, so that it can be placed. If not,
+    /// requests their preparation. `known` caches the answer by group.
     pub(in crate::job_master) fn is_prepared(
         &mut self,
         look: Option<usize>,
@@ -31,7 +31,7 @@ impl JobMasterCore {
             return true;
         };
         if coordination.is_in(&self.record, &self.execution, look) {
-            // Another region was placed with it.
+            // Another region of the group was placed with these states.
             return true;
         }
         let generation = coordination.generation(&self.record, look);
@@ -56,25 +56,25 @@ impl JobMasterCore {
         self.execution.regions[region].look
     }
 
-    /// Whether what coordinators have to know is being found out.
+    /// Whether the coordinators of a group are being prepared.
     pub(in crate::job_master) fn is_looking(&self, look: Option<usize>) -> bool {
         let found = look.and_then(|look| self.coordination.as_ref()?.preparations.get(&look));
         matches!(found, Some(Preparation::Asked { .. }))
     }
 
-    /// Whether anything is being found out.
+    /// Whether any coordinators are being prepared.
     pub(in crate::job_master) fn is_any_looking(&self) -> bool {
         let coordination = self.coordination.as_ref();
         let mut preparations = coordination.iter().flat_map(|it| it.preparations.values());
         preparations.any(|it| matches!(it, Preparation::Asked { .. }))
     }
 
-    /// Whether a region waits for what has to be found out.
+    /// Whether a region waits for the preparation of its coordinators.
     pub(in crate::job_master) fn is_preparing(&self, region: usize) -> bool {
         self.is_looking(self.look_of(region))
     }
 
-    /// What was found out, or why it was not.
+    /// Applies the result of a preparation.
     pub(in crate::job_master) fn note_prepared(
         &mut self,
         region: usize,
@@ -93,7 +93,7 @@ impl JobMasterCore {
             Ok(states) => {
                 let operators = coordination.looks[look].operators.iter();
                 let wanted = operators.map(|it| (&it.vertex_id, &it.operator));
-                // What was asked for by another rule, with another look, is not it.
+                // A result that was requested under another region rule, for another group, does not count.
                 if wanted.eq(states.iter().map(|it| (&it.vertex_id, &it.operator))) {
                     let ready = Preparation::Ready { generation, states };
                     coordination.preparations.insert(look, ready);
@@ -117,7 +117,8 @@ impl JobMasterCore {
         }
     }
 
-    /// The region is placed: what was found out for its generation goes into the record, if it is not there for another one.
+    /// Records the prepared states of a region that is being placed, unless the record has them from another
+    /// region of the group.
     pub(in crate::job_master) fn record_prepared(&mut self, region: usize) {
         let look = self.look_of(region);
         let Some((coordination, look)) = self.coordination.as_mut().zip(look) else {
@@ -137,7 +138,8 @@ impl JobMasterCore {
         }
     }
 
-    /// A region has lost its placement: the record says nothing more of its coordinators, unless another one was placed with them.
+    /// Removes the coordinators of a region that lost its placement from the record, unless another region is
+    /// still placed with them.
     pub(in crate::job_master) fn forget_coordinators(&mut self, region: usize) {
         let look = self.look_of(region);
         let Some((coordination, look)) = self.coordination.as_mut().zip(look) else {
@@ -157,7 +159,7 @@ impl JobMasterCore {
         }
     }
 
-    /// A task of a region has failed by itself.
+    /// Notes that a task of a region failed by itself.
     pub(in crate::job_master) fn note_failed_by_itself(&mut self, region: usize) {
         let look = self.look_of(region);
         if let Some((coordination, look)) = self.coordination.as_mut().zip(look) {
@@ -166,7 +168,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Adds the regions that start anew with this one, since what was found out for all of them is doubted.
+    /// Adds the regions that restart with this one because the preparation of their group is doubted.
     pub(in crate::job_master) fn add_doubted(&self, region: usize, to: &mut Vec<usize>) {
         let look = self.look_of(region);
         if let Some((coordination, look)) = self.coordination.as_ref().zip(look) {
@@ -177,9 +179,9 @@ impl JobMasterCore {
         }
     }
 
-    /// The same for what nobody is left to ask: it is durable that everything has finished, and nothing of it runs again without all
-    /// of it. One of several regions that runs again has to be given what it was given: where that may be, the record keeps it until
-    /// the job ends.
+    /// Removes finished coordinators from the record: it is durable that all of their regions have finished,
+    /// and none of them runs again without all others. A single region that runs again needs the same answers
+    /// as before: where that can happen, the record keeps the coordinators until the job ends.
     pub(in crate::job_master) fn forget_finished_coordinators(&mut self) {
         let Some(coordination) = &self.coordination else {
             return;
@@ -190,7 +192,7 @@ impl JobMasterCore {
             execution.overview.finished[*vertex] == as_index(parallelism)
         };
         let has_finished = |region: &usize| {
-            // Not given up since, which is not durable yet.
+            // The region must not have been given up since; that is not durable yet.
             let generation = self.record.regions[*region].generation;
             let is_of_record = generation == self.written.regions[*region].generation;
             let mut tasks = execution.regions[*region].tasks.iter();
@@ -218,7 +220,7 @@ impl JobMasterCore {
         }
     }
 
-    /// A task asks. It is answered by an effect, in this turn or when the answer is durable.
+    /// Accepts a request of a task. The answer is an effect, in this step or when it is durable.
     pub(in crate::job_master) fn ask(
         &mut self,
         connection: &Connection,
@@ -242,17 +244,17 @@ impl JobMasterCore {
             token,
             generation: id.generation,
         };
-        // Whoever asks again does not wait for the first answer.
+        // A task that repeats a request no longer waits for the first answer.
         let question = (task, operator, number);
         coordination.open.insert(question.clone());
         if let Some(before) = coordination.asked.insert(question, asked) {
-            let answer = CoordinatorAnswer::NotServed("it was asked again".to_owned());
+            let answer = CoordinatorAnswer::NotServed("the request was repeated".to_owned());
             self.answer_ask(before.token, answer);
         }
         Ok(())
     }
 
-    /// The execution of a task is not one any more that is answered, or may not be.
+    /// Has a task's pending requests examined, as its execution may not be served any more.
     pub(in crate::job_master) fn doubt_asked(&mut self, task: usize) {
         if let Some(coordination) = &mut self.coordination {
             let all = coordination.asked.range((task, String::new(), 0)..);
@@ -262,7 +264,8 @@ impl JobMasterCore {
         }
     }
 
-    /// Whether an execution is one that may ask: of the generation that the record has, there, and not to end.
+    /// Whether an execution may send requests: it has the generation of the record, is deployed, and does not
+    /// have to end.
     fn serves(&self, task: usize, generation: u64) -> bool {
         let at = &self.execution.tasks[task];
         at.execution.generation.get() == generation
@@ -277,7 +280,8 @@ impl JobMasterCore {
             .push(Effect::AnswerCoordinator { token, answer });
     }
 
-    /// Decides on what was asked, in the record. What was decided stays so as long as whoever asked is served.
+    /// Decides on the pending requests, in `record`. A decision is kept as long as the execution that asked
+    /// is served.
     pub(in crate::job_master) fn decide_asked(&mut self) {
         let Some(mut coordination) = self.coordination.take() else {
             return;
@@ -304,7 +308,7 @@ impl JobMasterCore {
         self.coordination = Some(coordination);
     }
 
-    /// Decides on one request: whether there is anything in the record since that was not; or why there will be no decision.
+    /// Decides on one request. Returns whether `record` changed; an error says why there will be no decision.
     fn decide(
         &mut self,
         looks: &Coordination,
@@ -322,7 +326,7 @@ impl JobMasterCore {
             CoordinatorAnswer::Invalid(none)
         })?;
         let subtask = self.execution.tasks[*task].subtask;
-        // Asked again: the record is not touched, which may be shared.
+        // A repeated request: `record` is left unchanged, as it may be shared.
         let before = self.record.coordinators[index].state.as_ref();
         if before.is_some_and(|state| answer(state, subtask, *number).is_some()) {
             return Ok(false);
@@ -339,7 +343,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Answers what the durable record has an answer to.
+    /// Answers pending requests whose answer is in the durable record.
     pub(in crate::job_master) fn answer_asked(&mut self) {
         let Some(mut coordination) = self.coordination.take() else {
             return;
@@ -366,7 +370,7 @@ impl JobMasterCore {
         self.coordination = Some(coordination);
     }
 
-    /// The job has ended: nobody is answered any more.
+    /// Refuses all pending requests, as the job has ended.
     pub(in crate::job_master) fn refuse_asked(&mut self) {
         let Some(coordination) = &mut self.coordination else {
             return;
@@ -378,7 +382,7 @@ impl JobMasterCore {
         }
     }
 
-    /// Whether the record that is about to be written has decisions that nobody has heard of.
+    /// Whether the record that is about to be written has decisions that no execution has received.
     pub(in crate::job_master) fn take_decided(&mut self) -> bool {
         let coordination = self.coordination.as_mut();
         coordination.is_some_and(|it| std::mem::take(&mut it.has_decided))

@@ -1,7 +1,8 @@
-//! The coordinator of a file source: cuts files into splits, and gives each to whoever asks first. Pure but for [`prepare`].
+//! The coordinator of a file source: cuts files into splits, and assigns each to the first subtask that asks.
+//! Pure, except for [`prepare`].
 //!
-//! The files are laid end to end; a split is a part of that, so it may be part of one file or hold many. Splits are given in
-//! order, so those that are given are always the first ones.
+//! The files are laid end to end. A split is a range of that sequence, so it may be part of one file or
+//! contain many. Splits are assigned in order, so the assigned ones are always the first.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt as _;
@@ -13,18 +14,19 @@ use tanist_proto::v1::ask_coordinator_response::Answer;
 use super::{Taken, Unprepared};
 use crate::dataflow::{Look, matching_files};
 
-/// The names of all files that a job reads by splits take at most so many bytes of its record.
+/// Maximum total length, in bytes, of the names of all files that a job reads by splits. They are part of its
+/// record.
 pub const MOST_PATH_BYTES: usize = 512 * 1024;
-/// So many splits a subtask gets if all are equally fast.
+/// Number of splits for each subtask if all are equally fast.
 const SPLITS_PER_SUBTASK: u64 = 8;
-/// Smaller ones are not made as long as there is one for each subtask.
+/// Minimum size of a split in bytes, if there is still one for each subtask.
 const SMALLEST: u64 = 4 * 1024;
-/// Larger ones are not made as long as there are not too many.
+/// Maximum size of a split in bytes, if `MOST_SPLITS` allows it.
 const LARGEST: u64 = 64 * 1024 * 1024;
-/// There are not more than these, or than subtasks.
+/// Maximum number of splits, or the number of subtasks if that is larger.
 const MOST_SPLITS: u64 = 1024;
 
-/// Looks at the files and cuts them. Blocks.
+/// Lists the files and cuts them into splits. Blocks.
 pub(super) fn prepare(
     paths: &[String],
     parallelism: u32,
@@ -38,7 +40,7 @@ pub(super) fn prepare(
     let path_bytes: usize = files.iter().map(|(path, _)| path.as_os_str().len()).sum();
     if path_bytes > most_path_bytes {
         let cause = format!(
-            "it reads {} files, whose names take {path_bytes} bytes, and {most_path_bytes} are the most that is kept in the job's \
+            "it reads {} files, whose names take {path_bytes} bytes; at most {most_path_bytes} may be kept in the job's \
              record: read fewer, larger files, or make several jobs",
             files.len()
         );
@@ -64,7 +66,7 @@ pub(super) fn cut(files: Vec<(PathBuf, u64)>, parallelism: u32) -> pb::FileSplit
         .max(1);
     let count = total.div_ceil(size);
     let ends = (1..=count).map(|number| {
-        // Equal parts: the last one is not a small rest.
+        // Equal parts, so that the last split is not a small rest.
         let end = u128::from(total) * u128::from(number) / u128::from(count);
         u64::try_from(end).expect("at most the total")
     });
@@ -79,7 +81,7 @@ pub(super) fn cut(files: Vec<(PathBuf, u64)>, parallelism: u32) -> pb::FileSplit
     }
 }
 
-/// Gives the subtask a split that nobody has, if the request is its next one.
+/// Assigns the next free split to the subtask, if this is its next request.
 pub(super) fn take(splits: &mut pb::FileSplits, subtask: u32, number: u64) -> Taken {
     let given: usize = splits.assigned.iter().map(|it| it.splits.len()).sum();
     let has = list_of(splits, subtask).len() as u64;
@@ -102,7 +104,7 @@ pub(super) fn take(splits: &mut pb::FileSplits, subtask: u32, number: u64) -> Ta
     Taken::Decided
 }
 
-/// What the subtask was given for the request, or that nothing is left.
+/// The split that the subtask was assigned for this request, or that none is left.
 pub(super) fn answer(splits: &pb::FileSplits, subtask: u32, number: u64) -> Option<Answer> {
     let list = list_of(splits, subtask);
     let index = usize::try_from(number.checked_sub(1)?).ok()?;
@@ -124,7 +126,7 @@ fn list_of(splits: &pb::FileSplits, subtask: u32) -> &[u32] {
     list.map(|it| it.splits.as_slice()).unwrap_or_default()
 }
 
-/// The parts of files that a split is.
+/// The ranges of files in a split.
 fn describe(splits: &pb::FileSplits, split: u32) -> pb::FileSplit {
     let index = split as usize;
     let from = match index.checked_sub(1) {

@@ -1,4 +1,5 @@
-//! Splits cover all files once, go to whoever asks first, and a request has one answer.
+//! Splits cover all files exactly once, each goes to the first subtask that asks, and a request always has
+//! the same answer.
 
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ fn file(name: &str, size: u64) -> (PathBuf, u64) {
     (PathBuf::from(name), size)
 }
 
-/// Asks and gives the answer, as the core does.
+/// Sends a request and returns the answer, as the core does.
 fn ask(splits: &mut pb::FileSplits, subtask: u32, number: u64) -> Option<Answer> {
     assert_ne!(take(splits, subtask, number), Taken::OutOfTurn);
     answer(splits, subtask, number)

@@ -1,15 +1,16 @@
-//! The JobMaster's halves of operators: what they know, prepared once for each generation of a region, and what they decide
-//! when a subtask asks. See `docs/adr/0023`.
+//! Operator coordinators: the half of an operator that runs in the JobMaster. Each is prepared once for each
+//! generation of a region and answers requests of its subtasks. See `docs/adr/0023`.
 //!
-//! An operator whose subtasks are in regions of their own has one half for all of them: what was found out holds as long as any of
-//! those regions is placed that was placed with it (`docs/adr/0024`). What a subtask was given stays its own: its next execution asks
-//! from the first request on, and is given the same.
+//! An operator whose subtasks are in different regions has one coordinator for all of them. Its preparation
+//! is valid as long as any region is placed that was placed with it (`docs/adr/0024`). Answers given to a
+//! subtask stay assigned to it: its next execution asks from the first request on and gets the same answers.
 //!
-//! Pure but for [`Kind::prepare`], which looks at files and runs beside the actor. What a coordinator decides is a change of
-//! [`pb::CoordinatorState`], which is part of the job's record; [`asking`] makes those changes and answers from what is durable.
-//! Invariants: the answer to a request's number never changes within a generation, and only the next number makes a new one.
+//! Pure, except for [`Kind::prepare`], which reads directories and runs outside the actor. A coordinator's
+//! decision is a change of [`pb::CoordinatorState`], which is part of the job's record. [`asking`] makes
+//! those changes and answers from the durable record. Invariants: the answer to a request's number never
+//! changes within a generation, and only the next number makes a new one.
 //!
-//! Another operator's coordinator is one more [`Kind`], one more case of the state, and one of the answer.
+//! To add another operator's coordinator, add a [`Kind`], a case of the state, and a case of the answer.
 
 mod asking;
 mod file_splits;
@@ -29,33 +30,33 @@ use crate::job::{OperatorSpec, coordinated_spec};
 
 pub use self::file_splits::MOST_PATH_BYTES;
 
-/// An operator that has a half here.
+/// An operator that has a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Coordinated {
     /// Its vertex.
     pub vertex_id: String,
     /// Its name.
     pub operator: String,
-    /// How many subtasks ask.
+    /// Number of subtasks, all of which send requests.
     pub parallelism: u32,
-    /// What it is asked for.
+    /// The kind of its coordinator.
     pub kind: Kind,
 }
 
-/// What a coordinator is for.
+/// The kind of a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// Hands out parts of files.
+    /// Assigns parts of files to subtasks.
     FileSplits {
         /// Paths or globs.
         paths: Vec<String>,
-        /// How many bytes the names of all files may take.
+        /// Maximum total length of the names of all files, in bytes.
         most_path_bytes: usize,
     },
 }
 
 impl Kind {
-    /// Finds out what the coordinator has to know. Blocks.
+    /// Prepares the coordinator's initial state. Blocks.
     fn prepare(&self, parallelism: u32, look: dataflow::Look) -> Result<State, Unprepared> {
         match self {
             Kind::FileSplits {
@@ -69,23 +70,23 @@ impl Kind {
     }
 }
 
-/// Why it could not be found out what a coordinator has to know.
+/// Why a coordinator could not be prepared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unprepared {
-    /// For people.
+    /// The cause, for users.
     pub cause: String,
-    /// Whether every further attempt would end the same way.
+    /// Whether every other attempt would fail the same way.
     pub is_unrecoverable: bool,
 }
 
-/// What became of a request.
+/// The result of deciding on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
-    /// Something was decided.
+    /// A new answer was decided.
     Decided,
-    /// It has its answer already.
+    /// The request already had its answer.
     AsBefore,
-    /// The requests before it were never made.
+    /// Invalid: the requests before it were never made.
     OutOfTurn,
 }
 
@@ -96,14 +97,14 @@ fn take(state: &mut State, subtask: u32, number: u64) -> Taken {
     }
 }
 
-/// The answer to the request with this number, as far as one was decided.
+/// The answer to the request with this number, if one was decided.
 fn answer(state: &State, subtask: u32, number: u64) -> Option<Answer> {
     match state {
         State::FileSplits(splits) => file_splits::answer(splits, subtask, number),
     }
 }
 
-/// Prepares all coordinators of a look. Blocks.
+/// Prepares all coordinators of a group ([`Look`]). Blocks.
 pub(super) fn prepare(
     operators: &[Coordinated],
     generation: u64,
@@ -125,7 +126,7 @@ pub(super) fn prepare(
     prepared.collect()
 }
 
-/// The operators of a graph that have a half here.
+/// The operators of a graph that have a coordinator.
 fn coordinated(graph: &pb::JobGraph) -> Vec<Coordinated> {
     let of_vertex = |vertex: &pb::JobVertex| {
         let (vertex_id, parallelism) = (vertex.id.clone(), vertex.parallelism);
@@ -157,46 +158,47 @@ fn coordinated(graph: &pb::JobGraph) -> Vec<Coordinated> {
     all
 }
 
-/// How far the preparation of what is found out together is.
+/// Progress of the preparation of a group.
 #[derive(Debug, Clone)]
 enum Preparation {
-    /// Under way.
+    /// Requested.
     Asked { generation: u64 },
-    /// This goes into the record with the placement.
+    /// Done. The states are recorded with the placement.
     Ready {
         generation: u64,
         states: Vec<pb::CoordinatorState>,
     },
 }
 
-/// A task, an operator of it, and the number of its request.
+/// (task, name of the operator, number of the request).
 type Question = (usize, String, u64);
 
-/// A request that is not answered.
+/// A pending request.
 #[derive(Debug, Clone)]
 struct Asked {
     token: u64,
     generation: u64,
 }
 
-/// The operators of regions that have their subtasks in common: what these have to know is found out together.
+/// A group of operators that have regions in common. Their coordinators are prepared together.
 #[derive(Debug)]
 struct Look {
     operators: Arc<[Coordinated]>,
-    /// Of all that is in the regions.
+    /// All vertices in the regions.
     vertices: BTreeSet<usize>,
-    /// In order.
+    /// Sorted.
     regions: Vec<usize>,
-    /// Whether one of the regions may run again without all of them, though all have durably finished.
+    /// Whether one of the regions may run again without the others after all have durably finished.
     may_run_again_in_part: bool,
-    /// The regions of which a task has failed by itself with what was found out last.
+    /// The regions in which a task failed by itself since the last preparation.
     failed: BTreeSet<usize>,
-    /// One has failed twice: what was found out may not be so any more.
+    /// A region has failed twice, so the preparation may be outdated.
     is_doubted: bool,
 }
 
 impl Look {
-    /// Whether the one of this generation is the first, in which none of the regions has run yet: each of them counts for one.
+    /// Whether a preparation for this generation is the first, i.e. before any of the regions has run. The
+    /// first generation of each region counts as one.
     fn present_look(&self, generation: u64) -> dataflow::Look {
         match usize::try_from(generation) {
             Ok(generation) if generation <= self.regions.len() => dataflow::Look::First,
@@ -205,9 +207,10 @@ impl Look {
     }
 }
 
-/// Whether one of these regions may run again without all of them, though all have durably finished. What one has made may be lost while
-/// somebody waits for it; and what one has read may be made again, for another reader that waits for it, so that this one reads it again
-/// (`docs/adr/0011`, point 4). Over a forward edge that is one subtask's affair. Nothing else runs again that has durably finished.
+/// Whether one of these regions may run again without the others after all have durably finished. Its output
+/// may be lost while another region waits for it. Or its input is produced again for another reader, and then
+/// this region reads it again (`docs/adr/0011`, point 4). Over a forward edge only one subtask is affected.
+/// No other durably finished region runs again.
 fn may_run_again_in_part(execution: &ExecutionGraph, regions: &BTreeSet<usize>) -> bool {
     let is_at_blocking_edge = |region: &usize| {
         let mut tasks = execution.regions[*region].tasks.iter();
@@ -216,22 +219,23 @@ fn may_run_again_in_part(execution: &ExecutionGraph, regions: &BTreeSet<usize>) 
     regions.len() > 1 && regions.iter().any(is_at_blocking_edge)
 }
 
-/// All coordinators of a job.
+/// All coordinators of a job, in groups.
 #[derive(Debug)]
 pub(super) struct Coordination {
     looks: Vec<Look>,
-    /// By look.
+    /// By group.
     preparations: BTreeMap<usize, Preparation>,
-    /// By task, operator and number. A copy that comes late does not take the place of the next one.
+    /// Pending requests. Keyed by number, too, so that a late copy does not replace the next request.
     asked: BTreeMap<Question, Asked>,
-    /// Those of them that are to be looked at though nothing was written: they are new, or whoever asked may be gone.
+    /// Pending requests to examine even without a write: they are new, or the execution that asked may be
+    /// gone.
     open: BTreeSet<Question>,
-    /// Whether the record has decisions that the write under way, or the last one, has not.
+    /// Whether `record` has decisions that neither the write in flight nor the last one contains.
     has_decided: bool,
 }
 
 impl Coordination {
-    /// Those of a graph; none if it has none. The regions learn which look is theirs.
+    /// The coordinators of a graph; None if it has none. Sets the group number of each region.
     pub(super) fn of(
         graph: &pb::JobGraph,
         execution: &mut ExecutionGraph,
@@ -242,7 +246,7 @@ impl Coordination {
                 continue;
             };
             let regions: Vec<usize> = execution.regions_of(execution.tasks[task].vertex).collect();
-            // Vertices that have one region in common have all, by whatever rule.
+            // Vertices that share one region share all, under any region rule.
             let mut known = regions.iter();
             let known = known.find_map(|region| execution.regions[*region].look);
             let number = known.unwrap_or_else(|| {
@@ -280,26 +284,26 @@ impl Coordination {
         }))
     }
 
-    /// The number of the look that a coordinator's state is of.
+    /// The group that a coordinator's state belongs to.
     fn look_of_state(execution: &ExecutionGraph, state: &pb::CoordinatorState) -> Option<usize> {
         let task = execution.find(&state.vertex_id, 0)?;
         execution.regions[execution.tasks[task].region].look
     }
 
-    /// Whether a record has what a look found out.
+    /// Whether a record has the states of a group.
     fn is_in(&self, record: &pb::JobState, execution: &ExecutionGraph, look: usize) -> bool {
         let mut states = record.coordinators.iter();
         states.any(|state| Coordination::look_of_state(execution, state) == Some(look))
     }
 
-    /// The generation of a look, which grows with any of its regions'.
+    /// The generation of a group: the sum of its regions' generations.
     fn generation(&self, record: &pb::JobState, look: usize) -> u64 {
         let regions = self.looks[look].regions.iter();
         let generations = regions.map(|region| record.regions[*region].generation.max(1));
         generations.fold(0, u64::saturating_add)
     }
 
-    /// The place in a record of the coordinator that this execution of a task may ask.
+    /// The index in the record of the coordinator that answers this execution of a task.
     fn find(
         &self,
         record: &pb::JobState,
@@ -309,7 +313,7 @@ impl Coordination {
     ) -> Option<usize> {
         let at = &execution.tasks[task];
         let look = execution.regions[at.region].look?;
-        // One of several regions may have been placed later than the first one that was placed with it.
+        // In a group of several regions, one may have been placed later than the first.
         let is_apart = self.looks[look].regions.len() == 1;
         record.coordinators.iter().position(|it| {
             (!is_apart || it.generation == generation)

@@ -1,5 +1,6 @@
-//! Coordinators in the simulation: files that look otherwise each time, tasks that ask and ask again, answers that get lost. A
-//! split goes to one subtask of a generation, a request has one answer, and nobody hears of what is not stored.
+//! Coordinators in the simulation: files that change between preparations, tasks that repeat requests,
+//! answers that get lost. A split goes to one subtask of a generation, a request has one answer, and no task
+//! receives an answer that is not stored.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +11,15 @@ use tanist_proto::v1::coordinator_state::State;
 use super::invariants::built;
 use super::task_manager::TaskKey;
 use super::world::World;
-use crate::job::RegionRule;
 use crate::job_master::coordinator::{Coordinated, Unprepared};
 use crate::job_master::event::{CoordinatorAnswer, CoordinatorRequest, Event};
 use crate::job_master::execution::is_terminal;
-use crate::job_master::region_rule::rule_of;
 
 const OPERATOR: &str = "lines";
-/// So many splits there are at each look.
+/// Number of splits of each preparation.
 const SPLITS: u64 = 5;
 
-/// A request of a task: who, in which generation, and its number.
+/// A request: (task, generation, number).
 type Request = (TaskKey, u64, u64);
 
 #[derive(Debug, Default)]
@@ -30,27 +29,27 @@ pub(super) struct Asking {
     last_token: u64,
     /// By token.
     sent: BTreeMap<u64, Request>,
-    /// All that was ever answered.
+    /// All answers that were ever received.
     answered: BTreeMap<Request, Answer>,
-    /// How many answers each execution has heard.
+    /// Number of answers that each execution has received.
     heard: BTreeMap<(TaskKey, u64), u64>,
-    /// Whose each split is: vertex, look and where it starts.
+    /// The subtask that owns each split: (vertex, preparation, start).
     owners: BTreeMap<(String, u64, u64), u32>,
-    /// What each subtask was given, by look and number, whichever execution asked.
+    /// The answers of each subtask by preparation and number, across its executions.
     given: BTreeMap<Request, Answer>,
 }
 
-/// The first vertex of a graph reads files by splits.
+/// Makes the first vertex of a graph read files by splits.
 pub(super) fn coordinate_first(graph: &mut pb::JobGraph) {
     graph.vertices[0].operators = vec![pb::Operator {
         name: OPERATOR.to_owned(),
-        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),
     }];
 }
 
 impl World {
-    /// The files are looked at; that comes to be known some time.
+    /// Prepares coordinators; the result arrives later.
     pub(super) fn look(&mut self, region: usize, generation: u64, operators: &[Coordinated]) {
         let built = built(&self.graph, &self.stored);
         let first = built
@@ -64,7 +63,7 @@ impl World {
             "what is placed is looked at again"
         );
         self.asking.looks += 1;
-        // Files grow between two looks.
+        // Files grow between two preparations.
         let size = 100 + self.asking.looks;
         let state = |it: &Coordinated| pb::CoordinatorState {
             vertex_id: it.vertex_id.clone(),
@@ -94,7 +93,7 @@ impl World {
         self.events.push((self.epoch, event));
     }
 
-    /// A task asks for what comes next, or for something again.
+    /// A task sends its next request, or repeats one.
     pub(super) fn ask(&mut self, pick: usize) {
         let first = self.graph.vertices[0].id.clone();
         let mut asking = Vec::new();
@@ -137,7 +136,7 @@ impl World {
         self.events.push((self.epoch, event));
     }
 
-    /// A request is answered; the answer may get lost on its way.
+    /// A request is answered. The answer may get lost.
     pub(super) fn hear_answer(&mut self, token: u64, answer: CoordinatorAnswer) {
         let request = self.asking.sent[&token].clone();
         let answer = match answer {
@@ -150,7 +149,7 @@ impl World {
         };
         let (key, generation, number) = request.clone();
         assert_eq!(
-            stored_answer(&self.stored, &request),
+            stored_answer(&self.stored, &request, self.is_whole),
             Some(answer.clone()),
             "{request:?} has an answer that is not stored"
         );
@@ -185,7 +184,7 @@ impl World {
     }
 }
 
-/// Which look at its files a record has of a vertex.
+/// The preparation of a vertex in a record.
 fn stored_look(stored: &pb::JobState, vertex: &str) -> u64 {
     let mut all = stored.coordinators.iter();
     let state = all.find(|it| it.vertex_id == vertex);
@@ -193,11 +192,14 @@ fn stored_look(stored: &pb::JobState, vertex: &str) -> u64 {
 }
 
 /// The answer that a record has to a request.
-fn stored_answer(stored: &pb::JobState, (key, generation, number): &Request) -> Option<Answer> {
+fn stored_answer(
+    stored: &pb::JobState,
+    (key, generation, number): &Request,
+    is_whole: bool,
+) -> Option<Answer> {
     let mut all = stored.coordinators.iter();
     let state = all.find(|it| it.vertex_id == key.0)?;
-    let is_apart = rule_of(stored) == RegionRule::Vertices;
-    assert!(!is_apart || state.generation == *generation);
+    assert!(!is_whole || state.generation == *generation);
     let Some(State::FileSplits(splits)) = &state.state else {
         panic!("{state:?} is of no file source");
     };
@@ -223,22 +225,22 @@ fn stored_answer(stored: &pb::JobState, (key, generation, number): &Request) -> 
     Some(Answer::FileSplit(pb::FileSplit { ranges }))
 }
 
-/// What is deployed has in the record what its coordinators know.
+/// Asserts that the record has the coordinator states of a deployed task.
 pub(super) fn assert_prepared(
     graph: &pb::JobGraph,
     stored: &pb::JobState,
     task: &pb::TaskDeployment,
+    is_whole: bool,
 ) {
     let is_coordinated = graph.vertices[0].id == task.vertex_id;
     let mut all = stored.coordinators.iter();
-    let is_apart = rule_of(stored) == RegionRule::Vertices;
     let is_stored = all.any(|it| {
-        it.vertex_id == task.vertex_id && (!is_apart || it.generation == task.generation)
+        it.vertex_id == task.vertex_id && (!is_whole || it.generation == task.generation)
     });
     assert!(!is_coordinated || is_stored, "not prepared: {task:?}");
 }
 
-/// Within a generation splits stay what they are, and whose they are.
+/// Asserts that the splits and their owners don't change within a generation.
 pub(super) fn assert_decisions_stay(before: &pb::JobState, after: &pb::JobState) {
     for after in &after.coordinators {
         let Some(State::FileSplits(splits)) = &after.state else {

@@ -1,4 +1,5 @@
-//! Drains in the simulation: which TaskManagers are drained, when the JobMaster hears of it, and what has to hold of moves.
+//! Drains in the simulation: which TaskManagers are drained, when the JobMaster receives that, and the
+//! invariants of moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,11 +17,11 @@ use crate::job_master::execution_graph::RegionPhase;
 
 #[derive(Debug, Default)]
 pub(super) struct Drains {
-    /// As the ResourceManager knows it, which gives no slots there.
+    /// The drains that the ResourceManager knows. It gives no slots there.
     drained: Leaving,
-    /// As the present term was told last.
+    /// The drains that the present term received last.
     told: Arc<Leaving>,
-    /// Nothing fails, so that what runs starts anew only where it is moved.
+    /// Whether nothing fails, so that regions restart only for moves.
     pub(super) is_all_that_happens: bool,
 }
 
@@ -29,13 +30,13 @@ impl Drains {
         self.drained.contains_key(id)
     }
 
-    /// A term begins: it was told nothing.
+    /// A new term begins, which has received no drains.
     pub(super) fn forget_told(&mut self) {
         self.told = Arc::default();
     }
 }
 
-/// What a core had of each region before an event.
+/// The state of each region before an event.
 #[derive(Debug)]
 pub(super) struct Standing {
     regions: Vec<Before>,
@@ -45,7 +46,7 @@ pub(super) struct Standing {
 struct Before {
     generation: u64,
     is_placed: bool,
-    /// Where executions of it are that have not ended.
+    /// The places of its executions that have not ended.
     places: BTreeSet<(ResourceId, AllocationId)>,
 }
 
@@ -72,8 +73,8 @@ impl Standing {
         }
     }
 
-    /// Nothing begins on TaskManagers that are to be left, but beside what runs in the same slot; and what is moved finds all of its slots
-    /// elsewhere. Gives how many regions were moved.
+    /// Asserts that nothing is placed on TaskManagers to leave, except in slots that are still in use, and
+    /// that a move finds all of its slots elsewhere. Returns the number of regions that were moved.
     pub(super) fn assert_moves(&self, core: &JobMasterCore, is_all_that_happens: bool) -> u32 {
         let leaving = &core.moves.leaving;
         let used = self.regions.iter().flat_map(|it| &it.places);
@@ -114,7 +115,8 @@ impl Standing {
 }
 
 impl World {
-    /// From now on nothing fails. What an isolated job has placed stops before it is placed again, whoever leads.
+    /// From now on nothing fails. Executions of an isolated job stop before it is placed again, under any
+    /// leader.
     pub(super) fn with_nothing_but_drains(mut self, isolation: pb::Isolation) -> World {
         self.drains.is_all_that_happens = true;
         let options = self.graph.options.get_or_insert_default();
@@ -123,7 +125,7 @@ impl World {
         self
     }
 
-    /// Somebody drains a TaskManager, or takes that back, or the JobMaster hears of it.
+    /// A TaskManager is drained, or a drain is cancelled, or the JobMaster receives the drains.
     pub(super) fn step_of_drains(&mut self, kind: u8, pick: usize) {
         let id = self.task_managers[pick % self.task_managers.len()]
             .id
@@ -140,7 +142,8 @@ impl World {
         }
     }
 
-    /// The same, where there is always room elsewhere for all of the job, and nothing is stopped that has none.
+    /// The same, but there is always room elsewhere for the whole job, and no region is stopped without room
+    /// for it.
     pub(super) fn step_of_gentle_drains(&mut self, kind: u8, pick: usize) {
         let id = self.task_managers[pick % self.task_managers.len()]
             .id
@@ -159,7 +162,7 @@ impl World {
         }
     }
 
-    /// The ResourceManager tells of those on which the job has slots.
+    /// The ResourceManager sends the drained TaskManagers on which the job has slots.
     pub(super) fn tell_leaving(&mut self) {
         let has_slots = |id: &ResourceId| {
             let mut known = self.task_managers.iter();
@@ -172,7 +175,8 @@ impl World {
             return;
         }
         if leaving.values().any(|leave| *leave > Leave::ByItself) {
-            // What runs there is touched though it has lost nothing, and what shares slots with it.
+            // Regions there are restarted although nothing of them was lost, and so are those that share
+            // slots with them.
             self.healthy.clear();
         }
         self.drains.told = Arc::new(leaving);
@@ -183,7 +187,7 @@ impl World {
         self.drains.drained.clear();
     }
 
-    /// No task of an isolated job runs twice at the same time.
+    /// Asserts that no task of an isolated job runs twice at the same time.
     pub(super) fn assert_nothing_runs_twice(&self) {
         let isolation = self.graph.options.as_ref().map(|it| it.isolation());
         if isolation != Some(pb::Isolation::StopFirst) {
@@ -198,7 +202,7 @@ impl World {
         assert!(twice.is_empty(), "{twice:?}");
     }
 
-    /// Without faults and without ends, until all runs elsewhere that is to be moved.
+    /// Runs without faults and without ends of tasks until the TaskManagers to leave are empty.
     pub(super) fn come_to_leave(&mut self) {
         for _ in 0..400 {
             let to_leave = self.task_managers.iter().filter(|it| {

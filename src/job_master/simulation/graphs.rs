@@ -1,5 +1,5 @@
-//! Job graphs at random: up to five vertices of up to three subtasks, in two slot sharing groups, with any edges from one to a
-//! later one, pipelined or blocking. Half of them state resources.
+//! Random job graphs: up to five vertices of up to three subtasks, in two slot sharing groups, with any edges
+//! to later vertices, pipelined or blocking. Half of them state resources.
 
 use proptest::prelude::*;
 use tanist_proto::v1 as pb;
@@ -9,7 +9,7 @@ use crate::job_master::testing::graph_of;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// An edge as it is drawn.
+/// A randomly chosen edge.
 #[derive(Debug, Clone, Copy)]
 enum Drawn {
     None,
@@ -37,7 +37,8 @@ pub(super) fn any_graph() -> impl Strategy<Value = pb::JobGraph> {
     })
 }
 
-/// The second vertex is read by one beside the first one, and by another: so one subtask of the first may run again though all had finished.
+/// The second vertex is read by one that is in a region with the first, and by another one. So a single
+/// subtask of the first may run again after all had finished.
 fn read_beside_files() -> impl Strategy<Value = pb::JobGraph> {
     let groups = prop::collection::vec(any::<bool>(), 4);
     (2u32..=3, groups).prop_map(|(parallelism, groups)| {
@@ -52,7 +53,8 @@ fn read_beside_files() -> impl Strategy<Value = pb::JobGraph> {
     })
 }
 
-/// Each subtask needs a core, so that slots of the two groups differ where these have not equally many vertices.
+/// Each subtask needs a core, so the slots of the two groups differ if these have different numbers of
+/// vertices.
 fn with_resources(mut graph: pb::JobGraph) -> pb::JobGraph {
     for vertex in &mut graph.vertices {
         vertex.resources = Some(pb::ResourceProfile {
@@ -63,7 +65,7 @@ fn with_resources(mut graph: pb::JobGraph) -> pb::JobGraph {
     graph
 }
 
-/// All pairs of a vertex and a later one, as edges are drawn for them.
+/// All pairs of a vertex and a later one, in the order of the drawn edges.
 fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).flat_map(|target| (0..target).map(move |source| (source, target)))
 }
@@ -92,7 +94,7 @@ fn graph(vertices: &[(u32, bool)], edges: &[(Drawn, bool)]) -> pb::JobGraph {
             edge.set_exchange(pb::Exchange::Blocking);
         }
     }
-    // Within what runs together nothing waits for the end of something.
+    // No vertex of a region may wait for the end of another one in it.
     loop {
         let within = blocking_edges_within_regions(&graph);
         let within: Vec<pb::JobEdge> = within.into_iter().cloned().collect();

@@ -1,4 +1,4 @@
-//! Which regions have lost nothing, so that no change of the leader may touch them.
+//! Regions that have lost nothing. No change of the leader may touch them.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,13 @@ use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::job_master::failover::FailoverStrategy;
 
 impl World {
-    /// Notes, when a term begins, which regions run whole.
+    /// Notes, at the start of a term, which regions run completely.
     pub(super) fn note_healthy(&mut self) {
-        // Over blocking edges a region also suffers from what happens to the output of another, and by the full strategy from
-        // whatever happens to it.
+        // A region is also affected by the loss of an output that it reads over blocking edges, and with the
+        // full strategy by a failure of any other region.
         let is_apart = self.blocking.is_empty() && self.failover == FailoverStrategy::Region;
         let regions = self.stored.regions.iter().enumerate();
-        // And those that read the same files from who fails of them again and again.
+        // Regions that read the same files are affected by repeated failures of one of them.
         let readers: BTreeSet<usize> = built(&self.graph, &self.stored).regions_of(0).collect();
         let is_apart =
             |number: &usize| is_apart && (readers.len() == 1 || !readers.contains(number));
@@ -28,7 +28,7 @@ impl World {
         self.reached.healthy += u32::try_from(self.healthy.len()).expect("few regions");
     }
 
-    /// Forgets those of which something was lost meanwhile, or which nobody has reported in time.
+    /// Forgets regions of which something was lost meanwhile, or which were not reported in time.
     pub(super) fn forget_unhealthy(&mut self) {
         let mut healthy = std::mem::take(&mut self.healthy);
         let is_late = self.now_ms >= self.term_began_ms + RECONCILE_TIMEOUT_MS;
@@ -40,7 +40,7 @@ impl World {
         self.healthy = healthy;
     }
 
-    /// A TaskManager is taken for lost: what is there is, too.
+    /// A TaskManager is lost for the JobMaster, and so is everything on it.
     pub(super) fn lose(&mut self, index: usize) {
         let id = self.task_managers[index].id.to_string();
         let stored = &self.stored;
@@ -61,7 +61,7 @@ impl World {
         ids.any(|id| id == location.resource_id)
     }
 
-    /// Whether all executions of a region are where the record says, or have finished.
+    /// Whether all executions of a region are where the record places them, or have finished.
     pub(super) fn is_whole(&self, region: &pb::RegionState) -> bool {
         let is_there = |it: &pb::Placement| self.is_there(region.generation, it);
         !region.placements.is_empty() && region.placements.iter().all(is_there)

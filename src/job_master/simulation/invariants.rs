@@ -1,4 +1,4 @@
-//! What must hold of the record and of what a JobMaster does, as predicates for the simulation.
+//! Invariants of the record and of the effects of a JobMaster, as predicates for the simulation.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,21 @@ use tanist_proto::v1::ExecutionState as S;
 
 use super::task_manager::TaskKey;
 use super::world::World;
+use crate::job::MAX_REGIONS;
 use crate::job_master::event::Connection;
 use crate::job_master::execution_graph::ExecutionGraph;
 use crate::job_master::failover::FailoverStrategy;
-use crate::job_master::region_rule::rule_of;
 
-/// The graph by the rule of a record.
+/// The graph with as many regions as a record has.
 pub(super) fn built(graph: &pb::JobGraph, state: &pb::JobState) -> ExecutionGraph {
-    ExecutionGraph::build(graph, rule_of(state)).expect("valid")
+    let max_regions = match state.regions.len() {
+        0 => MAX_REGIONS,
+        regions => regions,
+    };
+    ExecutionGraph::build(graph, max_regions).expect("valid")
 }
 
-/// The region of a task as a record has it.
+/// The region of a task in a record.
 pub(super) fn region_of(
     graph: &pb::JobGraph,
     state: &pb::JobState,
@@ -41,7 +45,7 @@ pub(super) fn is_recorded(state: &pb::JobState, key: &TaskKey, generation: u64) 
     })
 }
 
-/// The regions that have finished by a record, with their generations.
+/// The regions that have finished according to a record, with their generations.
 pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BTreeMap<usize, u64> {
     let built = built(graph, state);
     let regions = state.regions.iter().enumerate();
@@ -58,7 +62,8 @@ pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BT
         .collect()
 }
 
-/// Whether a record says that all regions that read a task over blocking edges have finished, and there are some.
+/// Whether, according to a record, all regions that read a task over blocking edges have finished, and there
+/// are some.
 pub(super) fn has_been_read(
     graph: &pb::JobGraph,
     state: &pb::JobState,
@@ -102,7 +107,7 @@ pub(super) fn all_finished(graph: &pb::JobGraph, state: &pb::JobState) -> bool {
     })
 }
 
-/// What is deployed is what this term has stored.
+/// Asserts that a deployed task has the placement that this term has stored.
 pub(super) fn assert_persisted_placement(
     stored: &pb::JobState,
     epoch: u64,
@@ -124,7 +129,8 @@ pub(super) fn assert_persisted_placement(
 }
 
 impl World {
-    /// By the full strategy, of what is placed and has not finished, all starts anew in the same write or nothing does.
+    /// Asserts that with the full strategy all placed regions that have not finished restart in the same
+    /// write, or none.
     pub(super) fn assert_restarts_together(&self, next: &pb::JobState) {
         let is_to_end = next.wanted() == pb::WantedStatus::Canceled || !next.fatal_cause.is_empty();
         if self.failover != FailoverStrategy::Full || is_to_end {

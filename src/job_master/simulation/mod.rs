@@ -1,6 +1,6 @@
-//! The core against a simulated world: a store, TaskManagers and a network that delay, lose, repeat and reorder, and
-//! terms that end at any point while tasks run on. Random faults first, then none: every job has to come to run whole and
-//! to end, and no step may break an invariant.
+//! The core against a simulated world: a store, TaskManagers and a network that delay, lose, repeat and
+//! reorder messages, and terms that end at any point while tasks run on. First with random faults, then
+//! without: every job must run completely and end, and no step may break an invariant.
 
 mod coordinators;
 mod drains;
@@ -23,7 +23,7 @@ use tanist_proto::v1 as pb;
 use self::steps::Fails;
 use self::world::{Reached, World};
 use crate::draws;
-use crate::job::RegionRule;
+use crate::job::MAX_REGIONS;
 use crate::job_master::event::Event;
 use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
@@ -54,12 +54,12 @@ fn shapes() -> impl Strategy<Value = Shape> {
             vec![(0, 1), (2, 3)],
             vec![]
         )),
-        // The subtasks of the first read the same files, each in a region of its own.
+        // The subtasks of the first vertex read the same files, each in a region of its own.
         Just((vec![("a", 3), ("b", 2)], vec![], vec![])),
     ]
 }
 
-/// Stages one after the other, and two in the middle that read the same one and are read by the same one.
+/// Stages in sequence, and two parallel stages that read the same one and are read by the same one.
 fn shapes_in_stages() -> impl Strategy<Value = Shape> {
     prop_oneof![
         Just((
@@ -75,8 +75,8 @@ fn shapes_in_stages() -> impl Strategy<Value = Shape> {
     ]
 }
 
-/// Runs so many cases, or `PROPTEST_CASES`, and as many again until they have got to all that is wanted, or one fails; gives what they
-/// got to in all.
+/// Runs `cases` cases, or `PROPTEST_CASES`, and as many again until all wanted situations have occurred or a
+/// case fails. Returns the sum of the situations that occurred.
 fn run_cases<T: std::fmt::Debug, const N: usize>(
     cases: u32,
     inputs: impl Strategy<Value = T>,
@@ -98,7 +98,7 @@ fn steps(kinds: u8) -> impl Strategy<Value = Vec<(u8, u16)>> {
     prop::collection::vec((0..kinds, any::<u16>()), 0..500)
 }
 
-/// Somebody wants the job to be canceled or to be stopped, in one of the first rounds without faults.
+/// A request to cancel or to stop the job, in one of the first rounds without faults.
 fn asked() -> impl Strategy<Value = (usize, Event)> {
     let what = prop_oneof![Just(Event::CancelRequested), Just(Event::StopRequested)];
     (0usize..20, what)
@@ -140,8 +140,8 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
 #[test]
 fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
     let regions = |graph: pb::JobGraph| {
-        for rule in [RegionRule::Vertices, RegionRule::Subtasks] {
-            model::assert_regions(&graph, rule);
+        for max_regions in [1, MAX_REGIONS] {
+            model::assert_regions(&graph, max_regions);
         }
         Reached::default()
     };
@@ -160,7 +160,7 @@ fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_
         |(strategies, graph, asked, steps)| {
             let mut world = match graph {
                 (graph, true) => World::of_graph(graph, strategies.0),
-                (graph, false) => World::of_earlier(graph, strategies.0),
+                (graph, false) => World::of_whole_vertices(graph, strategies.0),
             };
             world.fail_over_by(strategies.1);
             world.live(steps, asked);
@@ -170,7 +170,7 @@ fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_
     );
 }
 
-/// Few faults, each after a while without any: stages finish between them.
+/// Few faults, each after some rounds without: stages finish between them.
 #[test]
 fn whatever_goes_wrong_late_breaks_no_invariant_and_the_job_ends() {
     let strategies = (strategies(), failovers());
@@ -396,7 +396,7 @@ fn whatever_is_drained_no_order_of_events_and_faults_breaks_an_invariant_and_eve
     );
 }
 
-/// Drains and faults, each after a while without any: what is to be moved often is before the next one.
+/// Drains and faults, each after some rounds without: a move is often complete before the next step.
 #[test]
 fn whatever_is_drained_late_breaks_no_invariant_and_the_job_ends() {
     let strategies = (strategies(), failovers());

@@ -1,8 +1,9 @@
-//! A plain model of what a job's graph demands, which the core is compared with: computed from the graph and the stored record
-//! alone, each time from nothing, by the words of the rules and not by their implementation.
+//! A plain model of the requirements of a job's graph, which the core is compared with. It is computed from
+//! the graph and the stored record alone, each time from scratch, from the wording of the rules and not from
+//! their implementation.
 //!
-//! - Subtasks that pipelined channels connect run together, as one region; by the rule of earlier versions all subtasks of a vertex
-//!   do, too.
+//! - Subtasks that pipelined channels connect run together, as one region; where that makes too many, all subtasks of a vertex do,
+//!   too.
 //! - A region may start when all that it reads over blocking edges has finished, in the generations that count.
 //! - It starts as a whole, each of its tasks from CREATED, each subtask of a vertex in a slot of its own, and the same subtask
 //!   of a slot sharing group's vertices in one slot.
@@ -15,12 +16,11 @@ use tanist_proto::v1::ExecutionState as S;
 use super::invariants::{is_recorded, region_of};
 use super::task_manager::{Running, TaskKey};
 use super::world::World;
-use crate::job::{RegionRule, count_regions};
+use crate::job::{MAX_REGIONS, count_regions};
 use crate::job_master::core::JobMasterCore;
 use crate::job_master::event::{Connection, Event, SubmitOutcome};
 use crate::job_master::execution::is_terminal;
 use crate::job_master::execution_graph::ExecutionGraph;
-use crate::job_master::region_rule::rule_of;
 
 /// All channels of an edge, one by one: the subtasks of its source and of its target.
 fn channels(graph: &pb::JobGraph, edge: &pb::JobEdge) -> Vec<(TaskKey, TaskKey)> {
@@ -39,15 +39,16 @@ fn channels(graph: &pb::JobGraph, edge: &pb::JobEdge) -> Vec<(TaskKey, TaskKey)>
     named.collect()
 }
 
-/// The tasks that run together with this one, itself included: as far as one gets along pipelined channels.
-fn together_with(graph: &pb::JobGraph, rule: RegionRule, task: &TaskKey) -> BTreeSet<TaskKey> {
+/// The tasks that run together with this one, itself included: as far as one gets along pipelined channels, and to all subtasks of a
+/// vertex if these are `whole`.
+fn together_with(graph: &pb::JobGraph, whole: bool, task: &TaskKey) -> BTreeSet<TaskKey> {
     let pipelined = graph
         .edges
         .iter()
         .filter(|edge| edge.exchange() == pb::Exchange::Pipelined);
     let mut pairs: Vec<(TaskKey, TaskKey)> =
         pipelined.flat_map(|edge| channels(graph, edge)).collect();
-    if rule == RegionRule::Vertices {
+    if whole {
         for vertex in &graph.vertices {
             let first = (vertex.id.clone(), 0);
             let others = (1..vertex.parallelism).map(|it| (vertex.id.clone(), it));
@@ -68,7 +69,7 @@ fn together_with(graph: &pb::JobGraph, rule: RegionRule, task: &TaskKey) -> BTre
     }
 }
 
-/// Whether all that these tasks read over blocking edges has finished.
+/// Whether all inputs of these tasks over blocking edges have finished.
 fn inputs_are_complete(
     graph: &pb::JobGraph,
     stored: &pb::JobState,
@@ -88,8 +89,8 @@ fn inputs_are_complete(
 }
 
 /// The regions by the model are those of the ExecutionGraph.
-pub(super) fn assert_regions(graph: &pb::JobGraph, rule: RegionRule) {
-    let built = ExecutionGraph::build(graph, rule).expect("valid");
+pub(super) fn assert_regions(graph: &pb::JobGraph, max_regions: usize) {
+    let built = ExecutionGraph::build(graph, max_regions).expect("valid");
     let key = |task: usize| {
         (
             built.vertex_of(task).id.to_string(),
@@ -99,7 +100,10 @@ pub(super) fn assert_regions(graph: &pb::JobGraph, rule: RegionRule) {
     for (task, at) in built.tasks.iter().enumerate() {
         let tasks = built.regions[at.region].tasks.iter();
         let in_it: BTreeSet<TaskKey> = tasks.map(|task| key(*task)).collect();
-        assert_eq!(in_it, together_with(graph, rule, &key(task)));
+        assert_eq!(
+            in_it,
+            together_with(graph, max_regions < MAX_REGIONS, &key(task))
+        );
     }
     let place = |(id, subtask): &TaskKey| {
         let task = built.find(id, *subtask).expect("it has");
@@ -116,9 +120,7 @@ pub(super) fn assert_regions(graph: &pb::JobGraph, rule: RegionRule) {
             );
         }
     }
-    if rule == RegionRule::Subtasks {
-        assert_eq!(count_regions(graph), built.regions.len());
-    }
+    assert_eq!(count_regions(graph, max_regions), built.regions.len());
     // However few tasks have ended: each subtask number of each group needs a slot.
     let slots: BTreeSet<(&str, u32)> = graph
         .vertices
@@ -188,14 +190,14 @@ fn news_of(pick: usize, connection: Connection, id: pb::ExecutionId) -> Event {
 }
 
 impl World {
-    /// What one event had deployed, by what was before it.
+    /// Asserts that the tasks deployed by one event were allowed to start, by the state before it.
     pub(super) fn assert_may_start(&self, deployed: &[pb::TaskDeployment], before: &States) {
         let mut left: BTreeMap<TaskKey, &pb::TaskDeployment> = deployed
             .iter()
             .map(|task| ((task.vertex_id.clone(), task.subtask), task))
             .collect();
         while let Some((key, first)) = left.pop_first() {
-            let tasks = together_with(&self.graph, rule_of(&self.stored), &key);
+            let tasks = together_with(&self.graph, self.is_whole, &key);
             assert!(
                 inputs_are_complete(&self.graph, &self.stored, &tasks),
                 "it starts before its inputs are complete: {first:?}"
@@ -229,19 +231,19 @@ impl World {
         }
     }
 
-    /// Whether what may run does, and nothing else, as far as the JobMaster knows.
+    /// Whether, as far as the JobMaster knows, all tasks that may run do, and no others.
     pub(super) fn all_that_may_run_does(&self) -> bool {
         let states = self.core.iter().flat_map(states_of);
         states.into_iter().all(|(task, (state, _))| {
-            let tasks = together_with(&self.graph, rule_of(&self.stored), &task);
+            let tasks = together_with(&self.graph, self.is_whole, &task);
             let may_run = inputs_are_complete(&self.graph, &self.stored, &tasks);
-            // Where the news that it runs was lost, only the next heartbeat tells.
+            // If the report that it runs was lost, only the next heartbeat brings it.
             let runs = matches!(state, S::Deploying | S::Running | S::Finished);
             may_run == runs
         })
     }
 
-    /// News of an attempt before the present one, whatever they say, change nothing about any task.
+    /// Reports of an attempt before the present one never change anything about any task.
     pub(super) fn hear_of_an_older_attempt(&mut self, pick: usize) {
         let Some(core) = &mut self.core else {
             return;
@@ -262,7 +264,7 @@ impl World {
         let runs = |it: &Running| it.generation == generation && !is_terminal(it.state);
         let mut everywhere = self.task_managers.iter();
         if everywhere.any(|it| it.running.get(&key).is_some_and(|all| all.iter().any(runs))) {
-            // Nobody says of what runs that it has ended: its slot would be given to others.
+            // A running attempt is never reported as ended: its slot would be given to others.
             return;
         }
         let is_awaited = |core: &JobMasterCore| {
@@ -275,7 +277,7 @@ impl World {
                 .any(|(at, stray, _)| *at == connection.task_manager && stray == (task, generation))
         };
         if self.core.as_ref().is_some_and(is_awaited) {
-            // That it has ended is news: its slot is free now.
+            // The JobMaster knows this orphan; its end frees a slot.
             return;
         }
         let id = pb::ExecutionId {
@@ -284,7 +286,8 @@ impl World {
             generation,
         };
         let event = news_of(pick / 7, connection, id);
-        // What is due anyway is done first, and what becomes due by that: a slot that one turn has freed is given in the next.
+        // Handles deadlines that are due first, and those that become due by that: a slot that is freed in
+        // one step is assigned in the next.
         let standing = |world: &World| {
             let core = world.core.as_ref();
             core.map(|core| (states_of(core), core.status()))

@@ -1,4 +1,4 @@
-//! The network of the simulation: requests and events that arrive in any order, twice, or not at all.
+//! The network of the simulation: requests and events arrive in any order, twice, or not at all.
 
 use tanist_proto::v1 as pb;
 
@@ -21,12 +21,11 @@ impl World {
             executions: task_manager.report(),
             slots: task_manager.offers(),
             outputs: task_manager.outputs(),
-            takes_regions: true,
         };
         self.events.push((core_epoch, event));
     }
 
-    /// A request arrives, or doesn't, and is answered, or its answer is lost.
+    /// A request arrives or is lost, and its answer arrives or is lost.
     pub(super) fn deliver(&mut self, request: Request, arrives: bool, is_answered: bool) {
         self.sent.push(request.clone());
         let Request {
@@ -117,7 +116,7 @@ impl World {
         self.events.push((epoch, event));
     }
 
-    /// A copy of something that was sent at any time before arrives; nobody waits for its answer.
+    /// A duplicate of any earlier request arrives. Its answer is dropped.
     pub(super) fn deliver_late_twin(&mut self, pick: usize) {
         if self.sent.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! What may happen next: steps that go well, faults, and the end without faults.
+//! Steps of the simulation: successful steps, faults, and the phase without faults.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +14,18 @@ use crate::job_master::event::Event;
 use crate::job_master::execution::is_terminal;
 use crate::job_master::settle::COMMIT_PATIENCE_MS;
 
-/// Whether an execution that moves on fails.
+/// Whether an execution fails in its next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fails {
     No,
     Yes,
-    /// No restart mends it.
+    /// With a failure that no restart can fix.
     ForGood,
 }
 
 impl World {
-    /// Allocates a slot if the job needs more than it has: what it needs at once only where all of that is there, then what it
-    /// could use.
+    /// Allocates a slot if the job needs more than it has: slots of the minimum only if all of it is
+    /// available, then slots up to the maximum.
     pub(super) fn allocate(&mut self, pick: usize) {
         let is_open = |it: &&TaskManager| !self.drains.is_drained(&it.id);
         let open = self.task_managers.iter().filter(is_open);
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// What is missing to so many slots.
+    /// The profiles of slots that are missing from `wanted`.
     fn lacking(&self, wanted: &[(ResourceProfile, u32)]) -> Vec<ResourceProfile> {
         let mut lacking: Vec<ResourceProfile> = Vec::new();
         for (profile, number) in wanted {
@@ -76,7 +76,7 @@ impl World {
         lacking
     }
 
-    /// An execution moves on.
+    /// An execution takes its next step.
     pub(super) fn progress(&mut self, index: usize, pick: usize, fails: Fails) {
         let epoch = self.epoch;
         let kept = self.kept();
@@ -133,7 +133,7 @@ impl World {
         ));
     }
 
-    /// All complete outputs, and where they are.
+    /// All complete outputs with their places.
     fn kept(&self) -> Vec<(TaskKey, u64, pb::TaskManagerLocation)> {
         let of_one = |it: &TaskManager| {
             let location = it.location();
@@ -155,7 +155,7 @@ impl World {
         self.sinks_hung |= due_ms.is_some_and(|due_ms| due_ms <= self.now_ms);
     }
 
-    /// Of a commit that is under way nothing is heard for long.
+    /// A commit in progress is not answered before its timeout.
     fn hang(&mut self) {
         if self.committing_since_ms.is_some() {
             self.now_ms += COMMIT_PATIENCE_MS;
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// Another run's output is in the way.
+    /// A commit is refused, as another run's output is in the way.
     fn refuse_commit(&mut self) {
         if self.committing_since_ms.take().is_some() {
             self.hear(Event::SinksRefused("it is there already".to_owned()));
@@ -208,7 +208,7 @@ impl World {
                 self.deliver(request, true, false);
             }
             86 if !self.requests.is_empty() => {
-                // Lost by the network, which the sender learns.
+                // Lost by the network; the sender receives an error.
                 let request = self.requests.remove(pick % self.requests.len());
                 self.deliver(request, false, false);
             }
@@ -262,7 +262,7 @@ impl World {
         }
     }
 
-    /// Somebody has proof that the former incarnation of a TaskManager is gone.
+    /// The JobMaster receives that the former incarnation of a TaskManager is gone.
     fn prove_gone(&mut self, index: usize) {
         let task_manager = &self.task_managers[index];
         let event = Event::TaskManagerGone {
@@ -272,7 +272,7 @@ impl World {
         self.hear(event);
     }
 
-    /// Terms begin and end, messages are late, but no TaskManager and no task suffers from anything.
+    /// Terms begin and end, and messages are late, but no TaskManager and no task fails.
     pub(super) fn step_of_leaders(&mut self, kind: u8, pick: usize) {
         match kind {
             0..25 => self.step(kind % 20, pick),
@@ -296,8 +296,8 @@ impl World {
         }
     }
 
-    /// Without faults and without ends, until everything runs whole in the stored generations, and nothing else; or
-    /// the job has ended or is about to.
+    /// Runs without faults and without ends of tasks until all regions run in the stored generations, and
+    /// nothing else does; or until the job has ended or is about to.
     pub(super) fn come_to_run(&mut self) {
         for _ in 0..400 {
             let is_to_end = self.stored.wanted() != pb::WantedStatus::Running
@@ -305,7 +305,8 @@ impl World {
             if self.result.is_some() || is_to_end {
                 return;
             }
-            // A failure that it has just heard of is not in the store yet: then all runs there, and not for the JobMaster.
+            // A failure that the JobMaster has just received is not in the store yet: then all regions run
+            // according to the store, but not according to the JobMaster.
             if self.runs_whole() && self.all_that_may_run_does() {
                 return;
             }
@@ -335,7 +336,7 @@ impl World {
             && alive.all(is_known)
     }
 
-    /// Whether a region reads what has not finished.
+    /// Whether an input of a region has not finished.
     fn awaits_input(&self, region: usize) -> bool {
         let built = built(&self.graph, &self.stored);
         built.inputs_of(region).into_iter().any(|task| {
@@ -347,7 +348,7 @@ impl World {
         })
     }
 
-    /// Through these steps, and then without faults until the job has ended.
+    /// Runs these steps, then without faults until the job has ended.
     pub(super) fn live(&mut self, steps: Vec<(u8, u16)>, asked: Option<(usize, Event)>) {
         for (kind, pick) in steps {
             self.step(kind, usize::from(pick));
@@ -356,7 +357,7 @@ impl World {
         self.come_to_an_end(asked);
     }
 
-    /// A step, after rounds without faults in which tasks ask.
+    /// Runs a step, after rounds without faults in which tasks send requests.
     pub(super) fn suffer_after(&mut self, rounds: usize, kind: u8, pick: usize) {
         for round in 0..rounds {
             self.ask(pick / 5 + round);
@@ -365,7 +366,7 @@ impl World {
         self.step(kind, pick);
     }
 
-    /// Without faults, until the job has ended; somebody may want to cancel or to stop it in one of the rounds.
+    /// Runs without faults until the job has ended. `asked`: a cancel or stop request in one of the rounds.
     pub(super) fn come_to_an_end(&mut self, asked: Option<(usize, Event)>) {
         for round in 0..400 {
             if self.result.is_some() {
@@ -374,7 +375,7 @@ impl World {
             self.round(true);
             match &asked {
                 Some((at, event)) if *at == round => self.hear(event.clone()),
-                // Whoever is told that it can't be stopped at present asks again.
+                // A client whose stop is refused at present asks again.
                 Some((at, Event::StopRequested)) if *at < round => self.stop_unless_acknowledged(),
                 Some(_) | None => {}
             }
@@ -382,7 +383,7 @@ impl World {
         panic!("the job does not end: {:#?}", self.core);
     }
 
-    /// All that is under way arrives, and half a second passes.
+    /// All messages in flight arrive, and half a second passes.
     pub(super) fn round(&mut self, tasks_end: bool) {
         self.apply_write();
         self.commit(true);
@@ -417,7 +418,7 @@ impl World {
         self.hear(Event::TimePassed);
     }
 
-    /// What starts runs, what stops has stopped.
+    /// Starting executions run, and stopping ones have stopped.
     pub(super) fn go_on(&mut self, index: usize) {
         let task_manager = &mut self.task_managers[index];
         let mut executions = Vec::new();

@@ -1,31 +1,29 @@
-//! Stopping in the simulation: sources that end when they are told to and not before, what becomes of a record that says so, and how
-//! such a job may end.
+//! Stops in the simulation: sources that end only after a stop, what becomes of a record that says so, and
+//! how such a job may end.
 
 use std::collections::BTreeSet;
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus, WantedStatus};
 
-use super::invariants::all_finished;
+use super::invariants::{all_finished, built};
 use super::model::States;
 use super::task_manager::TaskKey;
 use super::world::World;
 use crate::job_master::event::{CancelAnswer, Event};
-use crate::job_master::execution_graph::ExecutionGraph;
-use crate::job_master::region_rule::rule_of;
 
 #[derive(Debug, Default)]
 pub(super) struct Stopping {
-    /// Whether sources end only when they are told to.
+    /// Whether sources end only after a stop.
     pub(super) is_endless: bool,
-    /// Whether whoever wanted the job to be stopped was told that it will be.
+    /// Whether a stop was acknowledged.
     pub(super) is_acknowledged: bool,
-    /// Sources that some term has known to run, with their generations.
+    /// Sources that any term has known to run, with their generations.
     begun: BTreeSet<(TaskKey, u64)>,
 }
 
 impl World {
-    /// From now on sources end only when they are told to.
+    /// From now on sources end only after a stop.
     pub(super) fn without_end(mut self) -> World {
         self.stopping.is_endless = true;
         self
@@ -35,7 +33,7 @@ impl World {
         self.hear(Event::StopRequested);
     }
 
-    /// A client asks until it is told that the job will be stopped.
+    /// A client requests a stop until that is acknowledged.
     pub(super) fn stop_unless_acknowledged(&mut self) {
         if !self.stopping.is_acknowledged {
             self.stop();
@@ -79,9 +77,9 @@ impl World {
             );
             self.stopping.is_acknowledged = true;
         } else {
-            // It has finished, and what it wrote can't be made visible at present.
+            // It has finished, and its output can't be made visible at present.
             let is_committing = all_finished(&self.graph, &self.stored) && !self.sinks_committed;
-            // It was given up, or is about to be.
+            // A region was given up, or is about to be.
             let regions = self.core.iter().flat_map(|core| &core.record.regions);
             let is_restarting = regions.into_iter().any(|region| region.placed_before);
             let is_right = stored == WantedStatus::Canceled
@@ -93,7 +91,8 @@ impl World {
         }
     }
 
-    /// What is to be stopped is not to run again, and nothing is started anew that would not read again what it has read.
+    /// Asserts that a stop is never taken back, and that no region restarts that would not read again what it
+    /// has read.
     pub(super) fn assert_stop_stays(&self, after: &pb::JobState) {
         let before = &self.stored;
         let (was, is) = (before.wanted(), after.wanted());
@@ -107,7 +106,7 @@ impl World {
         if !is_stopped || !after.fatal_cause.is_empty() {
             return;
         }
-        let built = ExecutionGraph::build(&self.graph, rule_of(before)).expect("valid");
+        let built = built(&self.graph, before);
         for (number, (before, after)) in before.regions.iter().zip(&after.regions).enumerate() {
             if before.generation == after.generation {
                 continue;
@@ -126,7 +125,7 @@ impl World {
         }
     }
 
-    /// A job that is to be stopped finishes, or fails and has that stored.
+    /// Asserts that a job with a stored stop finishes, or fails with a stored cause.
     pub(super) fn assert_stopped_as_stored(&mut self, result: &pb::JobResult) {
         if self.stored.wanted() != WantedStatus::Stopped {
             return;

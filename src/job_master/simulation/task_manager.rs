@@ -1,4 +1,4 @@
-//! A TaskManager for the simulation: slots, executions, and the rules by which it refuses what is outdated.
+//! A TaskManager for the simulation: slots, executions, and the rules by which it refuses outdated requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use tanist_proto::v1::ExecutionState as S;
 use crate::job_master::event::{Connection, Registration};
 use crate::job_master::execution::is_terminal;
 
-/// Vertex id and subtask.
+/// (vertex id, subtask).
 pub(super) type TaskKey = (String, u32);
 
 #[derive(Debug, Clone)]
@@ -18,11 +18,11 @@ pub(super) struct Running {
     pub(super) generation: u64,
     pub(super) state: S,
     pub(super) allocation: String,
-    /// What it reads that is complete: of whom, and where.
+    /// Its inputs over blocking edges: producer, generation and place.
     pub(super) inputs: Vec<(TaskKey, u64, pb::TaskManagerLocation)>,
-    /// Which of them it could not read.
+    /// The input that it could not read.
     pub(super) unreadable: Option<pb::ExecutionId>,
-    /// It failed for a reason that no restart mends.
+    /// Whether it failed for a reason that no restart can fix.
     pub(super) unrecoverable: bool,
 }
 
@@ -33,11 +33,11 @@ pub(super) struct TaskManager {
     pub(super) registration: u64,
     pub(super) epoch: u64,
     pub(super) slots: Vec<Option<AllocationId>>,
-    /// What the slots of allocations have.
+    /// The profile of each allocation's slot.
     pub(super) profiles: BTreeMap<AllocationId, ResourceProfile>,
     pub(super) running: BTreeMap<TaskKey, Vec<Running>>,
     pub(super) highest: BTreeMap<TaskKey, u64>,
-    /// Whether it has heard that the job is to be stopped.
+    /// Whether it has received the stop of the job.
     pub(super) is_told_to_stop: bool,
     /// Finished executions whose output is kept.
     pub(super) outputs: BTreeSet<(TaskKey, u64)>,
@@ -101,11 +101,11 @@ impl TaskManager {
         self.highest.clear();
         self.outputs.clear();
         self.is_told_to_stop = false;
-        // Registrations are unique across restarts; nothing that was sent before is taken any more.
+        // Registrations are unique across restarts: earlier messages are refused.
         self.registration += 1;
     }
 
-    /// `blocking` are the numbers of the edges whose records are read when they are complete.
+    /// `blocking` are the numbers of the blocking edges.
     pub(super) fn submit(
         &mut self,
         tasks: &[pb::TaskDeployment],
@@ -171,7 +171,7 @@ impl TaskManager {
         }
     }
 
-    /// Frees those in which nothing goes on.
+    /// Frees those of the slots in which nothing runs.
     pub(super) fn free(&mut self, allocations: &[AllocationId]) {
         let goes_on = |allocation: &AllocationId| {
             let mut running = self.running.values().flatten();
@@ -202,7 +202,7 @@ impl TaskManager {
     }
 }
 
-/// What a task reads that is complete: of whom, and where.
+/// The inputs of a task over blocking edges: producer, generation and place.
 pub(super) fn complete_inputs(
     task: &pb::TaskDeployment,
     blocking: &BTreeSet<u32>,

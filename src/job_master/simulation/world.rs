@@ -1,4 +1,5 @@
-//! The simulated world: a store, TaskManagers, and the core of the present term, whose effects are checked as they come.
+//! The simulated world: a store, TaskManagers, and the core of the present term. Each of its effects is
+//! checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,36 +18,36 @@ use super::invariants::{
 use super::model::{States, states_of};
 use super::stops::Stopping;
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
-use crate::job::RegionRule;
+use crate::job::MAX_REGIONS;
 use crate::job::resources::slot_profile;
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
 use crate::job_master::execution_graph::ExecutionGraph;
 use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
-use crate::job_master::testing::{graph_of, submitted, submitted_earlier};
+use crate::job_master::testing::{graph_of, submitted};
 
-/// How often a case got to what it has to get to.
+/// Number of times that each wanted situation occurred in a case.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Reached {
-    /// Deployments, cancellations and the like of a former term or registration that were refused.
+    /// Refused deployments, cancellations and other requests of a former term or registration.
     pub(super) stale_refused: u32,
-    /// Regions that ran whole when their leader died.
+    /// Regions that ran completely when their leader died.
     pub(super) healthy: u32,
     pub(super) adopted: u32,
     pub(super) restarted: u32,
-    /// News of attempts before the present one.
+    /// Reports of attempts before the present one.
     pub(super) older_heard: u32,
-    /// Requests to coordinators that were answered, those that were answered before, and those that were refused.
+    /// Requests to coordinators that were answered, repeated ones that were answered, and refused ones.
     pub(super) given: u32,
     pub(super) given_again: u32,
     pub(super) not_served: u32,
-    /// Failures that no restart mends, heard by a job that was to run on.
+    /// Failures that no restart can fix, received by a job that was not about to end.
     pub(super) failed_for_good: u32,
-    /// Jobs that were to be stopped: those that have finished, and those that have failed.
+    /// Stopped jobs that have finished, and those that have failed.
     pub(super) stopped_finished: u32,
     pub(super) stopped_failed: u32,
-    /// Regions that started anew as they were to leave drained TaskManagers.
+    /// Regions that restarted to leave drained TaskManagers.
     pub(super) moved: u32,
 }
 
@@ -67,10 +68,10 @@ impl Reached {
     }
 }
 
-/// A TaskManager of the record is waited for so long.
+/// Timeout for TaskManagers of the record after a recovery.
 pub(super) const RECONCILE_TIMEOUT_MS: u64 = 5_000;
 
-/// A request on its way to a TaskManager, from a term.
+/// A request in flight to a TaskManager, sent by a term.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) epoch: u64,
@@ -80,12 +81,12 @@ pub(super) struct Request {
 
 #[derive(Debug, Clone)]
 pub(super) enum Call {
-    /// And whether the job is to be stopped.
+    /// The tasks, and whether the job is being stopped.
     Submit(Vec<pb::TaskDeployment>, bool),
     Cancel(Vec<pb::TaskCancellation>),
     Acknowledge(Vec<pb::ExecutionId>),
     Free(Vec<AllocationId>),
-    /// Asked in this turn, and whether the job is to be stopped.
+    /// The step of the core in which it was sent, and whether the job is being stopped.
     Heartbeat(u64, bool),
 }
 
@@ -94,6 +95,8 @@ pub(super) struct World {
     pub(super) graph: pb::JobGraph,
     /// The numbers of the blocking edges.
     pub(super) blocking: BTreeSet<u32>,
+    /// All subtasks of a vertex are in one region: so many as there would be otherwise are not allowed.
+    pub(super) is_whole: bool,
     pub(super) strategy: RestartStrategy,
     pub(super) failover: FailoverStrategy,
     pub(super) now_ms: u64,
@@ -104,23 +107,24 @@ pub(super) struct World {
     pub(super) committing_since_ms: Option<u64>,
     pub(super) task_managers: Vec<TaskManager>,
     pub(super) requests: Vec<Request>,
-    /// What was sent and has arrived or not.
+    /// All requests that were sent, whether they arrived or not.
     pub(super) sent: Vec<Request>,
     pub(super) events: Vec<(u64, Event)>,
     pub(super) next_allocation: u128,
     pub(super) deployed: BTreeSet<(TaskKey, u64)>,
-    /// How many slots of each profile.
+    /// The declared maximum by profile.
     pub(super) declared: Vec<(ResourceProfile, u32)>,
-    /// How many of them at least.
+    /// The declared minimum by profile.
     pub(super) at_once: Vec<(ResourceProfile, u32)>,
     pub(super) sinks_committed: bool,
-    /// A commit gave no answer for so long that the job may be cancelled beside it.
+    /// A commit has exceeded its timeout, so the job may be cancelled during it.
     pub(super) sinks_hung: bool,
     /// A commit has failed: from then on the job may be cancelled until one succeeds.
     pub(super) sinks_failed: bool,
     pub(super) cancel_is_acknowledged: bool,
     pub(super) result: Option<pb::JobResult>,
-    /// Regions that ran whole when the term began and of which nothing was lost since, with their generations.
+    /// Regions that ran completely at the start of the term and have lost nothing since, with their
+    /// generations.
     pub(super) healthy: BTreeMap<usize, u64>,
     pub(super) term_began_ms: u64,
     pub(super) asking: Asking,
@@ -148,15 +152,15 @@ impl World {
         World::with_slots(graph, state, strategy, [3, 3, 3])
     }
 
-    /// An earlier version has written the job's regions: they are sets of vertices.
-    pub(super) fn of_earlier(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
-        let state = submitted_earlier(&graph);
-        World::with_slots(graph, state, strategy, [3, 3, 3])
+    /// It is allowed no more regions than sets of vertices.
+    pub(super) fn of_whole_vertices(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+        let state = submitted(&graph);
+        World::with_regions(graph, state, strategy, [3, 3, 3], true)
     }
 
-    /// Its TaskManagers have together what the largest region of the graph needs, and no more.
+    /// A world whose TaskManagers together have exactly the slots that the largest region needs.
     pub(super) fn with_few_slots(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
-        let built = ExecutionGraph::build(&graph, RegionRule::Subtasks).expect("valid");
+        let built = ExecutionGraph::build(&graph, MAX_REGIONS).expect("valid");
         let largest = built.regions.iter().map(|region| region.slots.len()).max();
         let largest = largest.expect("a graph has a region");
         let state = submitted(&graph);
@@ -165,10 +169,20 @@ impl World {
     }
 
     fn with_slots(
+        graph: pb::JobGraph,
+        stored: pb::JobState,
+        strategy: RestartStrategy,
+        slots: [usize; 3],
+    ) -> World {
+        World::with_regions(graph, stored, strategy, slots, false)
+    }
+
+    fn with_regions(
         mut graph: pb::JobGraph,
         stored: pb::JobState,
         strategy: RestartStrategy,
         slots: [usize; 3],
+        is_whole: bool,
     ) -> World {
         coordinate_first(&mut graph);
         let edges = (0..).zip(&graph.edges);
@@ -189,6 +203,7 @@ impl World {
         let mut world = World {
             graph,
             blocking,
+            is_whole,
             strategy,
             failover: FailoverStrategy::Region,
             now_ms: 1_000,
@@ -221,14 +236,14 @@ impl World {
         world
     }
 
-    /// From the next term on, which begins.
+    /// Sets the failover strategy, which starts a new term.
     pub(super) fn fail_over_by(&mut self, failover: FailoverStrategy) {
         if std::mem::replace(&mut self.failover, failover) != failover {
             self.begin_term();
         }
     }
 
-    /// The former term, if any, is forgotten; a new core recovers from what is stored.
+    /// Ends the present term, if any; a new core recovers from the stored record.
     pub(super) fn begin_term(&mut self) {
         let is_recovered = self.epoch > 0;
         if let Some(adoption) = self.core.as_ref().and_then(JobMasterCore::adoption) {
@@ -256,6 +271,7 @@ impl World {
             restart_strategy: self.strategy.clone(),
             failover_strategy: self.failover,
             exception_history_size: 16,
+            max_regions: if self.is_whole { 1 } else { MAX_REGIONS },
             seed: 7,
         };
         let epoch = Epoch::new(self.epoch);
@@ -282,7 +298,8 @@ impl World {
             );
             assert!(!dooms || core.is_to_end(), "it is to go on");
             self.reached.failed_for_good += u32::from(dooms);
-            // What is due is done, or waits for something else than time: else the actor would turn without end.
+            // A deadline that has passed was handled, or waits for an event; otherwise the actor would loop
+            // without end.
             let next = core.next_deadline_ms();
             assert!(
                 next.is_none_or(|at_ms| at_ms > self.now_ms),
@@ -338,7 +355,7 @@ impl World {
             Effect::Deploy { connection, tasks } => {
                 for task in &tasks {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);
-                    assert_prepared(&self.graph, &self.stored, task);
+                    assert_prepared(&self.graph, &self.stored, task, self.is_whole);
                     for (key, generation, _) in complete_inputs(task, &self.blocking) {
                         let region = region_of(&self.graph, &self.stored, (&key.0, key.1));
                         assert_eq!(region.generation, generation, "it reads another run");
@@ -410,7 +427,8 @@ impl World {
             Effect::AnswerCancels(_) => assert!(!self.cancel_is_acknowledged),
             Effect::AnswerStops(answer) => self.hear_stop_answer(&answer),
             Effect::AnswerOffer { rejected, .. } => {
-                // Whoever offers frees what is rejected: slots that were given back before, which it had not heard.
+                // A TaskManager frees rejected slots: they were given back before, and it had not received
+                // that.
                 for task_manager in &mut self.task_managers {
                     task_manager.free(&rejected);
                 }
@@ -442,9 +460,8 @@ impl World {
             let after = state.regions[*region].generation;
             assert_eq!(after, *generation, "a healthy region {region} was given up");
         }
-        if !self.stored.regions.is_empty() {
-            assert_eq!(self.stored.region_rule, state.region_rule, "the rule stays");
-        }
+        let (before, after) = (self.stored.regions.len(), state.regions.len());
+        assert!(before == 0 || before == after, "regions stay");
         for (before, after) in self.stored.regions.iter().zip(&state.regions) {
             assert!(
                 before.generation <= after.generation,
@@ -472,7 +489,7 @@ impl World {
     }
 }
 
-/// Whether an event tells that a present execution has failed for a reason that no restart mends.
+/// Whether an event reports a failure of a present execution that no restart can fix.
 fn dooms(event: &Event, before: &States) -> bool {
     let (Event::Registered { executions, .. }
     | Event::ExecutionsReported { executions, .. }
@@ -490,7 +507,7 @@ fn dooms(event: &Event, before: &States) -> bool {
     })
 }
 
-/// The slot that a task goes to has what its group needs.
+/// Asserts that the slot of a task has what its group needs.
 fn assert_serves(
     graph: &pb::JobGraph,
     task_managers: &[TaskManager],

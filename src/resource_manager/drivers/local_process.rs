@@ -1,11 +1,12 @@
-//! Workers that are processes of this host: `taskmanager` of this very program, started with this process's configuration.
+//! Driver whose workers are processes of this host: `taskmanager` of this same program, started with this process's
+//! configuration.
 //!
-//! - The JobManager that leads starts them and is their parent, but not their keeper: they are in process groups of their own,
-//!   write to files, and nothing ends them when it ends. Whoever leads next finds them by their command lines.
-//! - A worker watches by itself whether somebody still has a record of it (`process/worker.rs`): that, and not this driver,
-//!   keeps one from staying that a deposed leader started late, or that was left by a cluster that is gone.
+//! - The leading JobManager starts them and is their parent, but they outlive it: they are in process groups of
+//!   their own, write to files, and do not end when it ends. The next leader finds them by their command lines.
+//! - A worker itself watches whether it still has a record (`process/worker.rs`). That, and not this driver, ends
+//!   workers that a deposed leader started late or that belong to a cluster that is gone.
 //!
-//! Not here: whom to start and to stop, and what of that is persisted.
+//! Not here: decisions about starting and stopping, and persistence.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,52 +36,53 @@ use super::processes::{CLUSTER_ARGUMENT, ID_ARGUMENT, Processes, WorkerProcess};
 use crate::config::{ExternalResource, MemoryOptions};
 use crate::telemetry::control_group::{self, ControlGroups, GroupLimits};
 
-/// This very program, also when its file was replaced meanwhile.
+/// The executable of this process, even if its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
-/// What precedes the control group that a worker enters in the argument that names it.
+/// Precedes the path of the worker's control group in its command-line argument.
 const GROUP_ARGUMENT: &str = "taskmanager.control-group=";
-/// So many logs are kept.
+/// Maximum number of logs that are kept.
 const KEPT_LOGS: usize = 50;
-/// So much of a log is read for its last line.
+/// Number of bytes read from the end of a log to find its last line.
 const TAIL: u64 = 4096;
 const LOG_SUFFIX: &str = ".log";
-/// Between two looks at processes that can't be seen.
+/// Delays between attempts to read the process table.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const SLOWEST_LOOK: Duration = Duration::from_secs(5);
 
-/// How workers are started here.
+/// Options for starting workers on this host.
 #[derive(Debug, Clone)]
 pub struct LocalProcessOptions {
-    /// What process listings call them.
+    /// Name of workers in process listings.
     pub name: String,
     /// The configuration of this process, as environment variables.
     pub environment: Vec<(String, String)>,
-    /// What the environment makes of one: a worker of another kind is told what it is to have.
+    /// The kind of worker that the environment results in. Workers of another kind get additional options.
     pub usual: WorkerResourceSpec,
-    /// What the memory of one is reckoned with.
+    /// Options from which the memory of a worker is computed.
     pub memory: MemoryOptions,
-    /// The extended resources that each usual one has.
+    /// The extended resources of a worker of the usual kind.
     pub external_resources: Vec<ExternalResource>,
-    /// What holds them to their memory and cores.
+    /// Control groups that limit memory and CPU of workers.
     pub groups: WorkerGroups,
-    /// Where their logs are kept.
+    /// Directory of the workers' logs.
     pub log_dir: PathBuf,
-    /// How long one may take to end in order before it is killed.
+    /// How long a worker may take to end in order before it is killed.
     pub stop_timeout: Duration,
 }
 
-/// What holds workers to what they are to have.
+/// How workers are limited to their resources.
 #[derive(Debug, Clone)]
 pub enum WorkerGroups {
-    /// A control group for each, made there.
+    /// By a control group each, created in this directory.
     In(ControlGroups),
-    /// Nothing.
+    /// Not at all.
     None,
-    /// They have to be held, and can't be: why. None is started.
+    /// Limits are required but not possible, with the reason. No worker is started.
     Refused(String),
 }
 
-/// The variables of what would contradict the parts of a kind's memory, or give it what it is not to have.
+/// Environment variables that contradict the memory parts of another kind of worker, or give it resources that it
+/// must not have.
 const NOT_OF_A_KIND: [&str; 3] = [
     "TANIST_TASKMANAGER_MEMORY_PROCESS_SIZE",
     "TANIST_TASKMANAGER_MEMORY_FLINK_SIZE",
@@ -111,14 +113,14 @@ impl LocalProcessOptions {
 pub struct LocalProcessDriver {
     options: LocalProcessOptions,
     processes: Processes,
-    /// Read once: later it might not be readable.
+    /// Read once, as it might not be readable later.
     place: String,
-    /// How those that this process started have ended, once they have.
+    /// Workers that this process started, each with how it ended, once it has.
     children: Mutex<BTreeMap<ResourceId, watch::Receiver<Option<String>>>>,
 }
 
 impl LocalProcessDriver {
-    /// Starts nothing yet.
+    /// Without workers.
     pub fn new(options: LocalProcessOptions) -> LocalProcessDriver {
         LocalProcessDriver {
             options,
@@ -128,7 +130,7 @@ impl LocalProcessDriver {
         }
     }
 
-    /// Makes the control group that holds a worker to its memory and cores.
+    /// Creates the control group that limits the memory and CPU of a worker.
     fn make_group(&self, request: &WorkerRequest) -> io::Result<Option<PathBuf>> {
         let groups = match &self.options.groups {
             WorkerGroups::In(groups) => groups,
@@ -153,7 +155,7 @@ impl LocalProcessDriver {
     fn spawn(&self, request: &WorkerRequest, group: Option<&Path>) -> io::Result<Child> {
         let log_dir = &self.options.log_dir;
         let unusable = |error: io::Error| {
-            let text = format!("{} can't have its log: {error}", log_dir.display());
+            let text = format!("its log can't be created in {}: {error}", log_dir.display());
             io::Error::new(error.kind(), text)
         };
         own_directory::make(log_dir).map_err(unusable)?;
@@ -167,16 +169,16 @@ impl LocalProcessDriver {
         let log = log.map_err(unusable)?;
         let mut command = self.command(request, group);
         command
-            // Whoever interrupts the JobManager from a terminal means that process alone.
+            // Ctrl-C in the JobManager's terminal must not reach workers.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        // Dropped, the handle neither kills nor waits; it is reaped by whoever waits below.
+        // Dropping the handle neither kills nor waits; the task in `start_worker` reaps the process.
         Command::from(command).kill_on_drop(false).spawn()
     }
 
-    /// What is started.
+    /// The command line of a worker.
     fn command(&self, request: &WorkerRequest, group: Option<&Path>) -> std::process::Command {
         let mut command = std::process::Command::new(PROGRAM);
         command
@@ -189,7 +191,7 @@ impl LocalProcessDriver {
                 "taskmanager.numberOfTaskSlots={}",
                 request.spec.slots()
             ))
-            // What a file says is part of what this process is configured with.
+            // The environment variables include everything that the configuration file says.
             .env_remove("TANIST_CONF_DIR")
             .envs(self.options.environment.iter().cloned());
         if request.spec != self.options.usual {
@@ -201,8 +203,8 @@ impl LocalProcessDriver {
             }
         }
         if let Some(group) = group {
-            // It enters that itself: put there from here, it could look too early in which group it is. Those of its programs are made
-            // within its own.
+            // The worker enters the group itself: if this process moved it there, the worker might read its own
+            // group too early. The groups of its programs are made within its own.
             let mut argument = OsString::from(GROUP_ARGUMENT);
             argument.push(group);
             command
@@ -231,8 +233,9 @@ async fn find(
     look(move || processes.find(&id)).await
 }
 
-/// Completes when no process of a worker is left. As long as that can't be seen it may be there. And what was found may have been a
-/// copy of it, about to become a program of it: it is looked again when that has ended.
+/// Completes when no process of a worker is left. While the process table can't be read, the worker may exist. And
+/// the found process may have been a fork of it, about to become a program of it: so the search is repeated when it
+/// has ended.
 async fn until_gone(processes: &Processes, worker: &ResourceId) {
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
     let mut is_said = false;
@@ -245,7 +248,7 @@ async fn until_gone(processes: &Processes, worker: &ResourceId) {
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_said, true) {
-                    tracing::warn!(%worker, %error, "whether a worker runs can't be seen, it is looked again until it can");
+                    tracing::warn!(%worker, %error, "the process table can't be read, retrying until it shows whether the worker runs");
                 }
                 tokio::time::sleep(backoff.next_delay()).await;
             }
@@ -253,7 +256,7 @@ async fn until_gone(processes: &Processes, worker: &ResourceId) {
     }
 }
 
-/// Looks through all processes, elsewhere than where actors run.
+/// Searches all processes, on a thread for blocking work.
 async fn look<T: Send + 'static>(
     at: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, DriverError> {
@@ -261,7 +264,7 @@ async fn look<T: Send + 'static>(
         .await
         .map_err(io::Error::other);
     looked.flatten().map_err(|error| {
-        DriverError::new(format!("the processes of this host can't be seen: {error}"))
+        DriverError::new(format!("the processes of this host can't be read: {error}"))
     })
 }
 
@@ -303,12 +306,12 @@ impl ResourceManagerDriver for LocalProcessDriver {
             self.processes.clone(),
             worker.clone(),
         );
-        // It belongs to the process, not to the term: a worker that ends after this one has to be reaped as well.
+        // Belongs to the process, not to the term: a worker that ends after this term must be reaped as well.
         tokio::spawn(async move {
             let status = match child.wait().await {
                 Ok(status) => status.to_string(),
                 Err(error) => {
-                    // That says nothing of the worker.
+                    // This says nothing about the worker.
                     until_gone(&processes, &worker).await;
                     format!("it can't be waited for: {error}")
                 }
@@ -350,7 +353,7 @@ impl ResourceManagerDriver for LocalProcessDriver {
     }
 
     async fn worker_ended(&self, worker: &ResourceId) -> String {
-        // Who waited for it may be gone before it.
+        // The waiting task may end before it.
         if let Some(mut child) = self.child(worker)
             && let Ok(how) = child.wait_for(Option::is_some).await
         {
@@ -359,10 +362,7 @@ impl ResourceManagerDriver for LocalProcessDriver {
         until_gone(&self.processes, worker).await;
         let log = self.log_path(worker);
         let last = last_line(&log).map_or_else(String::new, |line| format!(": {line}"));
-        format!(
-            "there is no such process any more{last} (log: {})",
-            log.display()
-        )
+        format!("its process has ended{last} (log: {})", log.display())
     }
 
     async fn stop_worker(&self, worker: &ResourceId) -> Result<(), DriverError> {
@@ -390,26 +390,25 @@ impl ResourceManagerDriver for LocalProcessDriver {
     }
 }
 
-/// Removes the group of a worker that has ended, and says what the system did to it there.
+/// Removes the group of a worker that has ended. Returns a text if the system killed one of its processes for lack
+/// of memory.
 async fn leave_group(group: PathBuf) -> String {
     let leaving = tokio::task::spawn_blocking(move || {
         let was_out_of_memory = control_group::was_out_of_memory(&group);
         if let Err(error) = control_group::remove(&group) {
             let group = group.display();
-            tracing::debug!(%group, %error, "the control group of a worker is left");
+            tracing::debug!(%group, %error, "the control group of a worker can't be removed");
         }
         was_out_of_memory
     });
     match leaving.await {
-        Ok(true) => {
-            " (something of it took more memory than it may have, and was killed)".to_owned()
-        }
+        Ok(true) => " (a process of it exceeded the memory limit and was killed)".to_owned(),
         Ok(false) | Err(_) => String::new(),
     }
 }
 
-/// Where this process sees every process of its user: host, its present start, and the namespace of process ids. Of another start
-/// nothing is known: a host of the same name may be another one, which runs.
+/// Identifies where this process sees every process of its user: host, boot id, and namespace of process ids.
+/// Nothing is known of another boot: it may be another host of the same name, which runs.
 fn own_place() -> String {
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy();
@@ -421,7 +420,7 @@ fn own_place() -> String {
     format!("{host} {boot} {namespace} uid:{user}")
 }
 
-/// The last line that is no blank one.
+/// The last non-blank line.
 fn last_line(log: &Path) -> Option<String> {
     let mut file = File::open(log).ok()?;
     let length = file.metadata().ok()?.len();
@@ -434,7 +433,7 @@ fn last_line(log: &Path) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// Removes the oldest logs of workers that don't run any more.
+/// Removes the oldest logs of workers that no longer run.
 fn prune_logs(directory: &Path, processes: &Processes) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;

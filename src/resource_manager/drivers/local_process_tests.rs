@@ -1,4 +1,4 @@
-//! Places and what is seen from them, logs, and what workers of a kind are started with.
+//! Places and the processes visible from them, logs, and the command lines of workers of several kinds.
 
 use rustix::process::Pid;
 use tanist_proto::resources::{CpuCores, Resources};
@@ -38,7 +38,7 @@ async fn workers_are_gone_only_where_all_processes_are_seen_and_not_on_a_namesak
     Ok(())
 }
 
-/// A driver that sees the processes in a directory, and nothing of this host's.
+/// A driver that sees the processes in a directory, and none of this host.
 fn driver_seeing(directory: &Path) -> LocalProcessDriver {
     let processes = Processes {
         directory: directory.to_owned(),
@@ -54,7 +54,7 @@ async fn a_worker_is_not_gone_as_long_as_some_process_can_t_be_read() -> anyhow:
     let seen = tempfile::tempdir()?;
     let driver = driver_seeing(seen.path());
     let process = seen.path().join(std::process::id().to_string());
-    // Nobody can read a directory, not even root.
+    // A directory can't be read as a file, not even by root.
     fs::create_dir_all(process.join("cmdline"))?;
     let worker: ResourceId = "worker-0-of-a-test".parse()?;
     let recorded = [RecordedWorker {
@@ -135,7 +135,8 @@ fn a_worker_of_another_kind_is_started_with_exactly_what_that_has() {
         ..Resources::ZERO
     };
     let kind = WorkerResourceSpec::new(total.with_extended("gpu", 2), 1);
-    // What the process finds: the environment without what contradicts, and the arguments over it.
+    // The configuration of the process: the environment without contradicting variables, overridden by the
+    // arguments.
     let inherited = options.environment.iter();
     let inherited = inherited.filter(|(name, _)| !NOT_OF_A_KIND.contains(&name.as_str()));
     let mut load = LoadOptions {
@@ -150,7 +151,7 @@ fn a_worker_of_another_kind_is_started_with_exactly_what_that_has() {
     assert_eq!(started.taskmanager().worker(host.0, host.1), Ok(kind));
 }
 
-/// Of workers of one kind, with logs here.
+/// Options for workers of one kind, with logs in this directory.
 fn options(groups: WorkerGroups, log_dir: PathBuf) -> LocalProcessOptions {
     let configured = Configuration::defaults();
     let usual = configured.taskmanager().worker(CpuCores::whole(1), 4 << 30);
@@ -166,7 +167,7 @@ fn options(groups: WorkerGroups, log_dir: PathBuf) -> LocalProcessOptions {
     }
 }
 
-/// What starting one fails of.
+/// The error of starting a worker.
 async fn refusal(options: LocalProcessOptions) -> String {
     let request = WorkerRequest {
         worker: "worker-0-of-a-test".parse().expect("an id"),

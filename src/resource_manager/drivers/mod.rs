@@ -1,5 +1,5 @@
-//! The drivers that start and stop workers. Each is one implementation of [`super::workers::ResourceManagerDriver`]; none
-//! decides anything.
+//! Drivers that start and stop workers. Each implements [`super::workers::ResourceManagerDriver`] and decides
+//! nothing.
 
 pub mod local_process;
 mod processes;

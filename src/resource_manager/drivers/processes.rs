@@ -1,12 +1,13 @@
-//! Which workers run on this host, and how one is signalled and waited for without mistaking another process for it.
+//! Finds worker processes of this host, and signals and awaits them without confusing them with other processes.
 //!
-//! A worker is known by its command line, which names its resource id; no other process ever has that one. So neither a
-//! parent, which may have died, nor a file, which may have been removed, has to remember a process id. An id that was read
-//! from `/proc` may belong to another process by the time it is used: a handle of the process is opened first and the command
-//! line read again, after which the handle stands for that very process or for one that is dead.
+//! A worker is identified by its command line, which has its resource id; no other process ever has that id. So no
+//! parent, which may have died, and no file, which may have been removed, has to remember a process id. A process
+//! id that was read from `/proc` may belong to another process by the time it is used: therefore a pidfd is opened
+//! first and the command line read again. After that the pidfd refers to the right process or to a dead one.
 //!
-//! Invariant: a worker is not there only if every process was looked at. What can't be read (no file descriptor is left) is an
-//! error, as whoever is told that a worker is gone ends what is left of it.
+//! Invariant: a worker is reported as absent only if every process was examined. A process that can't be read (for
+//! example for lack of file descriptors) is an error, since the caller ends everything left of a worker that is
+//! gone.
 
 use std::fs;
 use std::io;
@@ -19,18 +20,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 
-/// What precedes the id in the argument that names it.
+/// Precedes the resource id in its command-line argument.
 pub(super) const ID_ARGUMENT: &str = "taskmanager.resource-id=";
-/// What precedes the cluster's incarnation in the argument that names it.
+/// Precedes the cluster's incarnation in its command-line argument.
 pub(super) const CLUSTER_ARGUMENT: &str = "taskmanager.worker-of=";
 
-/// How often it is looked whether a process has ended that is nobody's child here.
+/// Interval of polling for the end of a process that is no child of this one.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where the processes of this host are seen.
+/// The process table of this host.
 #[derive(Debug, Clone)]
 pub(super) struct Processes {
-    /// As `/proc` is.
+    /// A directory like `/proc`.
     pub(super) directory: PathBuf,
 }
 
@@ -42,7 +43,7 @@ impl Default for Processes {
 }
 
 impl Processes {
-    /// The process with this worker's id; none: there is none.
+    /// Finds the process of this worker, if it runs.
     pub(super) fn find(&self, worker: &str) -> io::Result<Option<WorkerProcess>> {
         let is_it = |pid: Pid| {
             let arguments = self.arguments_of(pid)?;
@@ -64,7 +65,7 @@ impl Processes {
         Ok(None)
     }
 
-    /// The ids of all workers of a cluster that run on this host.
+    /// Resource ids of all workers of a cluster that run on this host.
     pub(super) fn workers_of(&self, cluster: &str) -> io::Result<Vec<String>> {
         let mut workers = Vec::new();
         for pid in self.pids()? {
@@ -93,7 +94,7 @@ impl Processes {
         Ok(pids)
     }
 
-    /// None: it has ended, or is another user's who does not show it.
+    /// The command line of a process. `None`: it has ended, or belongs to another user and is not readable.
     fn arguments_of(&self, pid: Pid) -> io::Result<Option<Vec<String>>> {
         let process = self.directory.join(pid.as_raw_pid().to_string());
         let line = match fs::read(process.join("cmdline")) {
@@ -107,7 +108,7 @@ impl Processes {
                 return Err(io::Error::new(error.kind(), text));
             }
         };
-        // What has ended and was not reaped has none.
+        // A process that has ended but was not reaped has an empty command line.
         Ok((!line.is_empty()).then(|| {
             let arguments = line.split(|byte| *byte == 0);
             arguments
@@ -117,7 +118,7 @@ impl Processes {
     }
 }
 
-/// A worker that runs.
+/// A running worker.
 #[derive(Debug)]
 pub(super) struct WorkerProcess {
     pub(super) pid: Pid,
@@ -125,7 +126,7 @@ pub(super) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Sends it a signal. Nothing happens if it has ended.
+    /// Sends it a signal. Does nothing if it has ended.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(&self.handle, signal) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
@@ -141,14 +142,14 @@ impl WorkerProcess {
     }
 
     fn has_ended(&self) -> bool {
-        // It can be read from when the process has ended.
+        // A pidfd is readable once the process has ended.
         let mut watched = [PollFd::new(&self.handle, PollFlags::IN)];
         let at_once = Timespec::default();
         matches!(poll(&mut watched, Some(&at_once)), Ok(ready) if ready > 0)
     }
 }
 
-/// The id that the command line of a worker names.
+/// The resource id in the command line of a worker.
 fn id_in(arguments: &[String]) -> Option<&str> {
     let is_worker = arguments.iter().any(|it| it.starts_with(CLUSTER_ARGUMENT));
     let mut ids = arguments
@@ -164,7 +165,7 @@ fn has_ended(error: &io::Error) -> bool {
     )
 }
 
-/// Whether a process is this user's; one that has ended is nobody's.
+/// Whether a process belongs to this user. One that has ended does not.
 fn is_own(process: &Path) -> io::Result<bool> {
     match fs::metadata(process) {
         Ok(metadata) => Ok(metadata.uid() == geteuid().as_raw()),
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(processes.workers_of(&cluster)?, [worker.as_str()]);
         found.signal(Signal::KILL)?;
         found.ended().await;
-        // Ended and not reaped is gone as well.
+        // A process that has ended but was not reaped counts as gone.
         assert!(processes.find(&worker)?.is_none());
         child.wait()?;
         Ok(())

@@ -1,7 +1,8 @@
-//! Carries out what was decided about workers: the store first, then the driver. Decides nothing.
+//! Carries out decisions about workers: the store first, then the driver. Decides nothing.
 //!
-//! Each act is a future that its actor owns; dropped at any point it leaves what the table in `docs/adr/0016` says. A write
-//! that the store does not take before the term is over never comes back: then there is nobody left to tell.
+//! Each act is a future that its actor owns. If it is dropped at any point, the state left behind is in the table
+//! of `docs/adr/0016`. A write that the store does not accept before the term is over never returns: then no caller
+//! is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use super::{
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 
-/// What has come of an act.
+/// The result of an act.
 #[derive(Debug)]
 pub enum WorkerEvent {
     /// See [`Workers::recovered`].
@@ -41,21 +42,21 @@ pub enum WorkerEvent {
     Stopped(ResourceId),
 }
 
-/// The hands of a term. Cheap to clone.
+/// Carries out acts for one term. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Acts {
-    /// Who starts and stops workers.
+    /// Starts and stops workers.
     pub driver: Arc<dyn ResourceManagerDriver>,
-    /// Through which decisions are written.
+    /// Writes decisions.
     pub pipeline: CommitPipeline,
     /// The cluster.
     pub cluster: ClusterIncarnation,
-    /// What workers are started with, unless their record says otherwise.
+    /// Resources of a worker, unless its record says otherwise.
     pub spec: WorkerResourceSpec,
 }
 
 impl Acts {
-    /// Asks the driver what is there.
+    /// Asks the driver which workers exist.
     pub async fn recover(self, recorded: Vec<RecordedWorker>) -> WorkerEvent {
         let found = self.driver.recover_workers(&self.cluster, &recorded).await;
         WorkerEvent::Recovered(found)
@@ -84,14 +85,14 @@ impl Acts {
         WorkerEvent::Ended(worker, how)
     }
 
-    /// Records that a worker is to leave.
+    /// Records that a worker is being released.
     pub async fn release(self, worker: ResourceId, record: WorkerRecord) -> WorkerEvent {
         let is_durable = self.commit(record.write(&worker)).await.is_ok();
         failpoint("worker.release-recorded").await;
         WorkerEvent::ReleaseRecorded(worker, is_durable)
     }
 
-    /// Removes the record of a worker; tries as long as the term lasts.
+    /// Removes the record of a worker. Retries until the term ends.
     pub async fn remove(self, worker: ResourceId) -> WorkerEvent {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         while let Err(error) = self.commit(WorkerRecord::removal(&worker)).await {
@@ -102,7 +103,7 @@ impl Acts {
         WorkerEvent::Removed(worker)
     }
 
-    /// Ends a worker that has no record; tries as long as the term lasts.
+    /// Ends a worker that has no record. Retries until the term ends.
     pub async fn end(self, worker: ResourceId) -> WorkerEvent {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         while let Err(error) = self.driver.stop_worker(&worker).await {
@@ -124,7 +125,7 @@ impl Acts {
 }
 
 impl Workers {
-    /// Takes in what has come of an act.
+    /// Handles the result of an act.
     pub fn take_in(&mut self, now: Instant, event: WorkerEvent) {
         match event {
             WorkerEvent::Recovered(found) => self.recovered(now, found),

@@ -1,26 +1,26 @@
-//! How fast workers are asked for whose start fails: after too many failures within a minute not for a while. Pure.
+//! Limits the rate of failing worker starts: too many failures within a minute pause all starts. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// In which failures are counted.
+/// Time window in which failures are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// See the module.
 #[derive(Debug)]
 pub struct Brake {
-    /// As many failures within a minute are too many.
+    /// Number of failures within a minute that causes a pause.
     max_failures: f64,
-    /// For so long nothing is started then.
+    /// Length of the pause.
     retry_interval: Duration,
     failures: VecDeque<Instant>,
     until: Option<Instant>,
 }
 
 impl Brake {
-    /// Not braking.
+    /// Without failures.
     pub fn new(max_failures: f64, retry_interval: Duration) -> Brake {
         Brake {
             max_failures,
@@ -30,7 +30,7 @@ impl Brake {
         }
     }
 
-    /// The start of a worker has failed.
+    /// Records that the start of a worker failed.
     pub fn failed(&mut self, now: Instant) {
         self.failures.push_back(now);
         while self.failures.front().is_some_and(|at| *at + WINDOW <= now) {
@@ -41,7 +41,7 @@ impl Brake {
         }
     }
 
-    /// Until when nothing is to be started.
+    /// End of the present pause, if any.
     pub fn until(&self, now: Instant) -> Option<Instant> {
         self.until.filter(|until| now < *until)
     }

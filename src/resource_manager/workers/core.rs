@@ -1,10 +1,11 @@
-//! What is decided about workers: which to start, to release and to stop. Pure: the time, what there is and everything heard
-//! are arguments; what is to be done is collected as [`Effect`]s, of which each comes back as one of the methods here.
+//! Decisions about workers: which to start, release and stop. Pure: time, state and input are arguments; output is
+//! collected as [`Effect`]s. The result of each effect comes back through one of the methods here.
 //!
-//! - A worker is started only after the driver has said what is there of the workers of former terms: those that have not
-//!   registered yet are expected, and not started once more.
-//! - Never are there, or may there be, more slots than the maximum: what is being stopped counts until it is gone.
-//! - Every worker ends the same way: STOPPING, which removes the record, then the process. Nothing else forgets one.
+//! - A worker is started only after the driver has reported which workers of earlier terms exist: those that have
+//!   not registered yet are expected, and not started a second time.
+//! - The number of slots, including possible ones, never exceeds the maximum: a worker that is being stopped counts
+//!   until it is gone.
+//! - Every worker ends the same way: STOPPING removes the record, then the process. Nothing else forgets a worker.
 
 use std::collections::BTreeMap;
 
@@ -16,50 +17,51 @@ use super::brake::Brake;
 use super::planning::{self, Bounds, Lacking, Plan, Situation, Startable};
 use super::{RecordedWorker, Room, WorkerRecord, WorkersOptions};
 
-/// Something to do. Each is decided in the store first, where it takes or gives something.
+/// Something to do. If it creates or ends a worker, the store decides first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Ask the driver what has become of these, and what else is there: [`Workers::recovered`].
+    /// Ask the driver for the state of these workers, and for others that exist: [`Workers::recovered`].
     Recover(Vec<RecordedWorker>),
     /// Record it, then start it: [`Workers::started`].
     Start(ResourceId),
-    /// Tell when it has ended: [`Workers::ended`].
+    /// Report when it has ended: [`Workers::ended`].
     Watch(ResourceId),
-    /// Record that it is to leave: [`Workers::release_recorded`].
+    /// Record that it is being released: [`Workers::release_recorded`].
     Release(ResourceId),
-    /// Tell it to leave.
+    /// Ask it to leave.
     Drain(ResourceId),
     /// Remove its record: [`Workers::removed`].
     Stop(ResourceId),
-    /// It has no record: end it: [`Workers::stopped`].
+    /// End it, since it has no record any more: [`Workers::stopped`].
     End(ResourceId),
 }
 
-/// How far a worker is. See the picture in [`super`].
+/// The state of a worker. The state diagram is in [`super`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Its record is being written, or its process started: no driver may take for ever.
+    /// Its record is being written, or its process is being started. Has a deadline, since a driver may hang.
     Requested { deadline: Instant },
-    /// Recorded by a former term; the driver has not said what has become of it.
+    /// Recorded by an earlier term; the driver has not reported its state.
     Recorded,
-    /// Recorded by a former term for a place that the driver can't see.
+    /// Recorded by an earlier term for a place that the driver can't see.
     Unseen { deadline: Instant },
-    /// It was started and has not registered.
+    /// It was started but has not registered.
     Pending { deadline: Instant },
-    /// It has registered; idle since then.
+    /// It has registered. `idle_since`: since when it is idle.
     Registered { idle_since: Option<Instant> },
-    /// It is to leave when nothing of it is in use.
+    /// It leaves as soon as nothing of it is in use.
     Releasing { is_recorded: bool },
-    /// The same, recorded by a former term: it has not registered. No deadline: the driver has not said what has become of it.
+    /// The same, recorded by an earlier term; it has not registered. No deadline: the driver has not reported its
+    /// state.
     RecordedReleasing { deadline: Option<Instant> },
     /// It said goodbye.
     Leaving { deadline: Instant },
-    /// Its record is being removed, or its process ended once that is durable.
+    /// Its record is being removed; once that is durable, its process is being ended.
     Stopping { is_removed: bool },
 }
 
 impl State {
-    /// Until when it may last.
+    /// When the state times out.
     fn deadline(mut self) -> Option<Instant> {
         self.deadline_mut().copied()
     }
@@ -84,32 +86,33 @@ impl State {
 pub(super) struct Worker {
     pub(super) state: State,
     pub(super) record: WorkerRecord,
-    /// Since when, if it was this term that asked for it.
+    /// When this term requested it. `None`: an earlier term did.
     pub(super) requested_at: Option<Instant>,
 }
 
-/// A registered TaskExecutor, whoever started it.
+/// A registered TaskExecutor, started by the driver or by hand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskExecutorView {
-    /// Its default slots.
+    /// Number of its default slots.
     pub slots: u32,
-    /// What of it may be given away; nothing: it is to leave.
+    /// Its free room. `None`: it is about to leave.
     pub room: Option<Room>,
-    /// No slot of it is in use, and since the last one was freed it has said that it keeps nothing that somebody may still read.
+    /// Whether no slot is in use, and it has reported since the last one was freed that it keeps no output that may
+    /// still be read.
     pub is_unused: bool,
-    /// A worker that is drained with its host and that nobody has anything of: the next one that is started would be drained, too.
+    /// Whether it is an unused worker whose host is drained: a replacement would be drained, too.
     pub is_in_vain: bool,
 }
 
-/// Who registers.
+/// The answer to a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It is wanted.
+    /// It may register.
     Welcome {
-        /// It is to leave as soon as nothing of it is in use.
+        /// Whether it must leave as soon as nothing of it is in use.
         is_releasing: bool,
     },
-    /// Its record is to be removed, which is not durable: whoever leads then may want it.
+    /// Removal of its record is decided but not durable: the next leader may want it.
     Undecided,
     /// The store has no record of it.
     Unknown,
@@ -132,30 +135,30 @@ pub struct Workers {
     pub(super) trouble: Option<String>,
     pub(super) failures: u64,
     pub(super) plan: Plan,
-    /// As of the last review.
+    /// Computed in the last review.
     startable: Option<Startable>,
     review_at: Option<Instant>,
     is_dismissed: bool,
-    /// The host on which it starts workers, if that is drained: they would be, too.
+    /// The host on which the driver starts workers, if it is drained: new workers would be drained, too.
     pub(super) drained_host: Option<String>,
     pub(super) effects: Vec<Effect>,
 }
 
-/// Who starts workers, and in which term.
+/// The driver and the term that start workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Starter {
-    /// The driver's name.
+    /// The driver's configured name.
     pub driver: &'static str,
     /// Where it starts them.
     pub place: String,
-    /// The term.
+    /// The term's epoch.
     pub epoch: u64,
     /// Makes the ids of workers unique.
     pub seed: u64,
 }
 
 impl Workers {
-    /// Knows what the store has of former terms.
+    /// Knows the workers that earlier terms recorded in the store.
     pub fn new(
         options: WorkersOptions,
         starter: Starter,
@@ -197,56 +200,57 @@ impl Workers {
         known
     }
 
-    /// Takes what is to be done.
+    /// Takes the collected effects.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// What workers are started with, unless more is asked for.
+    /// Resources of a worker, unless a slot needs more.
     pub fn spec(&self) -> &WorkerResourceSpec {
         &self.options.spec
     }
 
-    /// A worker as large as any can be, where there are several kinds.
+    /// A worker with the largest possible resources, if there are several kinds.
     pub fn largest(&self) -> Option<WorkerResourceSpec> {
         let largest = self.options.largest.clone()?;
         Some(WorkerResourceSpec::new(largest, 1))
     }
 
-    /// What a worker is started with.
+    /// The resources of a worker.
     fn spec_of(&self, record: &WorkerRecord) -> WorkerResourceSpec {
         record.kind().unwrap_or_else(|| self.options.spec.clone())
     }
 
-    /// What the store is to have of a worker.
+    /// The record of a worker to store.
     pub fn record_of(&self, id: &ResourceId) -> Option<&WorkerRecord> {
         self.workers.get(id).map(|worker| &worker.record)
     }
 
-    /// Whether a worker is, or was to be, where this driver starts them: those of one place are on one host.
+    /// Whether a worker is, or was to be, in the place where this driver starts workers. All workers of a place are
+    /// on one host.
     pub fn is_of_place(&self, id: &ResourceId) -> bool {
         let worker = self.workers.get(id);
         worker.is_some_and(|worker| worker.record.place == self.place)
     }
 
-    /// Whether the host is drained on which it starts workers, as far as that is known, and which one it is.
+    /// Sets the host on which the driver starts workers, if it is known and drained.
     pub fn set_drained_host(&mut self, host: Option<String>) {
         self.drained_host = host;
     }
 
-    /// The cluster ends: nothing is started any more, and every worker leaves.
+    /// The cluster ends: starts no more workers and releases every worker.
     pub fn dismiss(&mut self) {
         self.is_dismissed = true;
     }
 
-    /// When [`Workers::on_time`] is to be called next.
+    /// When [`Workers::on_time`] must be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self.workers.values();
         let deadlines = deadlines.filter_map(|worker| worker.state.deadline());
         deadlines.chain(self.recover_at).chain(self.review_at).min()
     }
 
-    /// Gives up whom nobody heard of in time. Whether [`Workers::review`] is due.
+    /// Gives up workers whose deadline has passed. Returns whether [`Workers::review`] is due.
     pub fn on_time(&mut self, now: Instant) -> bool {
         if self.recover_at.is_some_and(|at| at <= now) {
             self.recover_at = None;
@@ -286,8 +290,8 @@ impl Workers {
         is_review_due
     }
 
-    /// Compares what is there with what is needed, and closes the difference. To be called after every change of what is
-    /// asked about here, and when [`Workers::on_time`] says so.
+    /// Compares existing workers with the need, and closes the difference. To be called after every change of its
+    /// input, and when [`Workers::on_time`] says so.
     pub fn review(
         &mut self,
         now: Instant,
@@ -328,7 +332,7 @@ impl Workers {
             .map(|(id, _)| (id.clone(), registered[id].slots))
             .partition(|(id, _)| registered[id].is_in_vain);
         if self.is_recovered {
-            // They serve nobody, so they are no part of the minimum, nor spare.
+            // They are useless, so they count neither towards the minimum nor as spare.
             for (id, _) in &in_vain {
                 self.release(id);
             }
@@ -360,7 +364,7 @@ impl Workers {
         });
     }
 
-    /// What it could start, as of the last review.
+    /// Workers that the driver could start, as of the last review.
     pub fn startable(&self) -> Startable {
         let none_yet = || {
             let bounds = self.bounds();
@@ -423,7 +427,7 @@ impl Workers {
         situation
     }
 
-    /// Notes which registered workers are idle. Gives when each may be released.
+    /// Records which registered workers are idle. Returns when each may be released.
     fn note_idle(
         &mut self,
         now: Instant,
@@ -442,7 +446,7 @@ impl Workers {
                 *idle_since = None;
             }
         }
-        // Who has been idle longest goes first.
+        // The longest idle one comes first.
         due.sort_by_key(|(_, at)| *at);
         due
     }
@@ -460,7 +464,7 @@ impl Workers {
             driver: self.driver.to_owned(),
             place: self.place.clone(),
             epoch: self.epoch,
-            // Told when it is written.
+            // Set when the record is written.
             requested_at_ms: 0,
             slots: self.options.spec.slots(),
             resources: None,
@@ -524,7 +528,7 @@ impl Workers {
                 | State::Pending { .. }
                 | State::Unseen { .. }
                 | State::RecordedReleasing { .. } => self.stop(&id),
-                // Stopped when that has come back.
+                // Stopped when the result of the act arrives.
                 State::Requested { .. }
                 | State::Releasing { .. }
                 | State::Leaving { .. }

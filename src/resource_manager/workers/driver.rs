@@ -1,7 +1,8 @@
-//! The interface behind which TaskManagers are started and stopped: by processes of this host, by Kubernetes, by YARN.
+//! The interface that starts and stops TaskManagers: as processes of this host, by Kubernetes, by YARN.
 //!
-//! A driver decides nothing and remembers nothing that a leader needs: which workers there are is in the store, and a driver
-//! of another process must be able to find what this one has started. What it does follows a fenced write: `docs/adr/0016`.
+//! A driver decides nothing and keeps no state that a leader needs: the workers are recorded in the store, and a
+//! driver of another process must be able to find the workers that this one started. It acts only after a fenced
+//! write: `docs/adr/0016`.
 
 use std::fmt;
 
@@ -10,7 +11,8 @@ use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::WorkerResourceSpec;
 
-/// Why a driver could not do what it was asked to. The text is for people: it is shown as what keeps jobs from running.
+/// Why a driver could not carry out a request. The text is for display: it is shown as the reason why jobs do not
+/// run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct DriverError(String);
@@ -25,35 +27,35 @@ impl DriverError {
 /// A worker to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerRequest {
-    /// Its resource id: no other worker ever has it.
+    /// Its resource id, which no other worker ever has.
     pub worker: ResourceId,
-    /// What it is started with.
+    /// Its resources.
     pub spec: WorkerResourceSpec,
-    /// The cluster that it is for.
+    /// The cluster that it belongs to.
     pub cluster: ClusterIncarnation,
 }
 
-/// A worker of which the store has a record.
+/// A worker that has a record in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedWorker {
     /// Its resource id.
     pub worker: ResourceId,
-    /// Where it was to be started: [`ResourceManagerDriver::place`] of that driver.
+    /// Place of the driver that was to start it: its [`ResourceManagerDriver::place`].
     pub place: String,
 }
 
-/// What has become of a worker, as far as a driver can tell.
+/// The state of a worker, as far as a driver can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// It is there: it runs, or is about to.
+    /// It runs or is about to run.
     Running,
-    /// It is not there. If somebody is still about to start it, it will end by itself, as nobody has a record of it any more.
+    /// It does not exist. If a late start still creates it, it ends by itself, since it has no record any more.
     Gone,
-    /// This driver can't see where it is.
+    /// This driver can't see the place where it is.
     Unseen,
 }
 
-/// How a cluster has ended that ends with its jobs.
+/// How a cluster ended that ends with its jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinalStatus {
     /// All jobs FINISHED.
@@ -62,7 +64,7 @@ pub enum FinalStatus {
     Failed,
     /// A job was CANCELED.
     Canceled,
-    /// Nobody can say: everything is kept, and somebody may lead it again.
+    /// Unknown: all data is kept, and a later leader may continue the cluster.
     Unknown,
 }
 
@@ -83,39 +85,40 @@ impl FinalStatus {
 pub struct ClusterEnd {
     /// The cluster's id.
     pub cluster: String,
-    /// How it has ended.
+    /// How it ended.
     pub status: FinalStatus,
-    /// Why, for people; empty where there is nothing to say.
+    /// The reason, for display. Empty if there is none.
     pub diagnosis: String,
 }
 
-/// Starts and stops workers. Each call may be repeated; dropped, it leaves nothing half done that a repetition does not mend.
+/// Starts and stops workers. Each call may be repeated; if a call is dropped midway, a repetition completes it.
 #[async_trait]
 pub trait ResourceManagerDriver: Send + Sync + fmt::Debug + 'static {
-    /// Its name, as it is configured.
+    /// The driver's configured name.
     fn name(&self) -> &'static str;
 
     /// Where it starts workers, so that another driver knows whether it can see them. Persisted.
     fn place(&self) -> String;
 
-    /// Starts a worker. Nothing more if it is there already. An error: it was not started, nor will it be.
+    /// Starts a worker. Does nothing if it exists. On an error it was not started and will not be.
     async fn start_worker(&self, request: &WorkerRequest) -> Result<(), DriverError>;
 
-    /// Looks for workers of this cluster: what has become of each of the recorded ones, and which others run.
+    /// Looks for workers of this cluster. Returns the state of each recorded one, and all others that run.
     async fn recover_workers(
         &self,
         cluster: &ClusterIncarnation,
         recorded: &[RecordedWorker],
     ) -> Result<Vec<(ResourceId, Found)>, DriverError>;
 
-    /// Completes when a worker that was started or found has ended: says how.
+    /// Completes when a worker that was started or found has ended. Returns how it ended.
     async fn worker_ended(&self, worker: &ResourceId) -> String;
 
-    /// Ends a worker if it is there, by force if need be, and waits for its end.
+    /// Ends a worker if it exists, by force if necessary, and waits for its end.
     async fn stop_worker(&self, worker: &ResourceId) -> Result<(), DriverError>;
 
-    /// The cluster has ended, and its workers were told to leave: for a system that keeps a list of what runs, and shows how it
-    /// ended. With [`FinalStatus::Unknown`] nothing may be removed. Not called by sessions.
+    /// Reports the end of the cluster, after its workers were asked to leave: for systems that list applications
+    /// and show how they ended. With [`FinalStatus::Unknown`] nothing may be removed. Not called by session
+    /// clusters.
     async fn finish(&self, end: &ClusterEnd) -> Result<(), DriverError> {
         let ClusterEnd {
             cluster,
@@ -128,7 +131,7 @@ pub trait ResourceManagerDriver: Send + Sync + fmt::Debug + 'static {
             cluster,
             status,
             diagnosis,
-            "nobody but the log is told of the end"
+            "the cluster has ended, no external system is notified"
         );
         Ok(())
     }

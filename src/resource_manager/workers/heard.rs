@@ -1,5 +1,5 @@
-//! What becomes of workers by what is heard of them: from the driver, from themselves, and of what was written. Pure, a part of
-//! [`super::core`].
+//! Handles events about workers: results of the driver, messages of the workers, and results of writes. Pure, a
+//! part of [`super::core`].
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use tokio::time::Instant;
 use super::core::{Admission, Effect, State, Worker, Workers};
 use super::{DriverError, Found};
 
-/// After which a driver that failed to say what is there is asked again.
+/// Delay before a driver that failed to list workers is asked again.
 const RECOVERY_RETRY: Duration = Duration::from_secs(1);
 /// How long a worker that said goodbye may take to end.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Workers {
-    /// The driver has said what is there, or failed to.
+    /// Handles the driver's list of workers, or its failure.
     pub fn recovered(
         &mut self,
         now: Instant,
@@ -24,7 +24,7 @@ impl Workers {
         let found = match answer {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "the driver can't say which workers run, it is asked again");
+                tracing::warn!(%error, "the driver can't list the running workers, retrying");
                 self.trouble = Some(error.to_string());
                 self.recover_at = Some(now + RECOVERY_RETRY);
                 return;
@@ -36,7 +36,7 @@ impl Workers {
             let deadline = now + self.options.registration_timeout;
             match (self.workers.get_mut(&id), found) {
                 (None, Found::Running) => {
-                    tracing::warn!(worker = %id, "stopping a worker of which the store has no record");
+                    tracing::warn!(worker = %id, "stopping a worker that has no record in the store");
                     let record = self.new_record();
                     let worker = Worker {
                         state: State::Stopping { is_removed: false },
@@ -60,10 +60,10 @@ impl Workers {
                 }
                 (Some(worker), Found::Gone) => match worker.state {
                     State::Recorded | State::RecordedReleasing { .. } => {
-                        tracing::info!(worker = %id, "a worker of a former term is gone");
+                        tracing::info!(worker = %id, "a worker of an earlier term is gone");
                         self.stop(&id);
                     }
-                    // It was heard meanwhile, or is on its way.
+                    // It sent a message meanwhile, or is being started.
                     State::Requested { .. }
                     | State::Unseen { .. }
                     | State::Pending { .. }
@@ -74,7 +74,8 @@ impl Workers {
                 },
             }
         }
-        // Of whom nothing was said nothing can be expected; and who may leave, and be it unheard, is not waited for without end.
+        // Workers that the driver did not mention can't be watched. And workers being released, even silent ones,
+        // get a deadline.
         let deadline = now + self.options.registration_timeout;
         for worker in self.workers.values_mut() {
             if worker.state == State::Recorded {
@@ -86,7 +87,7 @@ impl Workers {
         }
     }
 
-    /// A worker was started, or not.
+    /// Handles the result of a start.
     pub fn started(&mut self, now: Instant, id: &ResourceId, answer: Result<(), DriverError>) {
         let deadline = now + self.options.registration_timeout;
         let Some(worker) = self.workers.get_mut(id) else {
@@ -103,7 +104,7 @@ impl Workers {
         }
     }
 
-    /// The process of a worker has ended.
+    /// Handles the end of a worker's process.
     pub fn ended(&mut self, now: Instant, id: &ResourceId, how: &str) {
         let Some(worker) = self.workers.get(id) else {
             return;
@@ -124,7 +125,7 @@ impl Workers {
         }
     }
 
-    /// A TaskExecutor registers that says it is a worker.
+    /// Handles the registration of a TaskExecutor that says it is a worker.
     pub fn register(&mut self, id: &ResourceId, slots: u32) -> Admission {
         let Some(worker) = self.workers.get_mut(id) else {
             return Admission::Unknown;
@@ -156,7 +157,7 @@ impl Workers {
         }
     }
 
-    /// A registered TaskExecutor said goodbye. Its process is expected to end by itself.
+    /// Handles the goodbye of a registered TaskExecutor. Its process is expected to end by itself.
     pub fn left(&mut self, now: Instant, id: &ResourceId) {
         if let Some(worker) = self.workers.get_mut(id)
             && !matches!(worker.state, State::Stopping { .. })
@@ -166,14 +167,14 @@ impl Workers {
         }
     }
 
-    /// A registered TaskExecutor is lost: nothing will be asked of it any more.
+    /// Handles the loss of a registered TaskExecutor. It will get no more requests.
     pub fn lost(&mut self, id: &ResourceId) {
         if self.workers.contains_key(id) {
             self.stop(id);
         }
     }
 
-    /// Nobody was heard for so long, as this process stood still: whoever is waited for has as much more time.
+    /// This process stood still and could receive nothing: extends all deadlines.
     pub fn put_off(&mut self, by: Duration) {
         let states = self.workers.values_mut().map(|worker| &mut worker.state);
         for deadline in states.filter_map(State::deadline_mut) {
@@ -181,7 +182,7 @@ impl Workers {
         }
     }
 
-    /// The decision to release a worker is durable, or the store did not take it.
+    /// Handles the result of writing a release: it is durable, or the store did not accept it.
     pub fn release_recorded(&mut self, id: &ResourceId, is_durable: bool) {
         let Some(worker) = self.workers.get_mut(id) else {
             return;
@@ -197,7 +198,7 @@ impl Workers {
         }
     }
 
-    /// The record of a worker is removed, which is durable: from here on nobody wants it.
+    /// Handles the durable removal of a worker's record: from here on the worker is unwanted.
     pub fn removed(&mut self, id: &ResourceId) {
         if let Some(worker) = self.workers.get_mut(id)
             && worker.state == (State::Stopping { is_removed: false })
@@ -207,7 +208,7 @@ impl Workers {
         }
     }
 
-    /// Nothing is left of a worker.
+    /// Forgets a worker that is gone.
     pub fn stopped(&mut self, id: &ResourceId) {
         self.workers.remove(id);
     }

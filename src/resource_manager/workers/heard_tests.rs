@@ -1,4 +1,4 @@
-//! Workers of former terms of which no more is heard than the driver says.
+//! Workers of earlier terms of which only the driver reports anything.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{Found, WorkerRecord, WorkersOptions};
 
 const SLOTS: u32 = 2;
 
-/// The next leader, elsewhere, where one worker was being released; and that worker.
+/// The next leader, at another place, where a worker was being released; and that worker.
 fn successor() -> (Workers, ResourceId) {
     let spec = WorkerResourceSpec::new(Resources::ZERO, SLOTS);
     let starter = Starter {

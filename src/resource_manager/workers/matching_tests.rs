@@ -1,4 +1,4 @@
-//! Planning and slot matching together: what the one takes for enough the other one gives.
+//! Planning and slot matching together: slots that planning considers sufficient are found by matching.
 
 use proptest::prelude::*;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
@@ -27,7 +27,7 @@ fn job(number: usize) -> JobId {
     JobId::from_bits(number as u128 + 1)
 }
 
-/// A TaskManager: what it has, its default slots, and what somebody has of it.
+/// A TaskManager: its resources, its default slots, and the resources in use.
 #[derive(Debug, Clone)]
 struct TaskManager {
     total: Amounts,
@@ -75,7 +75,7 @@ impl Cluster {
         all.map(|(number, it)| (format!("tm-{number}").parse().expect("an id"), it))
     }
 
-    /// Its slots, given away for as long as any are.
+    /// Its slots after matching until nothing more is assigned.
     fn matched(&self) -> SlotManager {
         let mut slots = SlotManager::new(1);
         for (id, it) in self.ids() {
@@ -101,7 +101,7 @@ impl Cluster {
         }
     }
 
-    /// What follows for workers that could be started up to a maximum.
+    /// The plan for workers that could be started up to a maximum.
     fn plan(&self, slots: &mut SlotManager, spec: WorkerResourceSpec, more: u32) -> Plan {
         let registered = self.ids().map(|(id, it)| {
             let room = Room {
@@ -156,7 +156,7 @@ fn clusters() -> impl Strategy<Value = Cluster> {
 }
 
 proptest! {
-    /// Nothing is started, and nobody who waits could be helped by more of it.
+    /// Nothing is started, and no waiting job could be served with more workers.
     #[test]
     fn no_job_waits_for_what_is_thought_to_be_there(cluster in clusters(), more in 0..9_u32) {
         let mut slots = cluster.matched();
@@ -179,7 +179,7 @@ fn a_job_that_fits_only_where_least_is_left_is_served() {
         taken: (taken, 0),
     };
     let cores = |count| ResourceProfile::from(resources((count, 0)));
-    // Of the largest slot both hold one: only on the second the two others find room beside it.
+    // Each of the two holds one of the largest slot: only on the second one is room for the two others beside it.
     let cluster = Cluster {
         task_managers: vec![of_four(0), of_four(1)],
         jobs: vec![vec![(cores(3), 1), (cores(2), 2)]],

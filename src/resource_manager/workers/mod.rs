@@ -1,8 +1,8 @@
-//! Workers: the TaskManagers that the ResourceManager has started itself, through a driver, and lets go again.
+//! Workers: the TaskManagers that the ResourceManager starts itself, through a driver, and releases again.
 //!
-//! `core` decides, `planning` counts, `brake` slows down; `acting` writes decisions under the term's fence and then has
-//! the `driver` act on them. TaskManagers that somebody started by hand are none of this: they are neither stopped nor
-//! waited for, though their slots count. `docs/adr/0016` says what is persisted when.
+//! `core` decides, `planning` counts, `brake` limits the rate of failing starts; `acting` writes decisions under
+//! the term's fence and then has the `driver` carry them out. TaskManagers started by hand are not workers: they
+//! are neither stopped nor waited for, but their slots count. `docs/adr/0016` says what is persisted when.
 //!
 //! ```text
 //! (none) --wanted--> REQUESTED --started--> PENDING --registers--> REGISTERED --idle, recorded--> RELEASING
@@ -53,9 +53,9 @@ pub use super::packing::Room;
 /// Limits. The defaults are Flink's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkersOptions {
-    /// What workers are started with, unless more is asked for.
+    /// Resources of a worker, unless a slot needs more.
     pub spec: WorkerResourceSpec,
-    /// The most that any worker can have where the driver starts them; nothing: all are of one kind.
+    /// Largest resources that a worker can have where the driver starts it. `None`: all workers are of one kind.
     pub largest: Option<Resources>,
     /// `slotmanager.number-of-slots.min`.
     pub min_slots: u32,
@@ -63,18 +63,19 @@ pub struct WorkersOptions {
     pub max_slots: u32,
     /// `slotmanager.redundant-taskmanager-num`.
     pub redundant_workers: u32,
-    /// `resourcemanager.taskmanager-timeout`: so long a worker may be idle.
+    /// `resourcemanager.taskmanager-timeout`: how long a worker may be idle before it is released.
     pub idle_timeout: Duration,
-    /// `resourcemanager.taskmanager-registration.timeout`: in which a worker that was started has to register.
+    /// `resourcemanager.taskmanager-registration.timeout`: time in which a started worker must register.
     pub registration_timeout: Duration,
-    /// `resourcemanager.start-worker.max-failure-rate`: as many failures a minute are too many.
+    /// `resourcemanager.start-worker.max-failure-rate`: number of failed starts in a minute after which starts
+    /// pause.
     pub max_failure_rate: f64,
-    /// `resourcemanager.start-worker.retry-interval`: for so long nothing is started then.
+    /// `resourcemanager.start-worker.retry-interval`: length of that pause.
     pub retry_interval: Duration,
 }
 
 impl WorkersOptions {
-    /// The defaults, for this kind of worker.
+    /// The default limits, for this kind of worker.
     pub fn of(spec: WorkerResourceSpec) -> WorkersOptions {
         WorkersOptions {
             spec,
@@ -95,9 +96,9 @@ impl WorkersOptions {
 pub struct WorkersServices {
     /// Limits.
     pub options: WorkersOptions,
-    /// Who starts and stops them.
+    /// Starts and stops workers.
     pub driver: Arc<dyn ResourceManagerDriver>,
-    /// Through which decisions are written.
+    /// Writes decisions.
     pub pipeline: CommitPipeline,
     /// The workers that the store had when the term began.
     pub recorded: Vec<(ResourceId, WorkerRecord)>,

@@ -1,8 +1,9 @@
-//! A small world of processes, a store, jobs and leaders around [`Workers`], with what must hold after every step.
+//! A small simulated world of processes, a store, jobs and leaders around [`Workers`], with invariants checked
+//! after every step.
 //!
-//! The world knows no more than the protocol says: a record before a process, no process for long without a record, slots
-//! given to jobs as a whole. Leaders change between any two steps of an act, and the deposed one may go on with its start.
-//! They lead at one of two places, and see no process of the other one.
+//! The world assumes only the protocol: a record before a process, no process for long without a record, slots
+//! given to jobs as a whole. Leaders change between any two steps of an act, and a deposed leader may complete its
+//! start. They lead at one of two places, and see no process of the other one.
 
 mod acts;
 
@@ -22,7 +23,7 @@ pub(super) const RATE: usize = 3;
 pub(super) const RETRY: Duration = Duration::from_secs(3);
 const PLACES: [&str; 2] = ["here", "there"];
 
-/// A job: what it needs and, once it runs, on which workers.
+/// A job: the slots it needs and, once it runs, the workers it has them on.
 #[derive(Debug)]
 pub(super) struct Job {
     needs: u32,
@@ -35,24 +36,24 @@ pub(super) struct World {
     pub(super) options: WorkersOptions,
     pub(super) workers: Workers,
     epoch: u64,
-    /// Where the leader is.
+    /// The place of the leader.
     place: &'static str,
-    /// Where each worker was started.
+    /// The place where each worker was started.
     started_at: BTreeMap<ResourceId, &'static str>,
     /// The store.
     pub(super) records: BTreeMap<ResourceId, WorkerRecord>,
     pub(super) processes: BTreeSet<ResourceId>,
-    /// Registered at the present leader, with what of it is in use.
+    /// Workers registered at the present leader, with the number of slots in use.
     pub(super) registered: BTreeMap<ResourceId, u32>,
     draining: BTreeSet<ResourceId>,
     watched: BTreeSet<ResourceId>,
     pub(super) acts: VecDeque<Effect>,
-    /// Starts that a deposed leader may still make.
+    /// Starts that a deposed leader may still carry out.
     late: Vec<ResourceId>,
     pub(super) jobs: BTreeMap<JobId, Job>,
     next_job: u128,
     failures: VecDeque<Instant>,
-    /// Stops that must follow from something that happened to the worker.
+    /// Workers that must be stopped because of something that happened to them.
     excused: BTreeSet<ResourceId>,
 }
 
@@ -197,9 +198,9 @@ impl World {
         }
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants.
     fn check(&self) {
-        // What a deposed leader started nobody can keep from being there, but it is ended.
+        // Nothing can prevent a worker started by a deposed leader from existing, but it is ended.
         let wanted = self
             .workers
             .workers
@@ -236,7 +237,7 @@ impl World {
         self.restart_jobs_on(id);
     }
 
-    /// What ran there runs anew, elsewhere.
+    /// Jobs that ran there are restarted elsewhere.
     fn restart_jobs_on(&mut self, id: &ResourceId) {
         for job in self.jobs.values_mut() {
             if job.held.contains_key(id) {
@@ -249,7 +250,7 @@ impl World {
         }
     }
 
-    /// A process registers that has not yet.
+    /// A process registers that has not registered yet.
     pub(super) fn register(&mut self, pick: usize) {
         let waiting = self
             .processes
@@ -267,7 +268,7 @@ impl World {
                     self.draining.insert(id);
                 }
             }
-            // It asks again.
+            // It will register again.
             Admission::Undecided => {}
             Admission::Unknown => {
                 assert!(
@@ -280,7 +281,7 @@ impl World {
         self.settle();
     }
 
-    /// A worker that is to leave and is not in use does.
+    /// A worker that must leave and is not in use leaves.
     pub(super) fn leave(&mut self) {
         let unused = |id: &&ResourceId| self.registered.get(*id) == Some(&0);
         let Some(id) = self.draining.iter().find(unused).cloned() else {
@@ -331,7 +332,7 @@ impl World {
         for _ in before..self.workers.failures {
             self.note_failure();
         }
-        // Longer than anybody waits for the tasks of a worker that does not come back.
+        // Longer than the timeout for the tasks of a worker that does not come back.
         let all = self.workers.workers.iter();
         let given_up = all.filter(|(_, worker)| is_stopping(worker));
         for id in given_up.map(|(id, _)| id.clone()).collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! The world of [`super::model`], driven by chance: what must come about once nothing fails any more.
+//! Random runs of the world of [`super::model`], and what must hold once nothing fails any more.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,11 +27,11 @@ impl World {
         }
     }
 
-    /// What comes about then.
+    /// Checks what must hold then.
     fn check_healed(&self) {
         let capped: BTreeSet<JobId> = self.workers.plan.capped.iter().copied().collect();
         for (id, _) in self.lacking() {
-            assert!(capped.contains(&id), "{id} waits for ever: {self:#?}");
+            assert!(capped.contains(&id), "{id} waits forever: {self:#?}");
         }
         let processes: Vec<_> = self.processes.iter().collect();
         let records: Vec<_> = self.records.keys().collect();

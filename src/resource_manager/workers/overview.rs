@@ -1,4 +1,4 @@
-//! What people are told of workers: which are on their way, and why others are not. Decides nothing.
+//! Information about workers for display: which are being started, and why others are not. Decides nothing.
 
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::core::{State, Workers};
 
 impl Workers {
-    /// The workers that have not registered, and what keeps more from being started; times count back from
+    /// Workers that have not registered, and why more are not started. Times are computed back from
     /// `wall_clock_ms`.
     pub fn overview(&self, now: Instant, wall_clock_ms: u64) -> pb::WorkersInfo {
         let at_ms = |since: Instant| {
@@ -52,9 +52,7 @@ impl Workers {
     fn text(&self, is_held_up: bool, pending: usize) -> String {
         let mut said = Vec::new();
         if !self.is_recovered {
-            said.push(
-                "the TaskManagers that earlier leaders started are being looked for".to_owned(),
-            );
+            said.push("looking for the TaskManagers that earlier leaders started".to_owned());
         }
         match pending {
             0 => {}

@@ -1,15 +1,15 @@
-//! How many more workers are needed, and which are not needed any more. Pure, without state: what is there is counted anew
-//! each time, so that a start that failed, a TaskManager that somebody started by hand and a change of the leader need no
-//! rule of their own.
+//! Computes how many more workers are needed, and which are no longer needed. Pure and stateless: everything is
+//! counted again each time, so that a failed start, a TaskManager started by hand and a change of leader need no
+//! rules of their own.
 //!
-//! - What a job lacks is reserved first in what registered TaskManagers have left, then in what workers will have that are
-//!   expected to register, and only for the rest more workers are asked for. Jobs are served in their order, as in matching, and
-//!   what is thought to fit there is found by that: both pack alike (`packing`).
-//! - Workers are of the configured kind, unless a slot is asked for that one of these could not give: for that one is started which
-//!   has just that, where the driver's host is as large.
-//! - A job is helped as a whole or not at all: what can't be enough for it, because of the maximum or because no worker is as
-//!   large, is not started. What jobs could use beyond that, to run more of their regions at the same time, comes after all of it,
-//!   as far as it goes.
+//! - The slots that a job lacks are reserved first in the free room of registered TaskManagers, then in the workers
+//!   that are expected to register; more workers are started only for the rest. Jobs are served in the same order
+//!   as in matching, and matching finds the slots that planning has reserved: both pack alike (`packing`).
+//! - Workers are of the configured kind. For a slot that does not fit into such a worker, one is started that has
+//!   exactly that slot, if the driver's host is large enough.
+//! - A job is served as a whole or not at all: if the maximum or the size of a worker prevents that, nothing is
+//!   started for it. Slots that jobs could use beyond their minimum, to run more regions at the same time, come
+//!   after all minimums, as far as possible.
 
 use std::collections::BTreeSet;
 
@@ -18,38 +18,38 @@ use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResour
 
 use super::super::packing::{Room, least_first};
 
-/// What jobs lack, in the order in which they are served.
+/// Slots that jobs lack, in the order in which jobs are served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lacking {
-    /// What each lacks to run, or to go on.
+    /// The slots that each job lacks to run or to continue.
     pub needed: Vec<(JobId, Vec<ResourceProfile>)>,
-    /// What each could use beyond that, each slot by itself.
+    /// The slots that each job could use beyond that; each is useful alone.
     pub useful: Vec<(JobId, Vec<ResourceProfile>)>,
-    /// For whom slots of these TaskManagers are kept: nobody behind it gets any.
+    /// The job that slots of these TaskManagers are kept for: no job behind it gets any.
     pub kept: Option<(JobId, BTreeSet<ResourceId>)>,
 }
 
-/// What there is and what is lacking.
+/// Existing resources, and slots that jobs lack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Situation {
-    /// What jobs lack.
+    /// Slots that jobs lack.
     pub lacking: Lacking,
-    /// The registered TaskManagers of which slots may be had, whoever started them.
+    /// Registered TaskManagers with free room, started by the driver or by hand.
     pub registered: Vec<(ResourceId, Room)>,
-    /// So many workers of the configured kind are expected to register.
+    /// Number of workers of the configured kind that are expected to register.
     pub pending: u32,
-    /// The others that are expected to register.
+    /// Workers of other kinds that are expected to register.
     pub pending_kinds: Vec<WorkerResourceSpec>,
-    /// All default slots that there are or may be, of whatever TaskManager.
+    /// Default slots of all existing and expected TaskManagers, workers or not.
     pub total: u32,
 }
 
-/// What is to be there at least and at most.
+/// Limits of the number and size of workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
-    /// What workers are started with, unless more is asked for.
+    /// Resources of a worker, unless a slot needs more.
     pub spec: WorkerResourceSpec,
-    /// The most that any worker can have where the driver starts them; nothing: all are of one kind.
+    /// Largest resources that a worker can have where the driver starts it. `None`: all workers are of one kind.
     pub largest: Option<Resources>,
     /// `slotmanager.number-of-slots.min`.
     pub min: u32,
@@ -60,8 +60,9 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The kind of worker that is started for such a slot: the configured one if it gives one, else one with this slot alone.
-    /// Of what the profile leaves open it has what one of the configured kind has, but no extended resources.
+    /// The kind of worker to start for such a slot: the configured one if the slot fits, otherwise one with this
+    /// slot alone. Resources that the profile does not state are those of the configured kind, but without extended
+    /// resources.
     pub fn kind_for(&self, profile: &ResourceProfile) -> Option<WorkerResourceSpec> {
         if Room::of(&self.spec).holds(profile) > 0 {
             return Some(self.spec.clone());
@@ -89,38 +90,38 @@ impl Bounds {
     }
 }
 
-/// What follows.
+/// The result of planning.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// So many workers of the configured kind are to be started.
+    /// Number of workers of the configured kind to start.
     pub start: u32,
-    /// And these others.
+    /// Workers of other kinds to start.
     pub kinds: Vec<WorkerResourceSpec>,
-    /// The registered TaskManagers on which something is reserved.
+    /// Registered TaskManagers on which slots are reserved.
     pub reserved: BTreeSet<ResourceId>,
-    /// So many default slots of registered TaskManagers are not reserved.
+    /// Number of default slots of registered TaskManagers that are not reserved.
     pub spare: u32,
-    /// Jobs that the maximum keeps from being helped.
+    /// Jobs that are not served because of the maximum.
     pub capped: Vec<JobId>,
-    /// Jobs that ask for more than any worker can have.
+    /// Jobs that request more than any worker can have.
     pub too_large: Vec<JobId>,
 }
 
-/// Where slots are had: of registered TaskManagers first, then of workers that are expected, then of more.
+/// Rooms that slots are taken from: registered TaskManagers first, then expected workers, then new ones.
 struct Pool<'a> {
     rooms: Vec<(Option<ResourceId>, Room)>,
-    /// So many more default slots there may be.
+    /// Number of default slots that may still be added.
     slots_left: u32,
-    /// Of the configured kind.
+    /// Number of new workers of the configured kind.
     started: u32,
-    /// Of others.
+    /// New workers of other kinds.
     kinds: Vec<WorkerResourceSpec>,
     bounds: &'a Bounds,
-    /// Of these nobody gets anything at present.
+    /// TaskManagers that give no slots at present.
     closed: BTreeSet<ResourceId>,
 }
 
-/// Why a job is not helped.
+/// Why a job is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hindered {
     Capped,
@@ -133,7 +134,7 @@ impl Pool<'_> {
         id.is_some_and(|id| self.closed.contains(id))
     }
 
-    /// Takes all of it, or changes nothing. Gives the rooms that it took from.
+    /// Takes all of the slots, or changes nothing. Returns the rooms that it took from.
     fn take(&mut self, lacking: &[ResourceProfile]) -> Result<Vec<usize>, Hindered> {
         let (rooms, started, kinds) = (self.rooms.len(), self.started, self.kinds.len());
         let slots_left = self.slots_left;
@@ -167,7 +168,7 @@ impl Pool<'_> {
         Ok(before.into_iter().map(|(index, _)| index).collect())
     }
 
-    /// Takes as much of it as there can be. Gives the rooms that it took from.
+    /// Takes as many of the slots as possible. Returns the rooms that it took from.
     fn take_some(&mut self, useful: &[ResourceProfile]) -> Vec<usize> {
         let mut taken = Vec::new();
         for same in useful.chunk_by(|one, next| one == next) {
@@ -192,7 +193,7 @@ impl Pool<'_> {
         taken
     }
 
-    /// One more worker, which holds at least one of the profile.
+    /// Adds a worker that holds at least one slot of the profile.
     fn start_one_for(&mut self, profile: &ResourceProfile) -> Result<(), Hindered> {
         let kind = self.bounds.kind_for(profile).ok_or(Hindered::TooLarge)?;
         let slots_left = self.slots_left.checked_sub(kind.slots());
@@ -207,19 +208,19 @@ impl Pool<'_> {
     }
 }
 
-/// What a driver could start beside the TaskManagers that have registered.
+/// Workers that a driver could start in addition to the registered TaskManagers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Startable {
-    /// What there may be at most, and of which kinds.
+    /// Limits of the number and size of workers.
     pub bounds: Bounds,
-    /// What workers have that are expected.
+    /// Room of the workers that are expected to register.
     pub expected: Vec<Room>,
-    /// So many more default slots there may be.
+    /// Number of default slots that may still be added.
     pub slots_left: u32,
 }
 
-/// Into which of these rooms all that is wanted would go, each filled before the next one, and then into workers that could be started; nothing:
-/// it does not fit.
+/// The rooms that all wanted slots go into, each filled before the next one, followed by workers that could be
+/// started. `None`: they do not fit.
 pub fn places(
     rooms: Vec<(Option<ResourceId>, Room)>,
     startable: Option<&Startable>,
@@ -246,7 +247,7 @@ pub fn places(
     Some(taken.filter_map(|it| pool.rooms[it].0.clone()).collect())
 }
 
-/// What is to be done.
+/// Computes the plan.
 pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
     let each = bounds.spec.slots().max(1);
     let expected = (0..situation.pending).map(|_| &bounds.spec);
@@ -278,13 +279,13 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
             Err(Hindered::TooLarge) => plan.too_large.push(*job),
         }
         if let Some((_, closed)) = kept.filter(|(of, _)| of == job) {
-            // Matching gives nothing of them to those behind it; nor are they let go.
+            // Matching gives none of their slots to jobs behind it; nor are they released.
             plan.reserved.extend(closed.iter().cloned());
             pool.closed.clone_from(closed);
         }
     }
     for (job, useful) in &situation.lacking.useful {
-        // Who can't go on has no use for more.
+        // A job that can't continue has no use for more slots.
         if plan.capped.contains(job) || plan.too_large.contains(job) {
             continue;
         }
@@ -312,7 +313,7 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
     plan
 }
 
-/// Which of these idle workers, each with its slots, may go. `total` includes theirs.
+/// Which of these idle workers may be released. Each has its number of slots; `total` includes them.
 pub fn releasable(
     idle: &[(ResourceId, u32)],
     total: u32,

@@ -1,4 +1,4 @@
-//! Planning in default slots against one who counts on the fingers, and by example where profiles are stated.
+//! Planning in default slots compared with a simple count, and examples with stated profiles.
 
 use proptest::prelude::*;
 use tanist_proto::id::{JobId, ResourceId};
@@ -33,7 +33,7 @@ fn cores(count: u32) -> Resources {
     }
 }
 
-/// A core a slot.
+/// One core for each slot.
 fn spec(slots: u32) -> WorkerResourceSpec {
     WorkerResourceSpec::new(cores(slots), slots)
 }
@@ -57,7 +57,7 @@ fn bounds() -> impl Strategy<Value = Bounds> {
     })
 }
 
-/// Jobs that lack default slots, and workers of which some are free.
+/// Jobs that lack default slots, and workers with some free slots.
 fn situation(each: u32) -> impl Strategy<Value = Situation> {
     let lacking = proptest::collection::vec(1..9_u32, 0..5);
     let free = proptest::collection::vec(0..=each, 0..5);
@@ -87,7 +87,7 @@ fn free_of(situation: &Situation) -> u32 {
     situation.registered.iter().map(|(_, room)| room.free).sum()
 }
 
-/// The same in default slots, one worker after the other: as long as a rule asks for one more.
+/// The same in default slots, one worker after the other, until no rule requires one more.
 fn one_by_one(situation: &Situation, bounds: &Bounds) -> (u32, Vec<JobId>) {
     let each = bounds.spec.slots();
     let mut spare = free_of(situation) + situation.pending * each;
@@ -111,7 +111,7 @@ fn one_by_one(situation: &Situation, bounds: &Bounds) -> (u32, Vec<JobId>) {
     (started, capped)
 }
 
-/// The idle ones of a situation: those that are wholly free.
+/// The idle workers of a situation: those that are wholly free.
 fn idle_of(situation: &Situation, bounds: &Bounds) -> Vec<(ResourceId, u32)> {
     let each = bounds.spec.slots();
     let idle = situation
@@ -143,7 +143,7 @@ proptest! {
         after.registered.retain(|(id, _)| !going.contains(id));
         after.total -= gone;
         prop_assert!(gone == 0 || after.total >= bounds.min);
-        // Whoever was helped still is, and for that nothing is started anew.
+        // Every job that was served still is, and nothing is started again for that.
         after.lacking.needed.retain(|(job, _)| !before.capped.contains(job));
         let again = plan(&after, &bounds);
         prop_assert!(again.start <= before.start && again.capped.is_empty(), "{:?}", again);
@@ -175,7 +175,7 @@ fn profiles_are_cut_out_of_what_is_left_and_of_whole_workers_only() {
     let (one, three, five) = (cores(1).into(), cores(3).into(), cores(5).into());
     let situation = |lacking: Vec<ResourceProfile>| Situation {
         lacking: needed(vec![(job(1), lacking)]),
-        // Four cores are left, but three nowhere.
+        // Four cores are left, but nowhere three.
         registered: vec![(id(1), with_free(4, 2)), (id(2), with_free(4, 2))],
         pending: 0,
         pending_kinds: Vec::new(),
@@ -259,7 +259,7 @@ fn for_a_slot_that_no_usual_worker_has_one_of_a_fitting_kind_is_started() {
     let planned = plan(&situation(mixed.clone()), &bounds);
     assert_eq!(planned.start, 1, "for the small one");
     assert_eq!(planned.kinds, [kind.clone(), kind.clone()]);
-    // They are on their way, and nothing more is started for the same.
+    // They are expected, and nothing more is started for the same need.
     let expected = Situation {
         pending: 1,
         pending_kinds: planned.kinds,
@@ -270,7 +270,7 @@ fn for_a_slot_that_no_usual_worker_has_one_of_a_fitting_kind_is_started() {
     assert_eq!((planned.start, planned.kinds.len()), (0, 0));
     let too_large = plan(&situation(vec![twenty.into()]), &bounds);
     assert_eq!(too_large.too_large, [job(1)]);
-    // The maximum holds for all kinds together, and a job is helped as a whole or not at all.
+    // The maximum holds for all kinds together, and a job is served as a whole or not at all.
     let capped = Bounds { max: 5, ..bounds };
     let planned = plan(&situation(mixed), &capped);
     assert_eq!((planned.start, planned.kinds.len()), (0, 0));

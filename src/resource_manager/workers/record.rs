@@ -1,5 +1,5 @@
-//! `workers/<resource id>`: that a worker is wanted. Written under the term's fence before it is started, removed before it is
-//! stopped; a worker without a record ends by itself.
+//! Records `workers/<resource id>`: a worker that is wanted. Written under the term's fence before the worker is
+//! started, deleted before it is stopped; a worker without a record ends by itself.
 //!
 //! Fields are only added, each with a default.
 
@@ -18,39 +18,39 @@ pub struct WorkerRecord {
     /// The driver that was to start it.
     #[serde(default)]
     pub driver: String,
-    /// Where, as that driver says.
+    /// Its place, as the driver names it.
     #[serde(default)]
     pub place: String,
-    /// In which term.
+    /// Epoch of the term that requested it.
     #[serde(default)]
     pub epoch: u64,
-    /// When, in milliseconds since 1970.
+    /// When it was requested, in milliseconds since 1970.
     #[serde(default)]
     pub requested_at_ms: u64,
-    /// How many slots it is to have.
+    /// Its number of slots.
     #[serde(default)]
     pub slots: u32,
-    /// What it is to have, where that is not what workers usually have.
+    /// Its resources, if they differ from the configured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<RecordedResources>,
-    /// It is to leave as soon as nothing of it is in use.
+    /// Whether it must leave as soon as nothing of it is in use.
     #[serde(default)]
     pub releasing: bool,
 }
 
-/// What a worker is to have. Memory is in bytes.
+/// Resources of a worker. Memory is in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RecordedResources {
-    /// In millionths of a core.
+    /// CPU, in millionths of a core.
     #[serde(default)]
     pub cpu: u64,
-    /// For tasks.
+    /// Memory for tasks.
     #[serde(default)]
     pub task_memory: u64,
-    /// For records between tasks.
+    /// Memory for records between tasks.
     #[serde(default)]
     pub network_memory: u64,
-    /// For state.
+    /// Memory for state.
     #[serde(default)]
     pub managed_memory: u64,
     /// Extended resources, by name.
@@ -59,7 +59,7 @@ pub struct RecordedResources {
 }
 
 impl WorkerRecord {
-    /// What it is to have, where that is not what workers usually have.
+    /// Its resources, if they differ from the configured ones.
     pub fn kind(&self) -> Option<WorkerResourceSpec> {
         let recorded = self.resources.as_ref()?;
         let counted = Resources {
@@ -76,7 +76,7 @@ impl WorkerRecord {
         Some(WorkerResourceSpec::new(total, self.slots))
     }
 
-    /// It is to have this, and not what workers usually have.
+    /// Sets its resources, which differ from the configured ones.
     pub fn set_kind(&mut self, kind: &WorkerResourceSpec) {
         let total = kind.total();
         let extended = total.all_extended();
@@ -92,7 +92,7 @@ impl WorkerRecord {
         });
     }
 
-    /// The write that keeps it.
+    /// The write that stores it.
     pub fn write(&self, worker: &ResourceId) -> Write {
         let value = serde_json::to_vec(self).expect("numbers and texts are always JSON");
         Write::Put {
@@ -107,7 +107,7 @@ impl WorkerRecord {
     }
 }
 
-/// The workers that were recorded. One whose record can't be read is there all the same: nothing is known of it.
+/// All recorded workers. One whose record can't be read is included, with default values.
 pub fn recorded_workers(records: &Records) -> Vec<(ResourceId, WorkerRecord)> {
     let read = |(name, value): (&Name, &bytes::Bytes)| {
         let worker: ResourceId = name.as_str().parse().ok()?;
@@ -120,9 +120,9 @@ pub fn recorded_workers(records: &Records) -> Vec<(ResourceId, WorkerRecord)> {
     records.of(Kind::Workers).filter_map(read).collect()
 }
 
-/// Where the record of a worker is.
+/// The key of a worker's record.
 pub fn key(worker: &ResourceId) -> Key {
-    let name = Name::new(worker.as_str()).expect("the ids of workers are made of what names are");
+    let name = Name::new(worker.as_str()).expect("resource ids of workers are valid names");
     Key::new(Kind::Workers, name)
 }
 

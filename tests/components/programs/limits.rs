@@ -23,7 +23,7 @@ async fn a_program_is_held_to_its_cores_by_a_control_group_or_its_task_says_why_
         Err(reason) => {
             let cause = world.cause(steps.discard("out")).await;
             for part in [
-                "`cpu` can't be held on host",
+                "`cpu` can't be enforced on host",
                 &reason,
                 "process.control-groups",
             ] {
@@ -60,7 +60,7 @@ async fn a_program_is_held_to_its_processes_or_its_task_says_why_not() {
     if getuid().is_root() {
         let cause = world.cause(steps.discard("out")).await;
         for part in [
-            "`processes` can't be held on host",
+            "`processes` can't be enforced on host",
             "programs of root",
             "process.control-groups",
         ] {

@@ -1,4 +1,5 @@
-//! What leaders do in the world of [`super`]: their acts, one after the other, and what is left of them when another one leads.
+//! The acts of leaders in the world of [`super`], one after the other, and what is left of them after a change of
+//! leader.
 
 use std::collections::BTreeMap;
 
@@ -70,14 +71,14 @@ impl World {
         self.settle();
     }
 
-    /// A driver ends what it can see. What it can't finds no record of itself.
+    /// A driver ends the processes it can see. Others find no record of themselves.
     fn end_process_here(&mut self, id: &ResourceId) {
         if self.started_at.get(id) == Some(&self.place) {
             self.end_process(id);
         }
     }
 
-    /// Another leader; each act of the former one is left after one of its steps.
+    /// Changes the leader; each act of the earlier one stops after one of its steps.
     pub(super) fn change_leader(&mut self, steps: usize) {
         for (number, act) in std::mem::take(&mut self.acts).into_iter().enumerate() {
             let step = (steps >> (number % 8)) % 3;
@@ -129,7 +130,7 @@ impl World {
         self.settle();
     }
 
-    /// A deposed leader goes on; its worker finds no record of itself, sooner or later.
+    /// A deposed leader completes a start; the worker sooner or later finds no record of itself.
     pub(in crate::resource_manager::workers) fn go_on_late(&mut self) {
         if let Some(id) = self.late.pop() {
             self.processes.insert(id);

@@ -1,5 +1,5 @@
-//! Jobs whose regions are sets of subtasks: what a failure restarts, by which rule they are recorded, who is given their tasks, and how
-//! often very many of them are written.
+//! Jobs whose regions are sets of subtasks: what a failure restarts, what their coordinators know, and how often very many of them are
+//! written.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
@@ -13,30 +13,31 @@ use super::recovered::{Recovered, both, id, location, options, report, slot};
 use super::restart::RestartStrategy;
 use super::testing::{graph_of, submitted};
 
-/// Two vertices of two subtasks, joined by a forward edge: a region for each number, in one slot.
+/// Two vertices of two subtasks, joined by a forward edge: one region for each subtask number, in one slot.
 fn forward() -> pb::JobGraph {
     let mut graph = graph_of(&[("a", 2), ("b", 2)], &[(0, 1)]);
     graph.edges[0].set_partitioning(pb::Partitioning::Forward);
     graph
 }
 
-/// Two subtasks that read files by splits, in a region each.
+/// Two subtasks that read files by splits, each in a region of its own.
 fn of_files() -> pb::JobGraph {
     let mut graph = graph_of(&[("a", 2)], &[]);
     read_files(&mut graph);
     graph
 }
 
-/// The first vertex reads files by splits.
+/// Makes the first vertex read files by splits.
 fn read_files(graph: &mut pb::JobGraph) {
     graph.vertices[0].operators = vec![pb::Operator {
         name: "lines".to_owned(),
-        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),
     }];
 }
 
-/// Subtask by subtask, `sink` writes what `files` has read and `beside` has made of what `maker` made; that is read by `after` as well.
+/// All edges connect subtasks of equal number. `sink` writes the records that `files` has read and those that
+/// `beside` has made of the output of `maker`. That output is read by `after` as well.
 fn beside_files() -> pb::JobGraph {
     let names = ["files", "maker", "beside", "sink", "after"];
     let edges = [(1, 2), (1, 4), (0, 3), (2, 3)];
@@ -51,7 +52,7 @@ fn beside_files() -> pb::JobGraph {
     graph
 }
 
-/// Restarts at once, and for ever.
+/// Restarts immediately, without limit.
 fn at_once() -> CoreOptions {
     let restart_strategy = RestartStrategy::FixedDelay {
         attempts: u32::MAX,
@@ -67,7 +68,7 @@ fn job_of(graph: &pb::JobGraph) -> Recovered {
     Recovered::with_options(graph, submitted(graph), 2, at_once())
 }
 
-/// It runs in its first generation, on two TaskManagers.
+/// A job that runs in its first generation, on two TaskManagers.
 fn running(graph: &pb::JobGraph) -> Recovered {
     let mut job = job_of(graph);
     job.register("tm0", "1", vec![]);
@@ -81,7 +82,7 @@ fn running(graph: &pb::JobGraph) -> Recovered {
 }
 
 /// What is deployed, with its region.
-fn deployed(job: &Recovered) -> Vec<(u32, u64, Option<u32>)> {
+fn deployed(job: &Recovered) -> Vec<(u32, u64, u32)> {
     let tasks = job.effects.iter().filter_map(|effect| match effect {
         Effect::Deploy { tasks, .. } => Some(tasks),
         _ => None,
@@ -95,14 +96,12 @@ fn deployed(job: &Recovered) -> Vec<(u32, u64, Option<u32>)> {
 #[test]
 fn a_lost_task_manager_costs_only_the_regions_that_it_had_a_part_of() {
     let mut job = running(&forward());
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Subtasks);
-    assert!(job.stored.was_placed);
     let connection = job.connection("tm1");
     let cause = "no answer".to_owned();
     job.hear(Event::TaskManagerLost { connection, cause });
     assert_eq!(job.generations(), [1, 2]);
     job.register("tm2", "1", vec![]);
-    assert_eq!(deployed(&job), [(1, 2, Some(1)), (1, 2, Some(1))]);
+    assert_eq!(deployed(&job), [(1, 2, 1), (1, 2, 1)]);
     assert!(job.cancelled().is_empty(), "{:?}", job.cancelled());
     assert_eq!(job.stored.restarts.as_ref().map(|it| it.restarts), Some(1));
 }
@@ -114,77 +113,24 @@ fn the_next_leader_adopts_each_subtask_by_itself() {
     job.register("tm0", "1", both(0, 1, S::Running));
     job.register("tm1", "2", vec![]);
     assert_eq!(job.generations(), [1, 2]);
-    assert_eq!(deployed(&job), [(1, 2, Some(1)), (1, 2, Some(1))]);
+    assert_eq!(deployed(&job), [(1, 2, 1), (1, 2, 1)]);
 }
 
 #[test]
-fn what_an_earlier_version_recorded_keeps_its_regions() {
-    let mut state = submitted(&forward());
-    state.regions = vec![pb::RegionState::default()];
-    let mut job = Recovered::with_options(&forward(), state, 2, at_once());
-    job.takes_regions = false;
-    job.register("tm0", "1", vec![]);
-    job.register("tm1", "1", vec![]);
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
-    let regions = deployed(&job).into_iter().map(|(.., region)| region);
-    assert!(regions.eq([Some(0); 4]));
-}
-
-#[test]
-fn where_both_rules_say_the_same_the_record_stays_one_that_earlier_versions_read() {
-    let job = job_of(&graph_of(&[("a", 2), ("b", 2)], &[(0, 1)]));
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
-    assert_eq!(job.generations(), [0]);
-}
-
-#[test]
-fn a_job_of_which_nothing_was_placed_suits_an_older_task_manager() {
-    let mut job = job_of(&forward());
-    assert_eq!(job.generations(), [0, 0]);
-    // No slots come: the regions are given up once.
-    job.pass(20_000);
-    assert_eq!(job.generations(), [2, 2]);
-    job.takes_regions = false;
-    job.register("tm0", "1", vec![]);
-    job.register("tm1", "1", vec![]);
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
-    assert_eq!(job.generations(), [2], "generations only grow");
-    assert_eq!(deployed(&job).len(), 4);
-    // And stays as it is, whoever comes.
-    job.takes_regions = true;
-    job.register("tm2", "1", vec![]);
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
-}
-
-#[test]
-fn a_job_that_was_placed_gives_no_task_to_an_older_task_manager_and_takes_none_of_its_slots() {
-    let mut job = running(&forward());
-    job.takes_regions = false;
-    job.register("tm2", "1", vec![]);
-    let connection = job.connection("tm1");
-    let cause = "no answer".to_owned();
-    job.hear(Event::TaskManagerLost { connection, cause });
-    job.pass(1_000);
-    job.effects.clear();
-    let offer = pb::SlotOffer {
-        allocation_id: slot(2).to_string(),
-        slot: 0,
-        profile: None,
+fn a_job_that_would_have_too_many_regions_has_those_of_whole_vertices() {
+    let options = CoreOptions {
+        max_regions: 1,
+        ..at_once()
     };
-    job.hear(Event::SlotsOffered {
-        connection: job.connection("tm2"),
-        slots: vec![offer],
-    });
-    let (accepted, rejected) = (vec![], vec![]);
-    let undecided = Effect::AnswerOffer { accepted, rejected };
-    assert!(job.effects.contains(&undecided), "{:?}", job.effects);
-    assert_eq!(deployed(&job), []);
-    job.takes_regions = true;
-    job.register("tm3", "1", vec![]);
-    assert_eq!(deployed(&job), [(1, 2, Some(1)), (1, 2, Some(1))]);
+    let mut job = Recovered::with_options(&forward(), submitted(&forward()), 2, options);
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    assert_eq!(job.generations(), [1]);
+    let regions = deployed(&job).into_iter().map(|(.., region)| region);
+    assert!(regions.eq([0; 4]));
 }
 
-/// What was last asked to be looked at: the region that it is named by, and the generation.
+/// The last requested preparation: the region that names it, and the generation.
 fn asked(job: &Recovered) -> Option<(usize, u64)> {
     job.effects.iter().rev().find_map(|effect| match effect {
         Effect::Prepare {
@@ -236,7 +182,7 @@ fn what_was_looked_at_for_a_generation_that_is_given_up_before_it_is_placed_is_l
     job.register("tm0", "1", vec![]);
     job.register("tm1", "1", vec![]);
     assert_eq!(looked_at(&job), [200]);
-    assert_eq!(deployed(&job), [(0, 2, Some(0)), (1, 2, Some(1))]);
+    assert_eq!(deployed(&job), [(0, 2, 0), (1, 2, 1)]);
 }
 
 #[test]
@@ -261,10 +207,10 @@ fn a_region_that_starts_anew_reads_what_the_others_were_placed_with_and_all_look
     job.pass(1);
     look(&mut job, 200);
     assert_eq!(looked_at(&job), [200]);
-    assert_eq!(deployed(&job), [(0, 2, Some(0)), (1, 3, Some(1))]);
+    assert_eq!(deployed(&job), [(0, 2, 0), (1, 3, 1)]);
 }
 
-/// Else the one would read what the other, which stays finished, has read.
+/// Otherwise one source would read what the other, which stays finished, has read.
 #[test]
 fn what_was_looked_at_stays_until_it_is_durable_that_all_have_finished_with_it() {
     let mut graph = of_files();
@@ -283,7 +229,8 @@ fn what_was_looked_at_stays_until_it_is_durable_that_all_have_finished_with_it()
         job.reports(name, vec![report(vertex, subtask, 1, S::Running)]);
     }
     job.reports("tm0", vec![report(1, 0, 1, S::Finished)]);
-    // That of the other one is on its way when everything is to start anew that has not finished for good.
+    // The write of the second end is in flight when all regions that have not durably finished have to
+    // restart.
     for (name, end) in [
         ("tm1", report(1, 1, 1, S::Finished)),
         ("tm0", report(2, 0, 1, S::Failed)),
@@ -309,7 +256,7 @@ const BESIDE: u32 = 3;
 const SINK: u32 = 4;
 const AFTER: u32 = 5;
 
-/// The tasks of these vertices with this subtask run, then have finished.
+/// The tasks of these vertices with this subtask number run, then finish.
 fn live(job: &mut Recovered, vertices: &[u32], subtask: u32, generation: u64) {
     for state in [S::Running, S::Finished] {
         let reports = vertices.iter();
@@ -318,7 +265,7 @@ fn live(job: &mut Recovered, vertices: &[u32], subtask: u32, generation: u64) {
     }
 }
 
-/// What the source is told when it asks for this.
+/// The answer to this request of the source.
 fn ask(job: &mut Recovered, subtask: u32, generation: u64, number: u64) -> Answer {
     job.effects.clear();
     let request = CoordinatorRequest {
@@ -345,7 +292,7 @@ fn ask(job: &mut Recovered, subtask: u32, generation: u64, number: u64) -> Answe
     answer.unwrap_or_else(|| panic!("it is answered: {:?}", job.effects))
 }
 
-/// Else it would read all that the other one, which stays finished, has read.
+/// Otherwise it would read everything that the other one, which stays finished, has read.
 #[test]
 fn a_source_that_runs_again_beside_what_reads_an_output_that_was_lost_is_given_what_it_was_given() {
     let mut job = job_of(&beside_files());
@@ -367,7 +314,7 @@ fn a_source_that_runs_again_beside_what_reads_an_output_that_was_lost_is_given_w
         assert_eq!(nothing_left, Answer::Exhausted(pb::Ack {}));
         live(&mut job, &[FILES, BESIDE, SINK], subtask, 1);
     }
-    // What came after still reads what the maker made, which goes with its TaskManager.
+    // `after` still has to read the output of `maker`, which is lost with its TaskManager.
     let connection = job.connection("tm1");
     let cause = "no answer".to_owned();
     job.hear(Event::TaskManagerLost { connection, cause });
@@ -395,7 +342,6 @@ fn very_many_regions_that_find_their_slots_one_by_one_are_written_some_dozens_of
         executions: vec![],
         slots: vec![],
         outputs: vec![],
-        takes_regions: true,
     });
     for number in 0..MANY - 1 {
         let offer = pb::SlotOffer {
@@ -416,30 +362,4 @@ fn very_many_regions_that_find_their_slots_one_by_one_are_written_some_dozens_of
         before < after && after == MANY as usize - 1,
         "{before}, {after}"
     );
-}
-
-#[test]
-fn regions_that_were_held_are_forgotten_with_the_rule_that_made_them() {
-    let mut graph = forward();
-    let isolation = graph.options.get_or_insert_default();
-    isolation.set_isolation(pb::Isolation::StopFirst);
-    let mut state = submitted(&graph);
-    state.set_region_rule(pb::RegionRule::Subtasks);
-    let given_up = pb::RegionState {
-        generation: 2,
-        epoch: 1,
-        // As no record of a job that was never placed says: the hold is to end in either case.
-        placed_before: true,
-        ..pb::RegionState::default()
-    };
-    state.regions = vec![given_up; 2];
-    let mut job = Recovered::with_options(&graph, state, 2, at_once());
-    let until_ms = job.core.next_deadline_ms().expect("it is held");
-    job.takes_regions = false;
-    job.register("tm0", "1", vec![]);
-    job.register("tm1", "1", vec![]);
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
-    job.pass(until_ms - job.now_ms);
-    let regions = deployed(&job).into_iter().map(|(.., region)| region);
-    assert!(regions.eq([Some(0); 4]));
 }
