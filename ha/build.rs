@@ -1,6 +1,7 @@
-//! Says what to do when there is no protoc, which the build of the crate `etcd-client` needs.
+//! Reports what to do if protoc is missing, which the build of the crate `etcd-client` needs.
 //!
-//! Cargo may well build that crate first. Inside this repository it then gets the same advice from `.cargo/protoc`.
+//! Cargo may build that crate first. Inside this repository it then gets the same advice from
+//! `.cargo/protoc`.
 
 use std::process::Command;
 

@@ -1,8 +1,9 @@
-//! Applications: programs that bring their own jobs, and have a cluster of their own that ends with them.
+//! Applications: programs that bring their own jobs, with a cluster of their own that ends with them.
 //!
-//! A binary that ends in [`ApplicationMain::main`] is the JobManager, the TaskManager and the client of its cluster, by
-//! subcommand. The program itself runs in the JobManager that leads, once a term: it builds its jobs and waits for them. After a
-//! failover it is run again, and the jobs that it submits are those that are there: none is submitted twice.
+//! A binary that ends in [`ApplicationMain::main`] is the JobManager, the TaskManager and the client of its
+//! cluster, by subcommand. The program itself runs in the leading JobManager, once per term: it builds its jobs
+//! and waits for them. After a failover it runs again, and its submissions match the existing jobs: none is
+//! submitted twice.
 //!
 //! ```no_run
 //! use tanist::application::Application;
@@ -39,7 +40,7 @@ pub use crate::process::application::{
     JobOutcome, ProgramError, SubmittedJobs, job_id_of,
 };
 
-/// The name of an application; what it does is said next.
+/// Builder of an application: has its name; its program or job is set next.
 #[derive(Debug, Clone)]
 pub struct Application {
     name: String,
@@ -47,7 +48,7 @@ pub struct Application {
 }
 
 impl Application {
-    /// An application of this name: the same in every process of its cluster.
+    /// Creates an application with this name, which must be the same in every process of its cluster.
     pub fn new(name: impl Into<String>) -> Application {
         Application {
             name: name.into(),
@@ -55,8 +56,9 @@ impl Application {
         }
     }
 
-    /// An operator or sink that its graphs name: [`CustomSpec::operator`](crate::job::CustomSpec::operator) or
-    /// [`CustomSpec::sink`](crate::job::CustomSpec::sink). `make` makes one for each subtask, from its config.
+    /// Registers an operator or sink that its graphs name:
+    /// [`CustomSpec::operator`](crate::job::CustomSpec::operator) or
+    /// [`CustomSpec::sink`](crate::job::CustomSpec::sink). `make` creates one for each subtask from its config.
     #[must_use]
     pub fn operator<M>(mut self, name: impl Into<String>, make: M) -> Application
     where
@@ -70,7 +72,7 @@ impl Application {
         self
     }
 
-    /// The same for a source: [`CustomSpec::source`](crate::job::CustomSpec::source).
+    /// Registers a source: [`CustomSpec::source`](crate::job::CustomSpec::source).
     #[must_use]
     pub fn source<M>(mut self, name: impl Into<String>, make: M) -> Application
     where
@@ -84,8 +86,9 @@ impl Application {
         self
     }
 
-    /// The application is this program. It may run more than once: in each JobManager that comes to lead. It must build the same
-    /// jobs in the same order each time; what it does besides has to bear being repeated.
+    /// Sets the program of the application. It may run more than once: in each JobManager that becomes the
+    /// leader. It must build the same jobs in the same order each time, and its other effects must tolerate
+    /// repetition.
     pub fn program<P, F>(self, program: P) -> ApplicationMain
     where
         P: Fn(ApplicationContext) -> F + Send + Sync + 'static,
@@ -99,7 +102,7 @@ impl Application {
         }
     }
 
-    /// The application is this one job.
+    /// Makes this one job the application.
     pub fn job<B>(self, build: B) -> ApplicationMain
     where
         B: Fn(&ApplicationContext) -> Result<StreamGraph, ProgramError> + Send + Sync + 'static,
@@ -114,24 +117,24 @@ impl Application {
     }
 }
 
-/// An application that is complete.
+/// A complete application.
 #[derive(Debug, Clone)]
 pub struct ApplicationMain {
     setup: ApplicationSetup,
 }
 
 impl ApplicationMain {
-    /// Runs what this process's arguments ask for. What `main` returns.
+    /// Runs the subcommand of this process's arguments. Call it as the last expression of `main`.
     pub fn main(self) -> std::process::ExitCode {
         self.run(std::env::args_os()).into()
     }
 
-    /// The same with these arguments, the program's name first.
+    /// The same with these arguments, starting with the program's name.
     pub fn run(self, arguments: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
         cli::application::run(self.setup, arguments)
     }
 
-    /// What JobManagers are started with, for whoever starts them without a command line.
+    /// Returns the setup for JobManagers that are started without a command line.
     pub fn setup(&self) -> &ApplicationSetup {
         &self.setup
     }

@@ -1,6 +1,7 @@
-//! Cases that are drawn until they have got to all that a test is about.
+//! Runs property tests until all cases of interest have occurred.
 //!
-//! What is rare is not in each draw of cases. Without it they would prove nothing, and that is no failure of what is tested.
+//! A single run of random cases may miss rare ones. Without them the test would prove nothing, but that is not
+//! a failure of the code under test.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -8,11 +9,11 @@ use std::fmt::Debug;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
-/// How often cases are drawn.
+/// Maximum number of runs.
 const MOST_DRAWS: usize = 20;
 
-/// Runs so many cases, or `PROPTEST_CASES`, and as many again until they have got to all that is counted, or one fails. A case adds to the
-/// counts what it got to. `file` is the test's own, by which its failures are remembered.
+/// Runs `cases` cases, or `PROPTEST_CASES`, repeatedly until each counter is above 0 or a case fails. A case
+/// increments the counters of what it reached. `file` is the test's source file, for recording its failures.
 pub fn run_cases<T: Debug, const N: usize>(
     cases: u32,
     file: &'static str,

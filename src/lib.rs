@@ -1,6 +1,6 @@
 //! Tanist: a cluster runtime for job graphs whose control plane does not go down.
 
-// So that examples are tests of this crate, too.
+// Lets examples be compiled as tests of this crate, too.
 #[cfg(test)]
 extern crate self as tanist;
 

@@ -1,7 +1,7 @@
-//! A value that some change and others wait for. What tokio's `watch` is, where there may be very many of them and few wait for
-//! each: that sets eight lists of waiters aside (half a kilobyte), this one.
+//! A shared value with notification of changes. Like tokio's `watch`, but smaller: for very many values with
+//! few waiters each. `watch` has eight lists of waiters per value (half a kilobyte), this has one.
 //!
-//! Only the value counts: who waits sees it as it is when it gets to look, and may miss what it was in between.
+//! Only the current value counts: a waiter may miss values in between.
 
 use std::fmt;
 use std::pin::pin;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// See the module. Clones share the value.
+/// A shared value; see the module. Clones share the value.
 #[derive(Default)]
 pub struct Notice<T> {
     shared: Arc<Shared<T>>,
@@ -22,28 +22,33 @@ struct Shared<T> {
 }
 
 impl<T> Notice<T> {
-    /// With this value.
+    /// Creates it with a value.
     pub fn new(value: T) -> Notice<T> {
         let (value, changed) = (Mutex::new(value), Notify::new());
         let shared = Arc::new(Shared { value, changed });
         Notice { shared }
     }
 
-    /// Looks at the value.
+    /// Reads the value.
     pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         look(&self.lock())
     }
 
-    /// Changes the value. Who waits looks at it.
+    /// Changes the value and wakes the waiters.
     pub fn change(&self, change: impl FnOnce(&mut T)) {
         change(&mut self.lock());
         self.shared.changed.notify_waiters();
     }
 
-    /// Waits until something is found in the value.
+    /// Changes the value without waking the waiters. They see it with the next change that wakes them, or when they look.
+    pub fn change_quietly(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.lock());
+    }
+
+    /// Waits until `find` returns something for the value.
     pub async fn find<R>(&self, mut find: impl FnMut(&T) -> Option<R>) -> R {
         loop {
-            // Before the look: a change after it is heard.
+            // Before the read, so that no change after it is missed.
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
             if let Some(found) = self.look(&mut find) {

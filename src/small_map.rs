@@ -1,38 +1,38 @@
-//! A map for few entries: a sorted list. It takes room for what is in it, where a `BTreeMap` has room for eleven entries as soon as
-//! there is one. There may be very many jobs, and most have a slot or two.
+//! A map for few entries: a sorted list. It allocates only what its entries need, where a `BTreeMap` allocates
+//! eleven entries for the first one. There may be very many jobs, and most have a slot or two.
 //!
-//! Not for maps that grow large where entries come in any order: each new one moves those after it.
+//! Not for large maps with unordered inserts: each insert moves the entries after it.
 
 use std::fmt;
 use std::slice;
 use std::vec;
 
-/// See the module. Iterated in the order of the keys.
+/// A map for few entries; see the module. Iterates in key order.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SmallMap<K, V> {
-    /// In the order of the keys, each once.
+    /// Sorted by key, without duplicates.
     entries: Vec<(K, V)>,
 }
 
 impl<K: Ord, V> SmallMap<K, V> {
-    /// What stands with a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         let at = self.find(key).ok()?;
         Some(&self.entries[at].1)
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let at = self.find(key).ok()?;
         Some(&mut self.entries[at].1)
     }
 
-    /// Whether there is such an entry.
+    /// Whether the key exists.
     pub fn contains_key(&self, key: &K) -> bool {
         self.find(key).is_ok()
     }
 
-    /// Puts an entry; gives what stood there.
+    /// Inserts an entry. Returns the previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.find(&key) {
             Ok(at) => Some(std::mem::replace(&mut self.entries[at].1, value)),
@@ -43,7 +43,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         }
     }
 
-    /// What stands with a key, put there if nothing does.
+    /// Returns the value of a key, which is inserted if missing.
     pub fn get_or_insert_with(&mut self, key: K, value: impl FnOnce() -> V) -> &mut V {
         let at = match self.find(&key) {
             Ok(at) => at,
@@ -55,7 +55,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         &mut self.entries[at].1
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.find(key).ok()?;
         let (_, value) = self.entries.remove(at);
@@ -63,7 +63,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         Some(value)
     }
 
-    /// Takes out all entries for which this is not so.
+    /// Keeps only the entries for which `is_kept` returns true.
     pub fn retain(&mut self, mut is_kept: impl FnMut(&K, &mut V) -> bool) {
         self.entries.retain_mut(|(key, value)| is_kept(key, value));
         self.give_back();
@@ -75,13 +75,13 @@ impl<K: Ord, V> SmallMap<K, V> {
 
     fn insert_at(&mut self, at: usize, key: K, value: V) {
         if self.entries.is_empty() {
-            // A list begins with room for four: most maps stay at one.
+            // A list starts with a capacity of four, but most maps stay at one entry.
             self.entries.reserve_exact(1);
         }
         self.entries.insert(at, (key, value));
     }
 
-    /// An emptied list keeps its memory.
+    /// Frees the memory of an empty list.
     fn give_back(&mut self) {
         if self.entries.is_empty() {
             self.entries = Vec::new();
@@ -90,44 +90,44 @@ impl<K: Ord, V> SmallMap<K, V> {
 }
 
 impl<K, V> SmallMap<K, V> {
-    /// Without entries, and without memory.
+    /// Creates an empty map without allocation.
     pub const fn new() -> SmallMap<K, V> {
         let entries = Vec::new();
         SmallMap { entries }
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// All entries.
+    /// Iterates over the entries.
     pub fn iter(&self) -> Iter<'_, K, V> {
         self.entries.iter().map(|(key, value)| (key, value))
     }
 
-    /// The same, with values to be changed.
+    /// The same, with mutable values.
     pub fn iter_mut(&mut self) -> IterMut<'_, K, V> {
         let entries = self.entries.iter_mut();
         entries.map(|(key, value)| (&*key, value))
     }
 
-    /// All keys.
+    /// Iterates over the keys.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.entries.iter().map(|(key, _)| key)
     }
 
-    /// All values.
+    /// Iterates over the values.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.entries.iter().map(|(_, value)| value)
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.entries.iter_mut().map(|(_, value)| value)
     }
@@ -136,7 +136,7 @@ impl<K, V> SmallMap<K, V> {
 /// The entries of a [`SmallMap`].
 pub type Iter<'a, K, V> = std::iter::Map<slice::Iter<'a, (K, V)>, fn(&'a (K, V)) -> (&'a K, &'a V)>;
 
-/// The same, with values to be changed.
+/// The same, with mutable values.
 pub type IterMut<'a, K, V> =
     std::iter::Map<slice::IterMut<'a, (K, V)>, fn(&'a mut (K, V)) -> (&'a K, &'a mut V)>;
 

@@ -1,17 +1,19 @@
-//! An ordered set that takes no memory while it is empty, and little for few entries: a sorted list, which becomes a `BTreeSet` when it
-//! grows and is given back when it is emptied. A `BTreeSet` has room for eleven entries as soon as there is one, and keeps it.
+//! An ordered set that allocates nothing while it is empty, and little for few entries. It is a sorted list
+//! that becomes a `BTreeSet` when it grows; its memory is freed when it becomes empty. A `BTreeSet` allocates
+//! eleven entries for the first one, and keeps them.
 //!
-//! There may be very many jobs, and most have a region and a task or two: see also [`crate::small_map`]. Unlike that it may grow large.
+//! There may be very many jobs, and most have a region and a task or two; see also [`crate::small_map`]. Unlike
+//! that, this may grow large.
 
 use std::collections::{BTreeSet, btree_set};
 use std::fmt;
 use std::ops::RangeBounds;
 use std::{slice, vec};
 
-/// A list is no longer than this.
+/// Maximum length of the list.
 const FEW: usize = 32;
 
-/// See the module. Iterated in order.
+/// An ordered set; see the module. Iterates in order.
 #[derive(Clone)]
 pub struct SmallSet<T> {
     entries: Entries<T>,
@@ -19,7 +21,7 @@ pub struct SmallSet<T> {
 
 #[derive(Clone)]
 enum Entries<T> {
-    /// In order, each once.
+    /// Sorted, without duplicates.
     Few(Vec<T>),
     #[expect(
         clippy::box_collection,
@@ -29,13 +31,13 @@ enum Entries<T> {
 }
 
 impl<T> SmallSet<T> {
-    /// Without entries, and without memory.
+    /// Creates an empty set without allocation.
     pub const fn new() -> SmallSet<T> {
         let entries = Entries::Few(Vec::new());
         SmallSet { entries }
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         match &self.entries {
             Entries::Few(list) => list.len(),
@@ -43,12 +45,12 @@ impl<T> SmallSet<T> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All entries.
+    /// Iterates over the entries.
     pub fn iter(&self) -> Iter<'_, T> {
         match &self.entries {
             Entries::Few(list) => Iter::Few(list.iter()),
@@ -58,7 +60,7 @@ impl<T> SmallSet<T> {
 }
 
 impl<T: Ord> SmallSet<T> {
-    /// Whether this is in it.
+    /// Whether the set contains the entry.
     pub fn contains(&self, entry: &T) -> bool {
         match &self.entries {
             Entries::Few(list) => list.binary_search(entry).is_ok(),
@@ -66,7 +68,7 @@ impl<T: Ord> SmallSet<T> {
         }
     }
 
-    /// The smallest.
+    /// Returns the smallest entry.
     pub fn first(&self) -> Option<&T> {
         match &self.entries {
             Entries::Few(list) => list.first(),
@@ -74,7 +76,7 @@ impl<T: Ord> SmallSet<T> {
         }
     }
 
-    /// Those within these bounds.
+    /// Iterates over the entries within the bounds.
     pub fn range(&self, bounds: impl RangeBounds<T>) -> impl Iterator<Item = &T> {
         match &self.entries {
             Entries::Few(list) => {
@@ -95,7 +97,7 @@ impl<T: Ord> SmallSet<T> {
         }
     }
 
-    /// Puts an entry. Whether it was not there.
+    /// Inserts an entry. Returns true if it was not there.
     pub fn insert(&mut self, entry: T) -> bool {
         let list = match &mut self.entries {
             Entries::Few(list) => list,
@@ -111,14 +113,14 @@ impl<T: Ord> SmallSet<T> {
             return true;
         }
         if list.is_empty() {
-            // A list begins with room for four: most sets stay at one.
+            // A list starts with a capacity of four, but most sets stay at one entry.
             list.reserve_exact(1);
         }
         list.insert(at, entry);
         true
     }
 
-    /// Takes an entry out. Whether it was there.
+    /// Removes an entry. Returns true if it was there.
     pub fn remove(&mut self, entry: &T) -> bool {
         let was_there = match &mut self.entries {
             Entries::Few(list) => match list.binary_search(entry) {
@@ -140,9 +142,9 @@ impl<T: Ord> SmallSet<T> {
 /// The entries of a [`SmallSet`], in order.
 #[derive(Debug)]
 pub enum Iter<'a, T> {
-    /// Of a list.
+    /// Iterates over a list.
     Few(slice::Iter<'a, T>),
-    /// Of a tree.
+    /// Iterates over a tree.
     Many(btree_set::Iter<'a, T>),
 }
 
@@ -151,12 +153,12 @@ enum Range<'a, T> {
     Many(btree_set::Range<'a, T>),
 }
 
-/// The entries of a [`SmallSet`], in order, and the set with them.
+/// Owning iterator over the entries of a [`SmallSet`], in order.
 #[derive(Debug)]
 pub enum IntoIter<T> {
-    /// Of a list.
+    /// Iterates over a list.
     Few(vec::IntoIter<T>),
-    /// Of a tree.
+    /// Iterates over a tree.
     Many(btree_set::IntoIter<T>),
 }
 
@@ -234,7 +236,7 @@ impl<T> Default for SmallSet<T> {
     }
 }
 
-/// By what is in them.
+/// Compares the entries.
 impl<T: PartialEq> PartialEq for SmallSet<T> {
     fn eq(&self, other: &SmallSet<T>) -> bool {
         self.iter().eq(other.iter())

@@ -1,8 +1,9 @@
 //! A whole cluster in one process, for tests of jobs and applications (feature `testing`).
 //!
-//! What runs is what real processes run, on an embedded store in a directory of its own: JobManagers and TaskManagers that speak
-//! to each other over the loopback. Each has a runtime of its own, so that it can be killed: everything of it stops at once and
-//! says nothing to anybody. Detection is as fast as the configuration allows; every wait is bounded.
+//! It runs the code of real processes on an embedded store in a temporary directory: JobManagers and
+//! TaskManagers that communicate over the loopback. Each has its own runtime, so that it can be killed: all its
+//! tasks stop at once without notifying others. Detection is as fast as the configuration allows; every wait
+//! has a timeout.
 //!
 //! ```no_run
 //! use tanist::job::JobBuilder;
@@ -42,20 +43,20 @@ use crate::config::{ConfigError, Configuration, LoadOptions};
 use crate::process::{ApplicationSetup, BindError, JobManager, StartError, TaskManager, ha};
 use crate::telemetry::ExitCode;
 
-/// How long a test cluster waits for anything.
+/// Timeout of all waits.
 const BOUND: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Why a test cluster is not as a test wants it.
+/// Why a test cluster did not do what a test needs.
 #[derive(Debug, thiserror::Error)]
 pub enum TestClusterError {
-    /// The host gives no directory or threads.
-    #[error("the host does not give what a test cluster needs: {0}")]
+    /// The host provides no directory or threads.
+    #[error("the host can't provide the directory or threads of a test cluster: {0}")]
     Host(#[from] io::Error),
     /// The settings are wrong.
     #[error(transparent)]
     Configuration(#[from] ConfigError),
-    /// No port.
+    /// No port could be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// A TaskManager can't start.
@@ -64,12 +65,12 @@ pub enum TestClusterError {
     /// The cluster does not answer.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// It has not come about in time.
+    /// A wait timed out.
     #[error("{what}: not within {BOUND:?}; last seen: {last}")]
     TooLate {
-        /// What was waited for.
+        /// The awaited condition.
         what: String,
-        /// What was seen last.
+        /// The last state seen.
         last: String,
     },
     /// There is no such process, or it was killed.
@@ -77,7 +78,7 @@ pub enum TestClusterError {
     NoSuchProcess(String),
 }
 
-/// What a test cluster consists of.
+/// Builder of a test cluster.
 #[derive(Debug)]
 pub struct TestClusterBuilder {
     jobmanagers: u32,
@@ -88,42 +89,42 @@ pub struct TestClusterBuilder {
 }
 
 impl TestClusterBuilder {
-    /// How many JobManagers start: `jm-1`, `jm-2` ...
+    /// Sets the number of JobManagers: `jm-1`, `jm-2` ...
     #[must_use]
     pub fn jobmanagers(mut self, count: u32) -> TestClusterBuilder {
         self.jobmanagers = count;
         self
     }
 
-    /// How many TaskManagers start: `tm-1`, `tm-2` ...
+    /// Sets the number of TaskManagers: `tm-1`, `tm-2` ...
     #[must_use]
     pub fn taskmanagers(mut self, count: u32) -> TestClusterBuilder {
         self.taskmanagers = count;
         self
     }
 
-    /// The slots of each TaskManager.
+    /// Sets the slots of each TaskManager.
     #[must_use]
     pub fn slots(mut self, slots: u32) -> TestClusterBuilder {
         self.slots = slots;
         self
     }
 
-    /// An option of the configuration of every process.
+    /// Sets a configuration option of every process.
     #[must_use]
     pub fn with(mut self, key: &str, value: &str) -> TestClusterBuilder {
         self.settings.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// The cluster is that of this application.
+    /// Makes it the cluster of this application.
     #[must_use]
     pub fn application(mut self, application: &ApplicationMain) -> TestClusterBuilder {
         self.application = Some(application.setup().clone());
         self
     }
 
-    /// Starts everything. The first JobManager leads when this returns.
+    /// Starts all processes. When this returns, the first JobManager leads.
     pub async fn start(self) -> Result<TestCluster, TestClusterError> {
         let (first, jobmanagers) = ("jm-1", self.jobmanagers);
         let one = TestClusterBuilder {
@@ -144,7 +145,7 @@ impl TestClusterBuilder {
         Ok(cluster)
     }
 
-    /// Starts everything, and waits for nothing: an application may have ended when this returns.
+    /// Starts all processes without waiting: an application may have ended when this returns.
     pub async fn start_unled(self) -> Result<TestCluster, TestClusterError> {
         let directory = TestDirectory::create()?;
         let store = directory.0.join("store");
@@ -161,7 +162,7 @@ impl TestClusterBuilder {
             load = load.with(key, value);
         }
         let configuration = Configuration::load(load.clone())?;
-        // Its client is there before its JobManagers. Whether that has been made, the client finds out.
+        // The client is created before the JobManagers. It reports an error if the store could not be created.
         let _ = ha::make_store(configuration.ha()).await;
         let client = ClusterClient::connect(&configuration).await?;
         let mut cluster = TestCluster {
@@ -182,7 +183,7 @@ impl TestClusterBuilder {
     }
 }
 
-/// See the module. Dropped, everything of it is killed and its directory removed.
+/// A test cluster; see the module. Dropping it kills all its processes and removes its directory.
 #[derive(Debug)]
 pub struct TestCluster {
     load: LoadOptions,
@@ -193,7 +194,7 @@ pub struct TestCluster {
     directory: TestDirectory,
 }
 
-/// One JobManager or TaskManager. Dropped, it is killed.
+/// A JobManager or TaskManager. Dropping it kills it.
 #[derive(Debug)]
 struct Process {
     runtime: Option<Runtime>,
@@ -204,7 +205,7 @@ struct Process {
 impl Process {
     fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Within a runtime another one must not be waited for.
+            // A runtime must not wait for the end of another one.
             runtime.shutdown_background();
         }
     }
@@ -230,13 +231,13 @@ impl TestDirectory {
 
 impl Drop for TestDirectory {
     fn drop(&mut self) {
-        // What a killed process still writes is nobody's.
+        // Files that a killed process still writes do not matter.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 impl TestCluster {
-    /// One JobManager and one TaskManager with one slot, unless said otherwise.
+    /// Returns a builder; by default with one JobManager and one TaskManager with one slot.
     pub fn builder() -> TestClusterBuilder {
         TestClusterBuilder {
             jobmanagers: 1,
@@ -247,22 +248,23 @@ impl TestCluster {
         }
     }
 
-    /// A client that follows the leader.
+    /// Returns a client that follows the leader.
     pub fn client(&self) -> &ClusterClient {
         &self.client
     }
 
-    /// A directory for input and output, removed with the cluster. Its `store` and `working` are the cluster's.
+    /// Returns a directory for input and output, removed with the cluster. Its `store` and `working` belong to
+    /// the cluster.
     pub fn directory(&self) -> &Path {
         &self.directory.0
     }
 
-    /// What its processes and clients are configured with.
+    /// Returns the configuration of its processes and clients.
     pub fn configuration(&self) -> Result<Configuration, TestClusterError> {
         Ok(Configuration::load(self.load.clone())?)
     }
 
-    /// Starts a JobManager, or starts it again.
+    /// Starts or restarts a JobManager.
     pub async fn start_jobmanager(&mut self, id: &str) -> Result<(), TestClusterError> {
         let load = self.load.clone().with("jobmanager.id", id);
         let (configuration, application) = (Configuration::load(load)?, self.application.clone());
@@ -283,11 +285,11 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Starts a TaskManager, or starts it again.
+    /// Starts or restarts a TaskManager.
     pub async fn start_taskmanager(&mut self, id: &str) -> Result<(), TestClusterError> {
         let load = self.load.clone().with("taskmanager.resource-id", id);
         let configuration = Configuration::load(load)?;
-        // Not that of an earlier one: what a killed one still removes is its own.
+        // Not the directory of a killed predecessor, which may still remove files there.
         let name = format!("{id}-{:08x}", rand::random::<u32>());
         let directory = self.directory.0.join("working").join(name);
         let process = launch(id, async move |stop, bound| {
@@ -308,7 +310,7 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Which JobManager leads; waits for one that runs.
+    /// Returns the id of the leading JobManager. Waits for one that runs.
     pub async fn leader(&self) -> Result<String, TestClusterError> {
         let leads = async || {
             let status = self.client.jobs().ha_status().await;
@@ -321,14 +323,14 @@ impl TestCluster {
         wait_for("a JobManager leads", leads).await
     }
 
-    /// Kills the leader: everything of it stops at once. Gives its id.
+    /// Kills the leader: all its tasks stop at once. Returns its id.
     pub async fn kill_leader(&mut self) -> Result<String, TestClusterError> {
         let leader = self.leader().await?;
         self.kill_jobmanager(&leader)?;
         Ok(leader)
     }
 
-    /// Kills a JobManager: everything of it stops at once.
+    /// Kills a JobManager: all its tasks stop at once.
     pub fn kill_jobmanager(&mut self, id: &str) -> Result<(), TestClusterError> {
         let process = self.jobmanagers.remove(id);
         process
@@ -344,7 +346,7 @@ impl TestCluster {
             .ok_or_else(|| TestClusterError::NoSuchProcess(id.to_owned()))
     }
 
-    /// Asks a JobManager to end in order, as a signal does, and gives its code.
+    /// Ends a JobManager in order, as a signal does. Returns its exit code.
     pub async fn stop_jobmanager(&mut self, id: &str) -> Result<ExitCode, TestClusterError> {
         if let Some(process) = self.jobmanagers.get(id) {
             process.stop.cancel();
@@ -352,7 +354,7 @@ impl TestCluster {
         self.jobmanager_ended(id).await
     }
 
-    /// Waits until a JobManager has ended by itself, and gives its code: of an application, when that has ended.
+    /// Waits until a JobManager has ended by itself, as it does when its application has ended. Returns its exit code.
     pub async fn jobmanager_ended(&mut self, id: &str) -> Result<ExitCode, TestClusterError> {
         let unknown = || TestClusterError::NoSuchProcess(id.to_owned());
         let mut process = self.jobmanagers.remove(id).ok_or_else(unknown)?;
@@ -385,7 +387,7 @@ impl TestCluster {
     }
 }
 
-/// Starts a process on a runtime of its own; returns when it is bound.
+/// Starts a process on its own runtime. Returns when its ports are bound.
 async fn launch<F>(
     name: &str,
     run: impl FnOnce(CancellationToken, oneshot::Sender<Result<(), TestClusterError>>) -> F,
@@ -417,7 +419,7 @@ where
     }
 }
 
-/// Looks until it is so, or for too long.
+/// Repeats `look` until it succeeds, up to the timeout.
 async fn wait_for<T>(
     what: &str,
     look: impl AsyncFn() -> Result<T, String>,

@@ -1,9 +1,10 @@
-//! The process's file mode creation mask. What a process makes for itself is closed to others; what jobs write is the user's, and has the
-//! mask with which the process was started, or the one that is configured.
+//! The process's file mode creation mask. Files of the process itself are private. Output of jobs belongs to
+//! the user and gets the mask with which the process was started, or the configured one.
 //!
-//! The kernel has one mask for all threads of a process, so it is set once and stays. Output that is made in this process gets its mode after
-//! it was made; a program gets the user's mask before it starts. Until [`restrict`] was called (this is then a library in somebody's
-//! process) nothing is changed. Not here: directories that must not be others' ([`tanist_ha::own_directory`]).
+//! The kernel has one mask for all threads of a process, so it is set once. Output that is created in this
+//! process gets its mode after creation; a program gets the user's mask before it starts. Before [`restrict`]
+//! is called (when this is a library in another program's process) nothing is changed. Directories that must
+//! not belong to others are not checked here ([`tanist_ha::own_directory`]).
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
@@ -14,16 +15,16 @@ use std::sync::OnceLock;
 use rustix::fs::{Mode, getxattr};
 use rustix::process::umask;
 
-/// The mask of what this process makes for itself.
+/// Mask for files of this process.
 const OWN: Mode = Mode::RWXG.union(Mode::RWXO);
-/// Where a directory has it, its entries get their modes from it and not from the mask.
+/// If a directory has this attribute, its entries get their modes from it, not from the mask.
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 
-/// The mask of what jobs write.
+/// Mask for output of jobs.
 static OUTPUT: OnceLock<u32> = OnceLock::new();
 
-/// From now on only this user may read what this process makes. `output`: the mask of what jobs write; none: the present one. The first
-/// call counts.
+/// Makes files that this process creates from now on readable only for this user. `output`: mask for output of
+/// jobs; `None`: the current mask. Only the first call has an effect.
 pub(crate) fn restrict(output: Option<u32>) {
     OUTPUT.get_or_init(|| {
         let present = umask(OWN);
@@ -31,17 +32,17 @@ pub(crate) fn restrict(output: Option<u32>) {
     });
 }
 
-/// The mask of what jobs write; none: it is this process's.
+/// Returns the mask for output of jobs; `None`: that of this process.
 pub(crate) fn of_output() -> Option<u32> {
     OUTPUT.get().copied()
 }
 
-/// In this process, which becomes a program.
+/// Sets the mask of this process, which is about to become a program.
 pub(crate) fn set(mask: u32) {
     umask(Mode::from_raw_mode(mask));
 }
 
-/// Makes a new file for the output of a job.
+/// Creates a file for output of a job.
 pub(crate) fn create_output_file(path: &Path) -> io::Result<File> {
     let file = File::create_new(path)?;
     if let Some(mode) = mode_of_output(path, 0o666) {
@@ -50,7 +51,7 @@ pub(crate) fn create_output_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a directory for the output of a job where it is missing, with those above it.
+/// Creates a directory for output of a job, with missing parents.
 pub(crate) fn create_output_directories(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Ok(()) => {}
@@ -60,7 +61,7 @@ pub(crate) fn create_output_directories(path: &Path) -> io::Result<()> {
             };
             create_output_directories(above)?;
             match fs::create_dir(path) {
-                // Another task of the job was faster.
+                // Another task of the job created it first.
                 Err(_) if path.is_dir() => return Ok(()),
                 made => made?,
             }
@@ -71,16 +72,16 @@ pub(crate) fn create_output_directories(path: &Path) -> io::Result<()> {
     let Some(mode) = mode_of_output(path, 0o777) else {
         return Ok(());
     };
-    // The group is inherited by what is in it where that holds for the directory above.
+    // If the parent passes its group on to new entries, this directory does too.
     let inherited = fs::metadata(path)?.mode() & 0o7000;
     match fs::set_permissions(path, Permissions::from_mode(mode | inherited)) {
-        // Somebody cleans up behind another job, as directories are empty.
+        // The cleanup of another job may have removed the directory while it was empty.
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-/// The mode that `path` was to have of `wanted`; none: it has it.
+/// Returns the mode that `path` must get; `None`: it has it already.
 fn mode_of_output(path: &Path, wanted: u32) -> Option<u32> {
     let mask = of_output()?;
     let above = path.parent().unwrap_or(Path::new("."));

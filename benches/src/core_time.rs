@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
+use tanist::job::MAX_REGIONS;
 use tanist::job_master::core::{CoreOptions, JobMasterCore};
 use tanist::job_master::event::{Connection, Effect, Event, Registration, SubmitOutcome};
 use tanist::job_master::{FailoverStrategy, RestartStrategy};
@@ -82,6 +83,7 @@ impl Job {
             restart_strategy: RestartStrategy::default(),
             failover_strategy: FailoverStrategy::Region,
             exception_history_size: 16,
+            max_regions: MAX_REGIONS,
             seed: 1,
         };
         let core = JobMasterCore::build(graph, state, false, Epoch::new(1), options, 1)?;
@@ -144,7 +146,6 @@ fn registered(connection: &Connection) -> Event {
         executions: Vec::new(),
         slots: Vec::new(),
         outputs: Vec::new(),
-        takes_regions: true,
     }
 }
 

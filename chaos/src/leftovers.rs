@@ -16,8 +16,8 @@ use crate::wait::wait_for;
 const BOUND: Duration = Duration::from_secs(30);
 /// How many items are read at once.
 const PAGE: usize = 500;
-/// The newest format of any record that points to a blob.
-const FORMAT: u16 = 3;
+/// The format of all records.
+const FORMAT: u16 = 1;
 
 impl Cluster {
     /// Waits until no job holds a slot.

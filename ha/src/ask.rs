@@ -1,21 +1,24 @@
-//! Asking an actor: a message with a place for its answer goes into the actor's mailbox, and the answer is waited for.
+//! Requests to an actor: sends a message with a reply channel to the actor's mailbox, and waits for the
+//! answer.
 //!
-//! A message that is sent just while the mailbox is dropped may stay in the channel, read by nobody, for as long as there is a sender: the
-//! receiver drains what is there, and does not wait for what is being put there. Whoever waited for the answer alone, and had a sender, would
-//! wait for ever. So the mailbox's end ends the waiting too.
+//! A message that is sent while the receiver drops the mailbox may stay in the channel unread until the last
+//! sender is gone: the receiver drains the messages that are there, but does not wait for one that is being
+//! sent. A caller that holds a sender and waits only for the answer would wait forever. So the end of the
+//! mailbox also ends the wait.
 
 use tokio::sync::{mpsc, oneshot};
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unanswered {
-    /// There was no mailbox any more: nobody has read the message.
+    /// The mailbox was already closed: no actor has read the message.
     NotSent,
-    /// The actor has ended, or does not answer. It may have read the message.
+    /// The actor has ended, or dropped the message without an answer. It may have read the message.
     Ended,
 }
 
-/// Sends what `message` makes of the place for the answer, and waits for the answer, which is sent before the mailbox is closed or never.
+/// Sends the message that `message` builds from the reply channel, and waits for the answer. The actor
+/// answers before it closes the mailbox, or never.
 pub async fn ask<M, T>(
     mailbox: &mpsc::Sender<M>,
     message: impl FnOnce(oneshot::Sender<T>) -> M,
@@ -61,7 +64,8 @@ mod tests {
         assert_eq!(ask(&mailbox, |reply| reply).await, Err(Unanswered::Ended));
     }
 
-    /// A thread drops the mailbox while messages are put into it. What is not answered then never is.
+    /// A thread drops the mailbox while messages are sent to it. A request unanswered by then is never
+    /// answered.
     #[test]
     fn nobody_waits_for_an_actor_that_ended_while_it_was_asked() {
         for round in 0..500 {

@@ -1,11 +1,11 @@
-//! The clock that bounds waste: when a process stops believing that its own lease is alive.
+//! The clock that limits how long a process believes that its own lease is alive. It bounds wasted work.
 //!
-//! Nothing here is a safety argument; safety comes from the epoch alone. The real clock is `CLOCK_BOOTTIME`, which goes
-//! on while the host is suspended; tests on paused time use tokio's.
+//! No safety argument depends on it; safety comes from the epoch alone. The real clock is `CLOCK_BOOTTIME`,
+//! which also runs while the host is suspended; tests on paused time use tokio's clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970, by the wall clock: for people and for retention, never for safety.
+/// Milliseconds since 1970 by the wall clock, for display and retention, never for safety.
 pub fn wall_clock_ms() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -13,7 +13,7 @@ pub fn wall_clock_ms() -> u64 {
     millis(since)
 }
 
-/// Whole milliseconds, as messages and records carry durations: at most [`u64::MAX`].
+/// Whole milliseconds of a duration, as messages and records store it; at most [`u64::MAX`].
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -33,7 +33,7 @@ impl Moment {
         millis(self.0)
     }
 
-    /// How long after `earlier` this is; zero if it is before.
+    /// Time from `earlier` to this moment; zero if this moment is before `earlier`.
     pub fn since(self, earlier: Moment) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -42,14 +42,14 @@ impl Moment {
 /// A source of [`Moment`]s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// `CLOCK_BOOTTIME`: what processes use.
+    /// `CLOCK_BOOTTIME`, used by real processes.
     Boottime,
-    /// Tokio's clock, which tests can pause and which a simulation owns.
+    /// Tokio's clock, which tests can pause and a simulation controls.
     Tokio(tokio::time::Instant),
 }
 
 impl Clock {
-    /// A clock that follows tokio's, starting now.
+    /// A clock that follows tokio's and starts now.
     pub fn tokio() -> Clock {
         Clock::Tokio(tokio::time::Instant::now())
     }

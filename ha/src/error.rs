@@ -1,21 +1,21 @@
-//! What can go wrong when talking to a coordination store, and what a caller may conclude from it.
+//! Errors of a coordination store, and what a caller may conclude from them.
 //!
-//! Not here: the refusal of a guarded transaction. That is an answer of the store
-//! ([`Attempt`](crate::election::Attempt), [`CommitReply`](crate::store::CommitReply)), not an error.
+//! A refused guarded transaction is not an error: the store answered it
+//! ([`Attempt`](crate::election::Attempt), [`CommitReply`](crate::store::CommitReply)).
 
 use std::borrow::Cow;
 
 /// What a caller may conclude from an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The request was not applied and never will be: it may be given up or tried again.
+    /// The request was not applied and never will be: the caller may give up or try again.
     Transient,
-    /// The request may have been applied, or may still be. The *same* request is sent again until the store gives a
-    /// definite answer; reading back proves nothing.
+    /// The request may have been applied, or may be applied later. Send the *same* request again until the
+    /// store gives a definite answer; reading back proves nothing.
     Ambiguous,
     /// A younger term exists: this term is over.
     Fenced,
-    /// Trying again changes nothing: configuration, credentials, a request that is too large, foreign data.
+    /// A retry does not help: configuration, credentials, a request that is too large, foreign data.
     Fatal,
 }
 
@@ -29,57 +29,57 @@ pub enum Error {
         store: &'static str,
         /// The endpoints that were tried, separated by commas.
         endpoints: String,
-        /// What the last attempt said.
+        /// The error of the last attempt.
         reason: String,
     },
-    /// The request was sent and its answer was lost, or did not come in time.
+    /// The request was sent, and its answer was lost or did not arrive in time.
     #[error("the answer of {store} was lost: {reason}")]
     NoAnswer {
         /// `etcd`, `ZooKeeper` or `the embedded store`.
         store: &'static str,
-        /// What the client library said.
+        /// The error of the client library.
         reason: String,
     },
-    /// The store refused for a reason that may pass (busy, leader changing); nothing was applied.
+    /// The store refused for a temporary reason (busy, leader changing); nothing was applied.
     #[error("{store} refused for the moment: {reason}")]
     Unavailable {
         /// `etcd`, `ZooKeeper` or `the embedded store`.
         store: &'static str,
-        /// What the store said.
+        /// The store's message.
         reason: String,
     },
-    /// The store takes no more data until an operator has made room; nothing was applied.
+    /// The store accepts no more data until an operator frees space; nothing was applied.
     #[error("{store} is out of space: {reason}")]
     OutOfSpace {
         /// `etcd`, `ZooKeeper` or `the embedded store`.
         store: &'static str,
-        /// What the store said.
+        /// The store's message.
         reason: String,
     },
-    /// The lease or session that the request relied on is gone; nothing was applied.
+    /// The lease or session that the request needs is gone; nothing was applied.
     #[error("the lease or session is gone")]
     SessionLost,
-    /// The store does not accept the credentials, or they lack a right.
+    /// The store rejects the credentials, or they lack a permission.
     #[error("{store} denies access: {reason}")]
     Denied {
         /// `etcd`, `ZooKeeper` or `the embedded store`.
         store: &'static str,
-        /// What the store said.
+        /// The store's message.
         reason: String,
     },
-    /// The request is larger than the store takes; it was not sent.
+    /// The request is larger than the store's limit; it was not sent.
     #[error("{what} of {size} bytes is more than the {limit} bytes that {store} takes")]
     TooLarge {
         /// `etcd`, `ZooKeeper` or `the embedded store`.
         store: &'static str,
-        /// What was too large.
+        /// The kind of data that is too large.
         what: &'static str,
         /// Its size in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,
     },
-    /// What is stored can't be read.
+    /// Stored data can't be read.
     #[error("{key} holds something unreadable: {reason}")]
     Corrupt {
         /// The key's path below the namespace.
@@ -87,7 +87,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// What is stored was written by a newer version.
+    /// Stored data was written by a newer version.
     #[error("{key} has format {found}, and this version reads up to {supported}")]
     TooNew {
         /// The key's path below the namespace.
@@ -97,7 +97,7 @@ pub enum Error {
         /// The newest format that this version reads.
         supported: u16,
     },
-    /// The store belongs to another incarnation of the cluster: it was wiped or restored meanwhile.
+    /// The store belongs to another incarnation of the cluster: it was wiped or restored in the meantime.
     #[error(
         "the store is another incarnation of the cluster ({found}, expected {expected}): it was wiped, or restored from a backup; \
          if that is meant, start this process again: it accepts the store as it is; else bring the former store back first"
@@ -108,7 +108,7 @@ pub enum Error {
         /// The incarnation found in the store.
         found: String,
     },
-    /// The store holds an earlier state of this very cluster: it was restored meanwhile.
+    /// The store holds an earlier state of this cluster: it was restored in the meantime.
     #[error(
         "the store went back from epoch {known} to epoch {found}: it was restored from a backup of this cluster; if that is meant, \
          end all JobManagers and TaskManagers before the first of them is started again: they accept the store as it is; \
@@ -120,16 +120,17 @@ pub enum Error {
         /// The epoch found in the store.
         found: crate::election::Epoch,
     },
-    /// The store is another one than that in which its youngest epoch was taken, and holds the same.
+    /// The store is a copy, or was restored: its identity differs from the one in which its youngest epoch
+    /// was taken.
     #[error(
         "the store is a copy of this cluster's store, or was restored from a backup: it shows the identity {found}, and its youngest \
          epoch was taken in {recorded}; if this one is to be the cluster's store, end all JobManagers and TaskManagers and run \
-         `tanist ha accept` on it; else lead this process to the cluster's own store"
+         `tanist ha accept` on it; else point this process to the cluster's own store"
     )]
     Copied {
         /// The identity of the store in which the youngest epoch was taken.
         recorded: String,
-        /// The identity of this one.
+        /// The identity of this store.
         found: String,
     },
     /// A younger term exists.
@@ -138,13 +139,13 @@ pub enum Error {
         /// The epoch of the younger term.
         epoch: crate::election::Epoch,
     },
-    /// Configuration or environment that can't work.
+    /// The configuration or environment is invalid.
     #[error("{0}")]
     Misconfigured(Cow<'static, str>),
 }
 
 impl Error {
-    /// What the caller may conclude.
+    /// Returns what the caller may conclude.
     pub fn outcome(&self) -> Outcome {
         match self {
             Error::Unreachable { .. }

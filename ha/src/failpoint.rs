@@ -1,23 +1,25 @@
-//! Named places in the code where a test can kill or hold the process. Compiled to nothing without the feature
-//! `failpoints`, which no release has: with optimised code and without debug assertions it does not compile, but for benchmarks
-//! that ask for `failpoints-in-release`.
+//! Named places in the code where a test can kill or hold the process. Compiles to nothing without the
+//! feature `failpoints`. No release has that feature: with optimised code and without debug assertions it
+//! does not compile, except for benchmarks that enable `failpoints-in-release`.
 //!
-//! A process reads `TANIST_FAILPOINTS` once, a list like `submit.persisted=kill;job.result-written=hold`:
+//! A process reads `TANIST_FAILPOINTS` once. It is a list like
+//! `submit.persisted=kill;job.result-written=hold`:
 //!
 //! - `kill` ends the process at once by SIGKILL, as the kernel's out-of-memory killer would;
-//! - `hold` waits for ever at that place, so that a test can act on a process that is provably there;
-//! - `hold-once` does so the first time only;
-//! - `hold-while:PATH` waits there for as long as a file of that name exists, and goes on without a word where there is none;
-//! - `note` goes on: the test only wants to know.
+//! - `hold` waits forever at that place, so that a test can act on a process that is known to be there;
+//! - `hold-once` holds only the first time;
+//! - `hold-while:PATH` waits there while the file PATH exists; if it does not exist, the place is passed
+//!   silently;
+//! - `note` only reports that the place was reached.
 //!
-//! A place that there is for many, as for each job, is armed for one of them: `job.recover:ID=kill`.
+//! A place that many objects pass, such as each job, is armed for one of them: `job.recover:ID=kill`.
 //!
-//! `records.newer=note` makes a process take records of the next format for such as it reads, as a newer version would.
+//! `records.newer=note` makes a process also read records of the next format, as a newer version would.
 //!
-//! A place that is reached and armed first writes `failpoint NAME reached` to standard error: tests wait for that line. One that
-//! held for a while and goes on writes `failpoint NAME passed`.
+//! When an armed place is reached, the process first writes `failpoint NAME reached` to standard error; tests
+//! wait for that line. A `hold-while` place that continues writes `failpoint NAME passed`.
 
-// Not below a module: whoever builds a release hears this first.
+// Not below a module, so that this is the first error of a release build.
 #[cfg(all(
     feature = "failpoints",
     not(feature = "failpoints-in-release"),
@@ -28,35 +30,35 @@ compile_error!(
      without it. A benchmark that needs it names the feature `failpoints-in-release`"
 );
 
-/// Armed, the process reads one format more of every record than its version does.
+/// When armed, the process reads one record format more than its version supports.
 pub const NEWER: &str = "records.newer";
 
-/// Whether a place is armed, in whatever way.
+/// Whether a place is armed, with any action.
 #[cfg(feature = "failpoints")]
 pub fn is_armed(name: &str) -> bool {
     imp::is_armed(name)
 }
 
-/// Nothing is: failpoints are not compiled in.
+/// Returns false: failpoints are not compiled in.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn is_armed(_name: &str) -> bool {
     false
 }
 
-/// Acts as `TANIST_FAILPOINTS` says for the place `name`.
+/// Runs the action that `TANIST_FAILPOINTS` sets for the place `name`.
 #[cfg(feature = "failpoints")]
 pub async fn failpoint(name: &'static str) {
     imp::hit(name).await;
 }
 
-/// The same of the place `name` for one of many, by its id: armed as `NAME:OF`.
+/// Same as [`failpoint`], for one object by its id: armed as `NAME:OF`.
 #[cfg(feature = "failpoints")]
 pub async fn failpoint_of(name: &'static str, of: &str) {
     imp::hit(&format!("{name}:{of}")).await;
 }
 
-/// The same of a place on a thread of its own, which it holds up.
+/// Same as [`failpoint`], for a place on a thread of its own; blocks that thread.
 #[cfg(feature = "failpoints")]
 pub fn failpoint_on_a_thread(name: &'static str) {
     imp::hit_on_a_thread(name);
@@ -84,7 +86,7 @@ mod imp {
     use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
     use std::time::Duration;
 
-    /// How often is looked whether a file still exists.
+    /// Polling interval for the existence of the file.
     const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
     #[derive(Clone, PartialEq, Eq)]
@@ -130,7 +132,7 @@ mod imp {
         armed().contains_key(name)
     }
 
-    /// What is to be done now, if anything. It is said that the place was reached.
+    /// The action to run at this place, if any. Reports on standard error that the place was reached.
     fn reach(name: &str) -> Option<Action> {
         let action = {
             let mut armed = armed();
@@ -155,7 +157,7 @@ mod imp {
 
     fn kill() {
         let me = rustix::process::getpid();
-        // The signal can't be refused by its own process; what follows is never reached.
+        // A process can't block SIGKILL, so the code after this never runs.
         let _ = rustix::process::kill_process(me, rustix::process::Signal::KILL);
     }
 

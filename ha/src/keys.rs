@@ -1,11 +1,11 @@
 //! Every key that this crate keeps in a coordination store: its path below the namespace, lifetime and value.
 //!
-//! Kinds are flat (all graphs under `graphs/`, not a tree by job): on ZooKeeper a flat kind is one listing and some
-//! multi-reads, a tree by job is four requests a job.
+//! Kinds are flat (all graphs under `graphs/`, no subtree for each job). On ZooKeeper a flat kind costs one
+//! listing and a few multi-reads; a subtree for each job would cost four requests a job.
 //!
 //! ```text
-//! epoch             persistent   the epoch, the cluster's incarnation, who took it and in which store: the token that fences every write
-//! epoch/<incarnation>            only on ZooKeeper, empty: proves the incarnation, as a data version can repeat
+//! epoch             persistent   epoch, cluster incarnation, holder, store identity: the token that fences every write
+//! epoch/<incarnation>            ZooKeeper only, empty: proves the incarnation, because a data version can repeat
 //! leader            lease        epoch, process id, nonce of the session; written once a term
 //! leader-info       persistent   addresses of the confirmed leader, valid for the epoch that it names
 //! members/<process> lease        every process that contends
@@ -14,34 +14,33 @@
 //! graphs/<job>      persistent   the job's graph; immutable
 //! parts/<set>.<n>   persistent   a piece of a record that is too large for one transaction; immutable
 //! states/<job>      persistent   what must not be lost about a running job
-//! checkpoints/<job>.<id>         completed checkpoints
 //! results/<job>     persistent   the terminal result: dirty until cleanup finished, then clean
-//! descriptions/<job> persistent  all there is to say about a job that has ended; immutable
-//! doomed/<object>   persistent   blobs that are about to be deleted
+//! descriptions/<job> persistent  the full description of a job that has ended; immutable
+//! doomed/<object>   persistent   tombstones: blobs that are about to be deleted
 //! history/<epoch>   persistent   one record a term
-//! applications/<cluster-id>      persistent   how the application stands whose cluster this is; of a session there is none
-//! workers/<worker>  persistent   that a driver has started this worker, or is to
-//! storages/<storage> persistent  a storage of blobs that this cluster has begun, and who has confirmed it
-//! drains/<digest>   persistent   that a TaskManager, or all of a host, is to be given nothing any more
+//! applications/<cluster-id>      persistent   status of the application that owns this cluster, if any
+//! workers/<worker>  persistent   a worker that a driver has started, or will start
+//! storages/<storage> persistent  a blob storage that this cluster uses, and the processes that have confirmed it
+//! drains/<digest>   persistent   a TaskManager, or all TaskManagers of a host, that gets no new work
 //! ```
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How many transactions the ring of touched names remembers.
+/// Number of transactions whose touched names the ring keeps.
 pub const CHANGES_RING: u64 = 1024;
 
-/// The name of an item within its kind: 1 to 200 of `A-Z a-z 0-9 . _ -`, not starting with a dot.
+/// The name of an item within its kind: 1 to 200 characters of `A-Z a-z 0-9 . _ -`, not starting with a dot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
-/// A text that is no [`Name`].
+/// A text that is not a valid [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name: use 1 to 200 of A-Z a-z 0-9 . _ - and no leading dot")]
+#[error("{0:?} is not a valid name: use 1 to 200 of A-Z a-z 0-9 . _ - and no leading dot")]
 pub struct InvalidName(String);
 
 impl Name {
-    /// Checks `text`.
+    /// Validates `text`.
     pub fn new(text: impl Into<String>) -> Result<Name, InvalidName> {
         let text = text.into();
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -79,25 +78,23 @@ impl FromStr for Name {
 pub enum Kind {
     /// Job graphs.
     Graphs,
-    /// Pieces of records that are too large for one transaction.
+    /// Chunks of records that are too large for one transaction.
     Parts,
     /// States of running jobs.
     States,
-    /// Completed checkpoints.
-    Checkpoints,
     /// Terminal results.
     Results,
     /// Descriptions of jobs that have ended.
     Descriptions,
-    /// Blobs about to be deleted.
+    /// Blobs that are about to be deleted.
     Doomed,
     /// One record a term.
     History,
-    /// The application whose cluster this is.
+    /// The application that owns this cluster.
     Applications,
-    /// Workers that a driver has started or is to start.
+    /// Workers that a driver has started or will start.
     Workers,
-    /// Storages of blobs.
+    /// Blob storages.
     Storages,
     /// TaskManagers and hosts that are drained.
     Drains,
@@ -105,11 +102,10 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
-        Kind::Checkpoints,
         Kind::Results,
         Kind::Descriptions,
         Kind::Doomed,
@@ -126,7 +122,6 @@ impl Kind {
             Kind::Graphs => "graphs",
             Kind::Parts => "parts",
             Kind::States => "states",
-            Kind::Checkpoints => "checkpoints",
             Kind::Results => "results",
             Kind::Descriptions => "descriptions",
             Kind::Doomed => "doomed",
@@ -183,10 +178,10 @@ pub mod path {
     pub const EPOCH: &str = "epoch";
     /// The leader's lease key.
     pub const LEADER: &str = "leader";
-    /// What the confirmed leader publishes.
+    /// Addresses that the confirmed leader publishes.
     pub const LEADER_INFO: &str = "leader-info";
     /// The directory of members.
     pub const MEMBERS: &str = "members";
-    /// The change number, and the directory of the ring.
+    /// The last change number; also the directory of the ring.
     pub const CHANGES: &str = "changes";
 }

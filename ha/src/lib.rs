@@ -1,33 +1,37 @@
 //! Leader election with fencing tokens, and fenced record stores, on etcd, ZooKeeper or SQLite.
 //!
-//! Several processes contend for leadership. Whoever has it gets a [`LeaderSession`](election::LeaderSession): one term,
-//! with an epoch that the store counts. All that a term writes goes through one
-//! [`CommitPipeline`](store::pipeline::CommitPipeline) and carries the term's fence, so that the store itself refuses it
-//! as soon as a younger term exists. What this crate is not: a lock service, a queue of contenders.
-//! *When* a leader is to be replaced before its lease ends is decided by the caller, or by a
-//! [`Detector`](detector::Detector) that watches it; [`LeaderElection::depose`](election::LeaderElection::depose) carries it out.
+//! Several processes contend for leadership. The elected process gets a
+//! [`LeaderSession`](election::LeaderSession): one term, with an epoch that the store counts. Every write of
+//! a term goes through one [`CommitPipeline`](store::pipeline::CommitPipeline) and carries the term's fence,
+//! so the store itself refuses it as soon as a younger term exists. This crate is not a lock service and not
+//! a queue of contenders. The caller, or a [`Detector`](detector::Detector) that watches the leader, decides
+//! *when* to replace a leader before its lease ends;
+//! [`LeaderElection::depose`](election::LeaderElection::depose) carries it out.
 //!
 //! # Guarantees
 //!
-//! - At most one process is granted an epoch, and epochs only grow.
-//! - After a younger term began, no write of an older one is applied: however it lost its leadership, however late the
-//!   request arrives, whatever its process believes. No clock has a part in this.
-//! - A term is over only when the store says so, a message of a younger one arrives, or it resigns. A store that is away,
-//!   for however long, suspends a term and does not end it: the same process goes on in the same epoch.
-//! - A transaction is applied as a whole, and at most once, though it is sent until the answer is definite. A caller is
-//!   told "not applied" only if that is certain.
-//! - Transactions of all terms are numbered without gaps; a [`ChangeFeed`](store::feed::ChangeFeed) delivers each one once
-//!   and in order, or says that it missed some.
-//! - A store that was wiped, restored or copied is refused loudly, not taken for one's own, as far as it shows which store it is.
-//! - What a message says of an epoch proves nothing: it counts once the process's own store shows it.
+//! - An epoch is granted to at most one process, and epochs only grow.
+//! - After a younger term began, no write of an older term is applied. It does not matter how the older
+//!   leader lost its leadership, how late the request arrives, or what its process believes. No clock is
+//!   involved.
+//! - A term is over only when the process's own store says so, or when it resigns. A store outage, however
+//!   long, suspends a term and does not end it: the same process continues in the same epoch.
+//! - A transaction is applied as a whole and at most once, although it is sent until the answer is definite.
+//!   A caller gets "not applied" only if that is certain.
+//! - Transactions of all terms are numbered without gaps. A [`ChangeFeed`](store::feed::ChangeFeed) delivers
+//!   each one once and in order, or reports that it missed some.
+//! - A store that was wiped, restored or copied is refused with an error, as far as the store shows an
+//!   identity.
+//! - An epoch in a message proves nothing. It counts once the process's own store shows it.
 //!
-//! One conformance suite (`tests/conformance.rs`) holds every backend to them, against real servers.
+//! One conformance suite (`tests/conformance.rs`) checks these guarantees for every backend, against real
+//! servers.
 //!
 //! # Example
 //!
 //! Two processes on the memory backend. With a real store, open the backend's driver in
-//! [`LeaderElection::start_on_thread`](election::LeaderElection::start_on_thread), so that no work of the process delays
-//! its lease; the rest is the same.
+//! [`LeaderElection::start_on_thread`](election::LeaderElection::start_on_thread), so that no other work of
+//! the process delays lease renewal; the rest is the same.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -61,7 +65,7 @@
 //! let a = contend(&cluster, "a");
 //! let first = leads(&a).await;
 //!
-//! // All that the term writes goes through one pipeline.
+//! // Every write of the term goes through one pipeline.
 //! let store = Arc::new(cluster.store());
 //! let pipeline = CommitPipeline::start(store.clone(), first.clone()).await?;
 //! let job = Key::new(Kind::States, Name::new("job-1")?);
@@ -69,13 +73,13 @@
 //! let change = pipeline.commit(vec![write(b"running")]).await?;
 //! assert_eq!((change.number, change.epoch), (1, first.epoch()));
 //!
-//! // Another process has reason to believe that `a` is gone, and leads instead.
+//! // Another process concludes that `a` is gone, and leads instead.
 //! let b = contend(&cluster, "b");
 //! b.depose(first.epoch()).await?;
 //! let second = leads(&b).await;
 //! assert_eq!(second.epoch(), first.epoch().next());
 //!
-//! // `a` was alive after all. It is told, and nothing that it still sends is applied.
+//! // `a` was alive after all. Its term is over, and the store refuses its late writes.
 //! first.over().await;
 //! assert!(pipeline.commit(vec![write(b"finished")]).await.is_err());
 //! assert_eq!(store.get(&[job]).await?, [Some(Bytes::from_static(b"running"))]);
@@ -83,16 +87,16 @@
 //! # }
 //! ```
 //!
-//! # Where things are
+//! # Modules
 //!
 //! | Module | What it is |
 //! |---|---|
 //! | [`election`] | contend, depose, confirm, resign; the term as a value; the trait that a backend implements |
-//! | [`detector`] | watch the leader by its beats, ask others, depose on evidence; hand over by invitation |
-//! | [`store`] | records: read, list, follow, and the commit pipeline with its fence |
-//! | [`jobs`], [`blob`] | typed records with format versions, and objects too large for a coordination store |
+//! | [`detector`] | watches heartbeats, asks other processes, deposes on evidence; hands over by invitation |
+//! | [`store`] | records: read, list, watch; the commit pipeline with its fence |
+//! | [`jobs`], [`blob`] | typed records with format versions; objects that are too large for a coordination store |
 //! | `etcd`, `zookeeper`, `embedded`, [`memory`] | the backends |
-//! | [`keys`] | every key that is kept in a store |
+//! | [`keys`] | every key in a coordination store |
 //!
 //! # Features
 //!
@@ -100,11 +104,11 @@
 //! |---|---|---|
 //! | `etcd` | yes | the backend for etcd 3.4 or newer |
 //! | `zookeeper` | yes | the backend for ZooKeeper 3.5 or newer |
-//! | `embedded` | yes | the backend for processes of one host: SQLite in a directory |
+//! | `embedded` | yes | the backend for processes on one host: SQLite in a directory |
 //! | `s3` | no | blobs in S3, besides those in a directory |
-//! | `testing` | no | real servers, proxies and faults for tests, and the conformance suite; brings all backends |
-//! | `failpoints` | no | named places where tests kill or hold the process; does not compile in a release |
-//! | `failpoints-in-release` | no | the same in a release, for benchmarks and nothing else |
+//! | `testing` | no | real servers, proxies and faults for tests, and the conformance suite; enables all backends |
+//! | `failpoints` | no | named places where tests kill or hold the process; does not compile in a release build |
+//! | `failpoints-in-release` | no | the same in a release build; for benchmarks only |
 
 pub mod ask;
 pub mod blob;

@@ -1,8 +1,10 @@
-//! Directories whose content is this user's alone: made with mode 0700, and checked before anything in them is trusted.
+//! Directories that only this user may change: created with mode 0700, and checked before their content is
+//! trusted.
 //!
-//! A directory counts as one's own if it belongs to this user or to root, nobody else may write to it, and nobody else can put another
-//! one in its place: the same holds for every directory above it, except that those may be writable by all where they are sticky, as
-//! `/tmp` is, and by a group of root or this process. A symbolic link on the way has to be this user's or root's. Not here: what is in it.
+//! A directory passes the check if this user or root owns it, no other user may write to it, and no other
+//! user can replace it. The same holds for every directory above it, with two exceptions: those may be
+//! writable by all if they are sticky, like `/tmp`, and by a group of root or of this process. Every symbolic
+//! link on the path must belong to this user or to root. This module does not check the directory's content.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -13,23 +15,23 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::process::{getegid, geteuid};
 
-/// The mode of a directory that this crate makes.
+/// The mode of directories that this crate creates.
 pub const DIRECTORY_MODE: u32 = 0o700;
-/// The mode of a file that this crate makes.
+/// The mode of files that this crate creates.
 pub const FILE_MODE: u32 = 0o600;
 
 const STICKY: u32 = 0o1000;
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
-/// As many links as the kernel follows.
+/// Limit for symbolic links on a path; the same as the kernel's.
 const MOST_LINKS: usize = 40;
 
-/// Why a directory is not this user's alone.
+/// The reason why other users may change a directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotOwn {
-    /// It belongs to somebody else.
+    /// Another user owns it.
     #[error(
-        "{} belongs to the user with id {owner}, who could change what is kept there, and this process runs as {user}: \
+        "{} belongs to the user with id {owner}, who could change its content, and this process runs as {user}: \
          give it to this user (chown), or name another directory", path.display()
     )]
     Owner {
@@ -37,12 +39,12 @@ pub enum NotOwn {
         path: PathBuf,
         /// Its owner.
         owner: u32,
-        /// Who runs this process.
+        /// The user that runs this process.
         user: u32,
     },
-    /// Others may write to it.
+    /// Other users may write to it.
     #[error(
-        "other users may write to {}, whose mode is {mode:04o}: take that from them (chmod go-w), or name another directory",
+        "other users may write to {}, whose mode is {mode:04o}: remove that permission (chmod go-w), or name another directory",
         path.display()
     )]
     Writable {
@@ -51,9 +53,9 @@ pub enum NotOwn {
         /// Its permissions.
         mode: u32,
     },
-    /// Somebody else's link leads to it.
+    /// A symbolic link of another user leads to it.
     #[error(
-        "{} is a symbolic link of the user with id {owner}, who could let it lead elsewhere: remove it, or name another directory",
+        "{} is a symbolic link of the user with id {owner}, who could redirect it: remove it, or name another directory",
         path.display()
     )]
     Link {
@@ -70,14 +72,15 @@ impl From<NotOwn> for io::Error {
     }
 }
 
-/// Makes a directory, with those above it, if it is missing, and checks that it is this user's alone.
+/// Creates a directory and its parents if they are missing, and checks that only this user may change it.
 pub fn make(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(DIRECTORY_MODE).create(path)?;
     check(path)
 }
 
-/// Checks that a directory which is there is this user's alone. The error is a [`NotOwn`] where it is not.
+/// Checks that only this user may change an existing directory. The error wraps a [`NotOwn`] if the check
+/// fails.
 pub fn check(path: &Path) -> io::Result<()> {
     let us = Us::this();
     let mut left: VecDeque<OsString> = parts(&std::path::absolute(path)?).collect();
@@ -105,7 +108,8 @@ pub fn check(path: &Path) -> io::Result<()> {
             us.check_above(&at, &found)?;
         }
         match left.pop_front() {
-            // No link is in `at`: what is above it is its parent. Where nothing is left, a link led to what is looked at next.
+            // `at` contains no symbolic link, so the directory above it is its parent. If `left` is empty,
+            // the last part was a link and the loop checks its target next.
             Some(part) if part == ".." => {
                 at.pop();
             }
@@ -115,7 +119,7 @@ pub fn check(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The names on the way, without the root.
+/// The parts of a path, without the root.
 fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     let part = |component: Component<'_>| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -128,11 +132,12 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
         .into_iter()
 }
 
-/// As whom this process runs.
+/// The user and groups of this process.
 struct Us {
     user: u32,
     group: u32,
-    /// The id that the kernel shows for users who are unknown in this process's user namespace, if that is no user's here.
+    /// The id that the kernel shows for users who are unknown in this process's user namespace; `None` if it
+    /// is a real user here.
     nobody: Option<u32>,
 }
 
@@ -156,7 +161,8 @@ impl Us {
     }
 
     fn check_above(&self, path: &Path, found: &Metadata) -> Result<(), NotOwn> {
-        // The host's root is unknown in a user namespace: a directory of nobody's that all can only read is one of its.
+        // In a user namespace the host's root shows as the unknown user. A directory of that user which
+        // others can only read is treated as root's.
         let is_hosts = self.nobody == Some(found.uid());
         self.check_owner(path, found, is_hosts || self.is_trusted(found.uid()))?;
         let mode = found.mode();
@@ -197,7 +203,7 @@ fn check_mode(path: &Path, found: &Metadata, holds: bool) -> Result<(), NotOwn> 
     })
 }
 
-/// `None` where that id is a user's: in the host's own namespace it is `nobody`'s.
+/// `None` if that id is a known user: in the host's own namespace it belongs to `nobody`.
 fn unknown_user() -> Option<u32> {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
     let overflow: u32 = overflow.trim().parse().ok()?;
@@ -205,7 +211,8 @@ fn unknown_user() -> Option<u32> {
     (!is_mapped(&map, overflow)).then_some(overflow)
 }
 
-/// Whether a user namespace with this map knows the user. Lines are: first id inside, first id outside, how many.
+/// Whether a user namespace with this map contains the user. A line has: first id inside, first id outside,
+/// count.
 fn is_mapped(map: &str, user: u32) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(|text| text.parse::<u64>().ok());
@@ -301,7 +308,7 @@ mod tests {
             owner: SOMEBODY,
         };
         assert_eq!(reason(&link.join("b")), Some(expected));
-        // What is behind one's own link counts as what is there.
+        // The target of one's own link is checked like any directory.
         let ours = root.path().join("ours");
         symlink(&path, &ours).expect("linked");
         chown(&above, Some(SOMEBODY), None).expect("given away");

@@ -1,4 +1,4 @@
-//! Who leads, for processes that only want to know: TaskManagers, clients, standbys.
+//! Leader retrieval for processes that only need to know the leader: TaskManagers, clients, standbys.
 
 use tokio::sync::watch;
 
@@ -6,18 +6,19 @@ use crate::election::{
     ClusterIncarnation, ElectionView, Epoch, LeaderInformation, StoreIdentity, TermHolder,
 };
 
-/// What is known of the leader.
+/// The known leader information.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LeaderView {
-    /// The cluster's incarnation, once anybody has led.
+    /// The cluster's incarnation, once a process has led.
     pub incarnation: Option<ClusterIncarnation>,
-    /// The youngest epoch. It may be younger than the leader's: then a successor has taken and not confirmed yet.
+    /// The youngest epoch. May be younger than the leader's: then a successor has taken it and not confirmed
+    /// yet.
     pub epoch: Epoch,
-    /// Who took the youngest epoch.
+    /// The process that took the youngest epoch.
     pub holder: Option<TermHolder>,
-    /// The identity of the store that says all this; `None` if it shows none.
+    /// The identity of the store that this view comes from; `None` if it shows none.
     pub store: Option<StoreIdentity>,
-    /// The confirmed leader of the youngest epoch, while its lease or session lives.
+    /// The confirmed leader of the youngest epoch, while its lease or session is alive.
     pub leader: Option<LeaderInformation>,
 }
 
@@ -39,7 +40,8 @@ impl From<&ElectionView> for LeaderView {
     }
 }
 
-/// Follows the leader in what a driver observes, on the present runtime. Ends with the driver or the last receiver.
+/// Follows the leader in a driver's watch, in a task on the current runtime. The task ends with the driver or
+/// with the last receiver.
 pub fn follow(mut observed: watch::Receiver<Option<ElectionView>>) -> watch::Receiver<LeaderView> {
     observed.mark_changed();
     let (known, leaders) = watch::channel(LeaderView::default());
@@ -51,13 +53,13 @@ pub fn follow(mut observed: watch::Receiver<Option<ElectionView>>) -> watch::Rec
             }
             let view = observed.borrow_and_update().clone();
             if view.as_ref().is_some_and(|view| view.unreadable.is_some()) {
-                // Nobody can lead; the youngest epoch is the one that was there.
+                // No process can lead; the youngest epoch stays the known one.
                 known.send_if_modified(|before| before.leader.take().is_some());
                 continue;
             }
             if let Some(view) = view.as_ref().map(LeaderView::from) {
                 known.send_if_modified(|before| {
-                    // A view of an older epoch says nothing.
+                    // Ignore a view of an older epoch.
                     let news = view.epoch >= before.epoch && *before != view;
                     if news {
                         *before = view;

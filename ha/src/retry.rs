@@ -1,11 +1,11 @@
-//! How long to wait before trying again: exponential, with jitter, bounded. The only module that names the crate
-//! `backoff` (unmaintained, RUSTSEC-2025-0012), so that it can be replaced here alone.
+//! Retry delays: exponential, with jitter, bounded. Only this module uses the crate `backoff` (unmaintained,
+//! RUSTSEC-2025-0012), so that it can be replaced in one place.
 
 use std::time::Duration;
 
 use backoff::backoff::Backoff as _;
 
-/// Delays that grow from `initial` by half each time, up to `max`, each varied by a fifth. Never ends.
+/// Retry delays that start at `initial`, grow by half each time up to `max`, and vary by 20 %. Never ends.
 #[derive(Debug)]
 pub struct Backoff {
     inner: backoff::ExponentialBackoff,
@@ -32,7 +32,7 @@ impl Backoff {
         self.inner.next_backoff().unwrap_or(self.max)
     }
 
-    /// Starts again at the initial delay: something worked.
+    /// Restarts at the initial delay; the caller calls this after a success.
     pub fn reset(&mut self) {
         self.inner.reset();
     }

@@ -1,11 +1,11 @@
 //! The conformance suite on every backend, against real servers: one test for each case and backend.
 //!
-//! Servers are started when the first test needs them, and shared by all cases that do them no harm. Leases are as short
-//! as each store grants; `TANIST_TEST_ALL=1` tests with the defaults.
+//! Servers are started when the first test needs them, and shared by all cases that don't disturb them.
+//! Leases are as short as each store grants; `TANIST_TEST_ALL=1` tests with the defaults.
 
 use tanist_ha::testing::conformance::{Backend, Place, run};
 
-/// Logs what `RUST_LOG` asks for.
+/// Logs according to `RUST_LOG`.
 fn init_log() {
     // Only the first test's call installs it.
     let _ = tracing_subscriber::fmt()
@@ -14,7 +14,7 @@ fn init_log() {
         .try_init();
 }
 
-/// Makes a test of each case on one backend.
+/// Generates a test for each case on one backend.
 macro_rules! tests {
     ($backend:ident: $($theme:ident { $($place:ident: $($case:ident),*;)* })*) => {$(
         mod $theme {
@@ -31,7 +31,7 @@ macro_rules! tests {
     )*};
 }
 
-/// Names all cases, once.
+/// The list of all cases.
 macro_rules! suite {
     ($($module:ident = $backend:ident)*) => {$(
         mod $module {

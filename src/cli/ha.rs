@@ -288,7 +288,7 @@ mod tests {
             "cluster-incarnation": null,
             "leader": {"epoch": 7, "process": "jm-1", "rest-address": "a:8081", "rpc-address": null,
                        "since": 1_700_000_000_000_u64},
-            "term": {"state": "leading", "epoch": 7, "since": 1_700_000_000_000_i64},
+            "term": {"state": "leading", "epoch": 7, "since": 1_700_000_000_000_i64, "state-since": -1},
             "members": [
                 {"process": "jm-1", "incarnation": "x", "rest-address": "a:8081", "rpc-address": null,
                  "version": "0.1.0", "leads": true, "role": "leading", "clock-offset": -12,

@@ -1,9 +1,9 @@
-//! The client as a program uses it: connects by configuration, submits jobs, and follows them until they end.
+//! The client for programs: connects as configured, submits jobs, and follows them until they end.
 //!
-//! Every call goes on over failovers: it finds whoever leads, for as long as `client.timeout`. A program that is started
-//! again follows the same job: by [`ClusterClient::job`] if it kept the id, or by submitting the same job with the same id,
-//! which takes effect once. What the configuration says of jobs that don't say it is the client's: the defaults are filled in
-//! where a job is compiled.
+//! Every call continues over failovers: it finds the current leader, for up to `client.timeout`. A restarted
+//! program follows the same job: by [`ClusterClient::job`] if it kept the id, or by submitting the same job
+//! with the same id, which takes effect once. The client's configuration supplies defaults for jobs; they are
+//! filled in when a job is compiled.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use crate::job::{
 };
 use crate::process::ha;
 
-/// A job that is to be submitted. Relative paths that its steps read and write begin in the directory in which this process works.
+/// A job to be submitted. Relative paths that its steps read and write start at this process's working directory.
 #[derive(Debug, Clone)]
 pub struct Job {
     what: What,
@@ -43,12 +43,12 @@ enum What {
 }
 
 impl Job {
-    /// A job file.
+    /// Creates a job from a job file.
     pub fn file(file: JobFile) -> Job {
         Job::of(What::File(file))
     }
 
-    /// The job file at this path, beside which its artifacts are. Blocks.
+    /// Reads the job file at this path; its artifacts are in the same directory. Blocks.
     pub fn read(path: impl AsRef<Path>) -> io::Result<Job> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path)?;
@@ -69,41 +69,41 @@ impl Job {
         }
     }
 
-    /// Where relative paths of its artifacts begin. Without it a job has no artifacts but those with addresses.
+    /// Sets the directory where relative paths of artifacts start. Without it a job has only artifacts with addresses.
     #[must_use]
     pub fn with_artifacts_from(mut self, directory: impl Into<PathBuf>) -> Job {
         self.options.artifact_dir = Some(directory.into());
         self
     }
 
-    /// Its files are part of its graph, however large: for a cluster to which nobody can upload any.
+    /// Puts its files into its graph, regardless of size: for a cluster without an upload service.
     pub(crate) fn with_all_files_in_its_graph(mut self) -> Job {
         self.options.upload_above = None;
         self
     }
 
-    /// The job's id: the same job with the same id is submitted once, however often it is executed.
+    /// Sets the job's id: the same job with the same id is submitted once, even if it is executed repeatedly.
     #[must_use]
     pub fn with_id(mut self, id: JobId) -> Job {
         self.id = Some(id);
         self
     }
 
-    /// A parameter of a job file.
+    /// Sets a parameter of a job file.
     #[must_use]
     pub fn with_parameter(mut self, name: impl Into<String>, value: impl Into<String>) -> Job {
         self.options.parameters.insert(name.into(), value.into());
         self
     }
 
-    /// The parallelism of steps that name none; over that of the job itself.
+    /// Sets the parallelism of steps that name none; overrides that of the job itself.
     #[must_use]
     pub fn with_parallelism(mut self, parallelism: u32) -> Job {
         self.options.parallelism = Some(parallelism);
         self
     }
 
-    /// Checks it, and compiles it as [`ClusterClient::execute`] does. The error has everything that is wrong with it. Blocks.
+    /// Checks and compiles the job, as [`ClusterClient::execute`] does. The error lists all problems. Blocks.
     pub fn compile(self, configuration: &Configuration) -> Result<pb::JobGraph, JobFileError> {
         self.compile_with(&Defaults::of(configuration))
     }
@@ -129,7 +129,7 @@ impl From<StreamGraph> for Job {
     }
 }
 
-/// What the configuration says of jobs that don't say it.
+/// The configuration's defaults for jobs.
 #[derive(Debug, Clone)]
 struct Defaults {
     parallelism: u32,
@@ -155,17 +155,17 @@ impl Defaults {
 pub struct ClusterClient {
     jobs: JobClient,
     defaults: Defaults,
-    /// Follows the leader for as long as it is held.
+    /// Keeps the watch of the leader open.
     _store: Option<Arc<dyn ElectionDriver>>,
 }
 
 impl ClusterClient {
-    /// A client that asks the configured REST server; without one, whom the store names as leader.
+    /// Creates a client of the configured REST server; without one, of the leader that the store names.
     pub async fn connect(configuration: &Configuration) -> Result<ClusterClient, ClientError> {
         ClusterClient::connect_to(configuration, &[]).await
     }
 
-    /// A client that asks these JobManagers (`host:port` of their REST servers); without one, as
+    /// Creates a client of these JobManagers (`host:port` of their REST servers); without one, as
     /// [`ClusterClient::connect`].
     pub async fn connect_to(
         configuration: &Configuration,
@@ -175,8 +175,8 @@ impl ClusterClient {
         ClusterClient::connect_telling(configuration, addresses, None, &waits).await
     }
 
-    /// The same, which tells why it can't open the store so far. With `reach_timeout` neither that nor a read takes longer while no
-    /// JobManager takes a connection.
+    /// The same, and reports through `waits` why the store can't be opened yet. `reach_timeout` limits this,
+    /// and reads while no JobManager accepts a connection.
     pub(crate) async fn connect_telling(
         configuration: &Configuration,
         addresses: &[String],
@@ -212,9 +212,8 @@ impl ClusterClient {
                 return ClientError::NoCluster { place };
             }
             let reason = waits.borrow().clone();
-            let reason = reason.unwrap_or_else(|| {
-                "the store that is to say who leads has not answered".to_owned()
-            });
+            let reason = reason
+                .unwrap_or_else(|| "the store that names the leader has not answered".to_owned());
             ClientError::Unreachable {
                 waited: timeout,
                 last: format!("{reason}; `--address` asks a JobManager without the store"),
@@ -250,7 +249,7 @@ impl ClusterClient {
         }
     }
 
-    /// What can be asked of all its jobs.
+    /// Returns the client for requests about any job.
     pub fn jobs(&self) -> &JobClient {
         &self.jobs
     }
@@ -260,12 +259,12 @@ impl ClusterClient {
         self.execute_async(job).await?.finished().await
     }
 
-    /// Submits a job. When this returns it is in the store, and survives everybody.
+    /// Submits a job. When this returns, the job is in the store and survives the failure of any process.
     pub async fn execute_async(&self, job: impl Into<Job>) -> Result<JobExecution, ExecuteError> {
         let job = job.into();
         let is_chosen = job.id.is_some();
         let defaults = self.defaults.clone();
-        // It may read files, and plan expressions.
+        // Compiling may read files and plan expressions.
         let compiling = tokio::task::spawn_blocking(move || job.compile_with(&defaults));
         let compiled = compiling.await.map_err(|error| ClientError::Unsendable {
             reason: format!("compiling the job failed: {error}"),
@@ -274,7 +273,7 @@ impl ClusterClient {
         Ok(self.submit(&graph, is_chosen).await?)
     }
 
-    /// Submits a graph that is compiled. `id_is_chosen`: the id is the same in every try of this job, also of another
+    /// Submits a compiled graph. `id_is_chosen`: every try of this job uses the same id, also in another
     /// process, and means the same job.
     pub async fn submit(
         &self,
@@ -296,7 +295,7 @@ impl ClusterClient {
     }
 }
 
-/// The submission's token. Whoever chose the id means the same submission each time, also after this process was killed.
+/// Returns the submission's token. With a chosen id it is always the same, also after a restart of this process.
 fn token_of(graph: &pb::JobGraph, chosen_id: bool) -> String {
     if !chosen_id {
         return format!("{:032x}", rand::random::<u128>());
@@ -406,7 +405,7 @@ mod tests {
         let mut told = waits.subscribe();
         let told = tokio::select! {
             _ = ClusterClient::connect_telling(&configuration, &[], None, &waits) => {
-                panic!("nobody listens there")
+                panic!("no server listens there")
             }
             told = told.wait_for(Option::is_some) => told.expect("it is told").clone(),
         };

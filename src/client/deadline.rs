@@ -1,18 +1,19 @@
-//! A submission's deadline, by the clock of the leader's term: asked for before each try, at the JobManager that the try goes to.
+//! Deadline of a submission, by the clock of the leader's term. The client reads that clock before each try,
+//! from the JobManager that it then tries.
 //!
-//! No clock of this host is compared with another one's (ADR 29). A request that is late because the network held it, or a process
-//! that was frozen, has a deadline that has passed by then, or one of a term that is over: it has no effect.
+//! This host's clock is never compared with another one's (ADR 29). A request that is late because of the
+//! network or a frozen process has a deadline that has passed, or one of a term that is over: it has no effect.
 
 use std::time::Duration;
 
 use serde::Deserialize;
-use tanist_ha::clock::{Clock, Moment, millis, wall_clock_ms};
+use tanist_ha::clock::{Clock, Moment, millis};
 
 use super::error::ClientError;
 use super::job_client::{JobClient, parse};
 use super::rest_client::{Answer, Failure, Request};
 
-/// What `/ha/time` answers.
+/// Answer of `/ha/time`.
 #[derive(Debug, Deserialize)]
 struct TimeBody {
     epoch: u64,
@@ -21,7 +22,7 @@ struct TimeBody {
 }
 
 impl JobClient {
-    /// Sends a submission until somebody answers it, or the time is over; what each try has a deadline for.
+    /// Sends a submission, each try with a deadline, until a JobManager answers it or the timeout is over.
     pub(super) async fn send_with_deadline(
         &self,
         request: &Request,
@@ -42,23 +43,14 @@ impl JobClient {
         patience: Duration,
     ) -> Result<Answer, Failure> {
         let asking = Request::get("/v1/ha/time");
-        let time = match self.rest().try_at(address, &asking, patience).await {
-            Ok(answer) => Some(parse::<TimeBody>(&asking, &answer).map_err(Failure::Final)?),
-            // An earlier version, of the JobManager or, behind it, of the leader: it compares a deadline with its own clock. Whatever
-            // else keeps the time from being told does not keep the job from being submitted: what that is told is the answer.
-            Err(Failure::Final(ClientError::Refused { .. })) => None,
-            Err(failure) => return Err(failure),
-        };
-        let left = give_up.since(Clock::Boottime.now());
-        let left_ms = millis(left);
+        let answer = self.rest().try_at(address, &asking, patience).await?;
+        let time: TimeBody = parse(&asking, &answer).map_err(Failure::Final)?;
+        let left_ms = millis(give_up.since(Clock::Boottime.now()));
+        let until_ms = time.now.saturating_add(left_ms.min(time.longest));
         let mut request = request.clone();
-        let until_ms = match &time {
-            Some(time) => time.now.saturating_add(left_ms.min(time.longest)),
-            None => wall_clock_ms().saturating_add(left_ms),
-        };
         let headers = &mut request.headers;
         headers.push(("tanist-deadline", until_ms.to_string()));
-        headers.extend(time.map(|time| ("tanist-deadline-epoch", time.epoch.to_string())));
+        headers.push(("tanist-deadline-epoch", time.epoch.to_string()));
         self.note_submission();
         self.rest().try_at(address, &request, patience).await
     }

@@ -1,4 +1,4 @@
-//! What is asked of the cluster when TaskManagers are drained.
+//! Requests to drain TaskManagers.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use tanist_proto::id::ResourceId;
 
-/// A TaskManager, or all of a host.
+/// A TaskManager, or all TaskManagers of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Drained {
-    /// This one.
+    /// One TaskManager.
     TaskManager(ResourceId),
-    /// All whose address has this host.
+    /// All TaskManagers whose address has this host.
     Host(String),
 }
 
@@ -33,19 +33,19 @@ impl fmt::Display for Drained {
     }
 }
 
-/// How what runs there leaves.
+/// How tasks leave a drained TaskManager.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DrainOptions {
-    /// It is moved at once; else it ends by itself.
+    /// Tasks are moved at once; otherwise they end on their own.
     pub evict: bool,
-    /// After so long it is moved in any case.
+    /// Time after which tasks are moved in any case.
     #[serde(serialize_with = "in_ms", skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Duration>,
-    /// Then also where there are no slots for it elsewhere.
+    /// At the deadline, tasks are moved even if no slots are free elsewhere.
     pub force: bool,
-    /// Who asks, for people.
+    /// The person who requests it, for display.
     pub by: String,
-    /// Why, for people.
+    /// Reason, for display.
     pub reason: String,
 }
 

@@ -1,52 +1,52 @@
-//! Why a client has no answer.
+//! Errors of the client.
 
 use std::time::Duration;
 
-/// A request that did not come to a good end.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody gave an answer in time; what was asked for may still take effect.
+    /// No JobManager answered in time; the request may still take effect.
     #[error("no JobManager answered within {waited:?}: {last}")]
     Unreachable {
-        /// How long it was tried.
+        /// Time for which it was tried.
         waited: Duration,
-        /// What went wrong last, and where.
+        /// The last problem, and where it occurred.
         last: String,
     },
-    /// The embedded store that is to name the leader was never made.
+    /// The embedded store that would name the leader was never created.
     #[error("no cluster has been started here ({place})")]
     NoCluster {
-        /// The store's directory, and what is wrong with it.
+        /// Directory of the store, and the problem.
         place: String,
     },
-    /// The cluster says no.
+    /// The cluster refused the request.
     #[error("{}", .errors.join("\n"))]
     Refused {
-        /// The HTTP status.
+        /// HTTP status.
         status: u16,
-        /// Why, at least one text.
+        /// Reasons, at least one.
         errors: Vec<String>,
     },
-    /// What is to be sent can't be read.
+    /// The content to send can't be read.
     #[error("{reason}")]
     Unsendable {
-        /// What, and why.
+        /// The content, and the reason.
         reason: String,
     },
-    /// Somebody answered, but not as a JobManager does.
-    #[error("the answer of {address} to {path} makes no sense: {reason}")]
+    /// The answer does not have the form of a JobManager's answer.
+    #[error("the answer of {address} to {path} can't be read: {reason}")]
     BadAnswer {
-        /// Who answered.
+        /// Address of the server.
         address: String,
-        /// What was asked for.
+        /// Path of the request.
         path: String,
-        /// What is wrong with it.
+        /// Problem of the answer.
         reason: String,
     },
 }
 
 impl ClientError {
-    /// What people can do about it, at a terminal.
+    /// Returns what a user at a terminal can do about it.
     pub fn advice(&self) -> Option<&'static str> {
         match self {
             ClientError::NoCluster { .. } => {
@@ -59,7 +59,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the cluster says that there is nothing of that name.
+    /// Whether the cluster answered that no such object exists.
     pub fn is_not_found(&self) -> bool {
         matches!(self, ClientError::Refused { status: 404, .. })
     }

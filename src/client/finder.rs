@@ -1,4 +1,4 @@
-//! Where to ask.
+//! Finds the JobManagers to ask.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use async_trait::async_trait;
 use tanist_ha::retrieval::LeaderView;
 use tokio::sync::watch;
 
-/// Tells the REST servers that are worth asking.
+/// Returns the REST servers to ask.
 #[async_trait]
 pub trait LeaderFinder: Send + Sync + fmt::Debug + 'static {
-    /// Their addresses as `host:port`, the most promising first; waits for one up to `patience`. If there is none, why.
+    /// Returns their addresses as `host:port`, the most promising first. Waits for one up to `patience`; fails
+    /// with the reason if there is none.
     async fn addresses(&self, patience: Duration) -> Result<Vec<String>, String>;
 }
 
-/// JobManagers that somebody named, whether they lead or not.
+/// Configured JobManagers, whether they lead or not.
 #[derive(Debug, Clone)]
 pub struct StaticAddresses(pub Vec<String>);
 

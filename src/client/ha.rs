@@ -1,4 +1,4 @@
-//! High availability, as a client asks for it: how leadership stands, how earlier terms went, and handing it over.
+//! High availability for clients: election status, history of terms, and handover of leadership.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +9,30 @@ use super::error::ClientError;
 use super::job_client::JobClient;
 use super::rest_client::Request;
 
-/// How leadership stands, as the JobManager knows that was asked.
+/// Election status, as known to the JobManager that was asked.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HaStatusInfo {
     /// `etcd`, `zookeeper` or `embedded`.
     pub store: String,
-    /// Who was asked.
+    /// The process that was asked.
     pub process: String,
     /// The confirmed leader.
     pub leader: Option<LeaderInfo>,
-    /// The youngest term.
+    /// The latest term.
     pub term: TermInfo,
     /// Every JobManager.
     pub members: Vec<MemberInfo>,
-    /// Why the members are not known.
+    /// Why the members are unknown.
     #[serde(default)]
     pub members_error: Option<String>,
-    /// How the store is.
+    /// Status of the store.
     #[serde(default)]
     pub store_health: Option<StoreInfo>,
-    /// Why that is not known.
+    /// Why the store's status is unknown.
     #[serde(default)]
     pub store_error: Option<String>,
-    /// What an operator should look after.
+    /// Problems that an operator should look into.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -41,61 +41,55 @@ pub struct HaStatusInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LeaderInfo {
-    /// Its term.
+    /// Epoch of its term.
     pub epoch: u64,
-    /// The process.
+    /// Id of the process.
     pub process: String,
     /// `host:port` of its REST server.
     pub rest_address: Option<String>,
-    /// When it was confirmed: milliseconds since 1970.
+    /// Time of its confirmation, in milliseconds since 1970.
     pub since: u64,
 }
 
-/// The youngest term.
+/// The latest term.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TermInfo {
     /// `leading`, `suspended`, `recovering` or `none`.
     pub state: String,
-    /// Its epoch.
+    /// Epoch of the term.
     pub epoch: u64,
-    /// Whose it is.
+    /// The process that holds it.
     #[serde(default)]
     pub process: Option<String>,
-    /// Since when it is led: milliseconds since 1970, or -1.
+    /// Time since which it is led, in milliseconds since 1970, or -1.
     pub since: i64,
     /// Since when it stands so: milliseconds since 1970, or -1.
-    #[serde(default = "unknown_time")]
     pub state_since: i64,
-}
-
-/// A version that does not say.
-fn unknown_time() -> i64 {
-    -1
 }
 
 /// A JobManager.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MemberInfo {
-    /// The process.
+    /// Id of the process.
     pub process: String,
-    /// Its version.
+    /// Version of the process.
     pub version: String,
     /// `host:port` of its REST server.
     pub rest_address: Option<String>,
     /// Whether it leads.
     pub leads: bool,
-    /// How it stands by its own account.
+    /// Its role, as it reports it.
     #[serde(default)]
     pub role: Option<String>,
     /// Its warm cache.
     #[serde(default)]
     pub cache: Option<CacheInfo>,
-    /// By how many milliseconds its clock is ahead of that of who was asked.
+    /// How many milliseconds its clock is ahead of that of the process asked.
     #[serde(default)]
     pub clock_offset: Option<i64>,
-    /// What a leader must be allowed in the store and it is not, in words; `None`: not known.
+    /// Permissions in the store that a leader needs and this process lacks, as texts; `None`: unknown.
     #[serde(default)]
     pub lacking_permissions: Option<Vec<String>>,
 }
@@ -104,32 +98,32 @@ pub struct MemberInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CacheInfo {
-    /// The change that it stands at.
+    /// The store's change number that it has reached.
     pub change: Option<u64>,
-    /// Changes that it is behind.
+    /// Number of changes that it is behind.
     pub behind: Option<u64>,
-    /// Its records.
+    /// Number of records.
     pub records: u64,
-    /// Bytes that they take.
+    /// Size of the records in bytes.
     pub bytes: u64,
-    /// Records that somebody had changed in the store by hand, since the process began.
+    /// Number of records since the process started that differed from the store because of manual changes.
     #[serde(default)]
     pub differed: u64,
 }
 
-/// How the store is.
+/// Status of the store.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct StoreInfo {
-    /// How long a linearizable read took, in milliseconds.
+    /// Duration of a linearizable read, in milliseconds.
     pub latency: f64,
-    /// Bytes of its data.
+    /// Size of its data in bytes.
     #[serde(default)]
     pub size_bytes: Option<u64>,
-    /// Bytes above which it takes no writes.
+    /// Size in bytes above which it accepts no writes.
     #[serde(default)]
     pub quota_bytes: Option<u64>,
-    /// Whether nobody said so, and that is the store's default.
+    /// Whether the quota is assumed to be the store's default, because it was not reported.
     #[serde(default)]
     pub quota_assumed: bool,
     /// Alarms that it has raised.
@@ -153,31 +147,31 @@ pub struct StoreServerInfo {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TermHistory {
-    /// Its epoch.
+    /// Epoch of the term.
     pub epoch: u64,
-    /// Who led.
+    /// The process that led.
     pub process: String,
-    /// When it was confirmed: milliseconds since 1970.
+    /// Time of its confirmation, in milliseconds since 1970.
     pub since: u64,
-    /// How long it lasted so far, in milliseconds.
+    /// Duration so far, in milliseconds.
     pub duration: i64,
-    /// How it ended, if it has and anybody knows.
+    /// How it ended, if it has and that is known.
     #[serde(default)]
     pub ended_how: Option<String>,
-    /// By what the end of the term before was detected.
+    /// How the end of the previous term was detected.
     #[serde(default)]
     pub detected_by: Option<String>,
-    /// Jobs that it recovered.
+    /// Number of recovered jobs.
     pub jobs: u64,
-    /// What the takeover took, in milliseconds by name, in the order of the steps.
+    /// Durations of the takeover's steps in milliseconds, by name, in the order of the steps.
     pub phases: BTreeMap<String, f64>,
-    /// Tasks that went on running.
+    /// Number of tasks that continued to run.
     #[serde(default)]
     pub tasks_adopted: Option<u64>,
-    /// Tasks that had to be started anew.
+    /// Number of tasks that had to be restarted.
     #[serde(default)]
     pub tasks_restarted: Option<u64>,
-    /// Whether the leader before turned out to have been well.
+    /// Whether the previous leader turned out to have been healthy.
     #[serde(default)]
     pub false_alarm: Option<bool>,
 }
@@ -188,19 +182,19 @@ struct HistoryBody {
 }
 
 impl JobClient {
-    /// How leadership stands.
+    /// Returns the election status.
     pub async fn ha_status(&self) -> Result<HaStatusInfo, ClientError> {
         self.ask(&Request::get("/v1/ha/status")).await
     }
 
-    /// The terms that are remembered, newest first.
+    /// Returns the recorded terms, newest first.
     pub async fn ha_history(&self) -> Result<Vec<TermHistory>, ClientError> {
         let body: HistoryBody = self.ask(&Request::get("/v1/ha/history")).await?;
         Ok(body.terms)
     }
 
-    /// Has the leader of `epoch` hand over to `to`, or to the most current standby, and gives who leads then. Repeated after it
-    /// came about it does nothing.
+    /// Makes the leader of `epoch` hand over to `to`, or to the most current standby. Returns the leader after
+    /// that. A repetition after success does nothing.
     pub async fn transfer_leadership(
         &self,
         epoch: u64,

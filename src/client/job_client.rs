@@ -1,4 +1,4 @@
-//! Jobs, as a client handles them.
+//! Requests about jobs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,17 +20,17 @@ use super::model::{
 };
 use super::rest_client::{Answer, Request, RestClient};
 
-/// The first pause between two looks at a job that is waited for; doubles up to [`LONGEST_PAUSE`], so that short jobs are
-/// seen to end at once.
+/// First delay between two checks of a job that is waited for. Doubles up to [`LONGEST_PAUSE`], so that the end
+/// of a short job is seen at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// An accepted submission: the job is in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submitted {
-    /// The job.
+    /// Id of the job.
     pub job: JobId,
-    /// An earlier try of the same submission had been accepted already.
+    /// An earlier try of the same submission was accepted already.
     pub repeated: bool,
 }
 
@@ -76,14 +76,14 @@ struct ExceptionHistory {
 #[derive(Debug, Clone)]
 pub struct JobClient {
     rest: RestClient,
-    /// How many bytes a file may have that is fetched for a job.
+    /// Maximum size, in bytes, of a file that is fetched for a job.
     most_artifacts: u64,
     /// A submission has been sent.
     has_submitted: Arc<AtomicBool>,
 }
 
 impl JobClient {
-    /// A client that asks through `rest`.
+    /// Creates a client that sends requests through `rest`.
     pub fn new(rest: RestClient) -> JobClient {
         JobClient {
             rest,
@@ -92,7 +92,7 @@ impl JobClient {
         }
     }
 
-    /// The same, which fetches no file for a job that has more bytes (`artifacts.max-size`).
+    /// Sets the maximum size, in bytes, of files fetched for a job (`artifacts.max-size`).
     #[must_use]
     pub fn fetching_at_most(self, bytes: u64) -> JobClient {
         JobClient {
@@ -101,13 +101,13 @@ impl JobClient {
         }
     }
 
-    /// Follows what a submission waits for where all is well and others come first.
+    /// Receives what a request waits for; see [`RestClient::waits`].
     pub fn waits(&self) -> watch::Receiver<Option<String>> {
         self.rest.waits()
     }
 
-    /// Whether a JobManager may have got a submission from this client or a clone of it. Without an answer nobody knows then whether
-    /// the job was accepted; else it was not.
+    /// Whether a JobManager may have received a submission from this client or a clone of it. If so, and
+    /// without an answer, it is unknown whether the job was accepted; otherwise it was not.
     pub fn may_have_submitted(&self) -> bool {
         self.has_submitted.load(Ordering::Relaxed)
     }
@@ -124,7 +124,7 @@ impl JobClient {
         &self.rest
     }
 
-    /// Submits a job once, however often that has to be tried. What it only names of its files is uploaded before.
+    /// Submits a job exactly once, with retries. Files that the graph only names are uploaded first.
     pub async fn submit(&self, graph: &pb::JobGraph) -> Result<Submitted, ClientError> {
         let token = format!("{:032x}", rand::random::<u128>());
         self.submit_as(graph, &token).await
@@ -136,7 +136,7 @@ impl JobClient {
         graph: &pb::JobGraph,
         token: &str,
     ) -> Result<Submitted, ClientError> {
-        // The time that uploads take is not the submission's.
+        // The time for uploads does not count for the submission.
         let graph = self.with_uploads(graph).await?;
         let request = Request {
             method: Method::POST,
@@ -155,7 +155,7 @@ impl JobClient {
         })
     }
 
-    /// The job's status.
+    /// Returns the job's status.
     pub async fn status(&self, job: JobId) -> Result<pb::JobStatus, ClientError> {
         let request = Request::get(format!("/v1/jobs/{job}/status"));
         let answer = self.rest.send(&request).await?;
@@ -168,28 +168,28 @@ impl JobClient {
         status_of(&body.status).ok_or_else(unknown)
     }
 
-    /// The job.
+    /// Returns details of the job.
     pub async fn info(&self, job: JobId) -> Result<JobInfo, ClientError> {
         self.ask(&Request::get(format!("/v1/jobs/{job}"))).await
     }
 
-    /// Every job that the cluster knows.
+    /// Lists all jobs that the cluster knows.
     pub async fn list(&self) -> Result<Vec<JobSummary>, ClientError> {
         let body: JobsBody = self.ask(&Request::get("/v1/jobs/overview")).await?;
         Ok(body.jobs)
     }
 
-    /// The registered TaskManagers.
+    /// Lists the registered TaskManagers.
     pub async fn task_managers(&self) -> Result<Vec<TaskManagerSummary>, ClientError> {
         Ok(self.task_manager_list().await?.registered)
     }
 
-    /// The same, with drains that hold for none of them.
+    /// The same, with drains that match none of them.
     pub async fn task_manager_list(&self) -> Result<TaskManagerList, ClientError> {
         self.ask(&Request::get("/v1/taskmanagers")).await
     }
 
-    /// Has the job cancelled; acknowledged is durable, but the job ends later.
+    /// Requests the cancellation of the job. An acknowledged request is durable, but the job ends later.
     pub async fn cancel(&self, job: JobId) -> Result<(), ClientError> {
         let request = Request {
             method: Method::PATCH,
@@ -198,8 +198,8 @@ impl JobClient {
         self.rest.send(&request).await.map(drop)
     }
 
-    /// Has the job stopped: its sources end, and it finishes with what they have read. Acknowledged is durable, but the job ends
-    /// later.
+    /// Requests a stop of the job: its sources end, and it finishes with what they have read. An acknowledged
+    /// request is durable, but the job ends later.
     pub async fn stop(&self, job: JobId) -> Result<(), ClientError> {
         let request = Request {
             method: Method::POST,
@@ -208,7 +208,7 @@ impl JobClient {
         self.rest.send(&request).await.map(drop)
     }
 
-    /// Has a quarantined job led again.
+    /// Retries a quarantined job.
     pub async fn retry_quarantined(&self, job: JobId) -> Result<(), ClientError> {
         let request = Request {
             method: Method::POST,
@@ -217,7 +217,7 @@ impl JobClient {
         self.rest.send(&request).await.map(drop)
     }
 
-    /// Has a quarantined job cancelled.
+    /// Cancels a quarantined job.
     pub async fn delete_quarantined(&self, job: JobId) -> Result<(), ClientError> {
         let request = Request {
             method: Method::DELETE,
@@ -226,19 +226,19 @@ impl JobClient {
         self.rest.send(&request).await.map(drop)
     }
 
-    /// The jobs that are quarantined.
+    /// Lists the quarantined jobs.
     pub async fn quarantined(&self) -> Result<Vec<QuarantinedJob>, ClientError> {
         let body: QuarantineBody = self.ask(&Request::get("/v1/jobs/quarantine")).await?;
         Ok(body.jobs)
     }
 
-    /// Has a TaskManager, or all of a host, give no slots to jobs any more.
+    /// Drains a TaskManager, or all of a host: they give no slots to jobs any more.
     pub async fn drain(&self, what: &Drained, how: &DrainOptions) -> Result<(), ClientError> {
         let body = serde_json::to_vec(how).expect("flags and texts are always JSON");
         self.post(format!("{}/drain", what.path()), body).await
     }
 
-    /// Has it give slots to jobs again.
+    /// Ends a drain: slots are given to jobs again.
     pub async fn undrain(&self, what: &Drained) -> Result<(), ClientError> {
         self.post(format!("{}/undrain", what.path()), Vec::new())
             .await
@@ -253,7 +253,7 @@ impl JobClient {
         self.rest.send(&request).await.map(drop)
     }
 
-    /// The job's newest failure, if it ever failed: `task: cause`.
+    /// Returns the job's latest failure, if any, as `task: cause`.
     pub async fn last_failure(&self, job: JobId) -> Result<Option<String>, ClientError> {
         let path = format!("/v1/jobs/{job}/exceptions?maxExceptions=1");
         let body: ExceptionsBody = self.ask(&Request::get(path)).await?;
@@ -264,37 +264,37 @@ impl JobClient {
         }))
     }
 
-    /// All failures of the job that are kept, the newest first.
+    /// Returns all recorded failures of the job, newest first.
     pub async fn exceptions(&self, job: JobId) -> Result<Vec<JobExceptionInfo>, ClientError> {
         let request = Request::get(JobClient::path_of_exceptions(job));
         let body: ExceptionsBody = self.ask(&request).await?;
         Ok(body.exception_history.entries)
     }
 
-    /// Where all failures of a job are that are kept: without a number fewer are told.
+    /// Path of all recorded failures of a job: without the parameter the server returns fewer.
     pub(crate) fn path_of_exceptions(job: JobId) -> String {
         format!("/v1/jobs/{job}/exceptions?maxExceptions={}", u32::MAX)
     }
 
-    /// A vertex of the job with its subtasks.
+    /// Returns a vertex of the job with its subtasks.
     pub async fn subtasks(&self, job: JobId, vertex: &str) -> Result<VertexSubtasks, ClientError> {
         let path = format!("/v1/jobs/{job}/vertices/{vertex}");
         self.ask(&Request::get(path)).await
     }
 
-    /// What happened to the job, the newest first; also the states of its tasks, if wanted.
+    /// Returns the events of the job, newest first; also state changes of its tasks, if wanted.
     pub async fn events(&self, job: JobId, tasks: bool) -> Result<Vec<JobEventInfo>, ClientError> {
         let request = Request::get(JobClient::path_of_events(job, tasks));
         let body: EventsBody = self.ask(&request).await?;
         Ok(body.events)
     }
 
-    /// Where the events of a job are, with or without the states of its tasks.
+    /// Path of the events of a job, with or without state changes of its tasks.
     pub(crate) fn path_of_events(job: JobId, tasks: bool) -> String {
         format!("/v1/jobs/{job}/events?tasks={tasks}")
     }
 
-    /// Waits until the job has ended or can't be recovered, and tells `seen` of each look at it.
+    /// Waits until the job has ended or is quarantined. Calls `seen` after each check.
     pub async fn wait_for_end(
         &self,
         job: JobId,
@@ -312,7 +312,7 @@ impl JobClient {
         }
     }
 
-    /// The body of an answer as it is.
+    /// Returns the body of an answer as JSON.
     pub async fn raw(&self, path: &str) -> Result<serde_json::Value, ClientError> {
         self.ask(&Request::get(path)).await
     }

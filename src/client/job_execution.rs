@@ -1,4 +1,4 @@
-//! One job, as who submitted it follows it.
+//! A submitted job, for the program that submitted it.
 
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use super::error::ClientError;
 use super::model::JobInfo;
 use crate::job::JobFileError;
 
-/// Why a job was not executed.
+/// Why a job was not executed to its end.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ExecuteError {
-    /// It is wrong; nothing was submitted.
+    /// The job is invalid; nothing was submitted.
     #[error(transparent)]
     InvalidJob(JobFileError),
-    /// The cluster did not answer, or said no.
+    /// The cluster did not answer, or refused.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// It ended, but did not finish; or it is quarantined, which is no end: its tasks run on, and it may yet finish.
+    /// It ended without finishing. Or it is quarantined: then it has not ended, its tasks keep running, and it
+    /// may still finish.
     #[error("{0}")]
     NotFinished(Box<JobExecutionResult>),
 }
@@ -27,15 +28,15 @@ pub enum ExecuteError {
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobExecutionResult {
-    /// Which job.
+    /// Id of the job.
     pub job: JobId,
     /// FINISHED, FAILED or CANCELED; SUSPENDED if it is quarantined, and has not ended.
     pub status: JobStatus,
-    /// How long it took.
+    /// Duration of the job.
     pub duration: Duration,
-    /// Why it failed, or is quarantined.
+    /// Why it failed or is quarantined.
     pub cause: Option<String>,
-    /// The job as it stood at its end.
+    /// Details of the job at its end.
     pub info: JobInfo,
 }
 
@@ -51,7 +52,7 @@ impl std::fmt::Display for JobExecutionResult {
     }
 }
 
-/// A job that was submitted. Dropping it changes nothing about the job. Cheap to clone.
+/// A submitted job. Dropping this does not affect the job. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct JobExecution {
     cluster: ClusterClient,
@@ -68,32 +69,33 @@ impl JobExecution {
         }
     }
 
-    /// Its id: with it, [`ClusterClient::job`] follows the job in another process.
+    /// Returns its id, with which [`ClusterClient::job`] follows the job in another process.
     pub fn id(&self) -> JobId {
         self.job
     }
 
-    /// Whether it had been accepted before.
+    /// Whether an earlier submission of it was accepted already.
     pub fn was_accepted_before(&self) -> bool {
         self.repeated
     }
 
-    /// How it stands.
+    /// Returns its status.
     pub async fn status(&self) -> Result<JobStatus, ClientError> {
         self.cluster.jobs().status(self.job).await
     }
 
-    /// Everything about it.
+    /// Returns its details.
     pub async fn info(&self) -> Result<JobInfo, ClientError> {
         self.cluster.jobs().info(self.job).await
     }
 
-    /// Has it cancelled; acknowledged is durable, but it ends later.
+    /// Requests its cancellation. An acknowledged request is durable, but the job ends later.
     pub async fn cancel(&self) -> Result<(), ClientError> {
         self.cluster.jobs().cancel(self.job).await
     }
 
-    /// Has it stopped: its sources end, and it finishes with what they have read. Acknowledged is durable, but it ends later.
+    /// Requests a stop: its sources end, and it finishes with what they have read. An acknowledged request is
+    /// durable, but the job ends later.
     pub async fn stop(&self) -> Result<(), ClientError> {
         self.cluster.jobs().stop(self.job).await
     }
@@ -103,7 +105,7 @@ impl JobExecution {
         self.result_with(|_| {}).await
     }
 
-    /// The same; tells `seen` of each look at the job.
+    /// The same; calls `seen` after each check.
     pub async fn result_with(
         &self,
         seen: impl FnMut(&JobInfo),

@@ -1,8 +1,8 @@
-//! The client of a cluster: finds the leader, asks it over REST, and goes on over a failover.
+//! The client of a cluster: finds the leader, sends it requests over REST, and continues over a failover.
 //!
-//! A request is tried at one JobManager after the other until one answers or the time is up; any of them will do, since
-//! standbys ask the leader. What takes effect carries what makes a second try harmless: a submission is repeated with the
-//! same job id and token.
+//! A request is tried at one JobManager after the other until one answers or the timeout is over; every
+//! JobManager will do, because standbys forward to the leader. Requests are safe to repeat: a submission is
+//! repeated with the same job id and token.
 //!
 //! ```no_run
 //! use tanist::client::ClusterClient;
@@ -53,7 +53,7 @@ pub use model::{
     DrainSummary, Evidence, Hindrance, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary,
     QuarantinedJob, SubtaskInfo, TaskManagerList, TaskManagerSummary, VertexInfo, VertexSubtasks,
 };
-/// What the calls here give and take.
+/// Types that these calls use.
 pub use tanist_proto::{id::JobId, v1::JobStatus};
 
 pub use rest_client::{Answer, Request, RestClient, RetryOptions};

@@ -1,4 +1,4 @@
-//! The parts of the answers that a client makes use of.
+//! The parts of answers that clients use.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 
-/// A status by its name: `RUNNING` and the like.
+/// Parses the name of a status, such as `RUNNING`.
 pub(super) fn status_of(name: &str) -> Option<JobStatus> {
     JobStatus::from_str_name(&format!("JOB_STATUS_{name}"))
 }
@@ -28,21 +28,21 @@ pub struct JobSummary {
     /// Its status.
     #[serde(deserialize_with = "read_status")]
     pub state: JobStatus,
-    /// The same for people, if the cluster tells it: `WAITING` while it runs nothing because it has no slots.
+    /// The status for people, if the cluster reports it: `WAITING` while the job runs nothing because it has no slots.
     #[serde(default)]
     pub shown_state: Option<String>,
-    /// When it was submitted: milliseconds since 1970.
+    /// Time of its submission, in milliseconds since 1970.
     pub start_time: i64,
-    /// When it ended, or -1.
+    /// Time of its end, or -1.
     pub end_time: i64,
-    /// Milliseconds so far.
+    /// Duration so far, in milliseconds.
     pub duration: i64,
-    /// What its tasks do.
+    /// Numbers of its tasks.
     pub tasks: TaskCounts,
-    /// Why it is set aside.
+    /// Why it is quarantined.
     #[serde(default)]
     pub quarantine: Option<String>,
-    /// Why not all of it runs.
+    /// Why not all of its tasks run.
     #[serde(default)]
     pub not_running: Option<String>,
     /// Why it failed, and why it was not restarted.
@@ -50,14 +50,14 @@ pub struct JobSummary {
     pub cause: Option<String>,
 }
 
-/// How many tasks a job has and how many of them do what.
+/// Number of tasks of a job, in total and by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct TaskCounts {
-    /// All.
+    /// All tasks.
     pub total: u64,
-    /// Those that run.
+    /// Running tasks.
     pub running: u64,
-    /// Those that finished.
+    /// Finished tasks.
     pub finished: u64,
 }
 
@@ -71,29 +71,29 @@ pub struct JobInfo {
     /// Its status.
     #[serde(deserialize_with = "read_status")]
     pub state: JobStatus,
-    /// The same for people, if the cluster tells it: `WAITING` while it runs nothing because it has no slots.
+    /// The status for people, if the cluster reports it: `WAITING` while the job runs nothing because it has no slots.
     #[serde(rename = "shown-state", default)]
     pub shown_state: Option<String>,
-    /// When it was submitted: milliseconds since 1970.
+    /// Time of its submission, in milliseconds since 1970.
     #[serde(rename = "start-time")]
     pub start_time: i64,
-    /// When it ended, or -1.
+    /// Time of its end, or -1.
     #[serde(rename = "end-time")]
     pub end_time: i64,
-    /// Milliseconds so far.
+    /// Duration so far, in milliseconds.
     pub duration: i64,
     /// Its vertices, sources first.
     pub vertices: Vec<VertexInfo>,
-    /// How often it was restarted after failures.
+    /// Number of restarts after failures.
     #[serde(default)]
     pub restarts: u32,
-    /// Whether it has ended and what it left is still being removed.
+    /// Whether it has ended and its leftovers are still being removed.
     #[serde(rename = "cleaning-up", default)]
     pub cleaning_up: bool,
-    /// Why it can't be recovered.
+    /// Why it is quarantined.
     #[serde(default)]
     pub quarantine: Option<String>,
-    /// Why not all of it runs.
+    /// Why not all of its tasks run.
     #[serde(rename = "not-running", default)]
     pub not_running: Vec<Hindrance>,
     /// Why it failed, and why it was not restarted.
@@ -101,75 +101,75 @@ pub struct JobInfo {
     pub cause: Option<String>,
 }
 
-/// Something that keeps a job from running.
+/// A reason that keeps a job from running.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Hindrance {
-    /// Of which kind: `no-slots`, `restarting`, and so on.
+    /// Its kind: `no-slots`, `restarting`, and so on.
     #[serde(default)]
     pub kind: String,
-    /// For people.
+    /// Text for people.
     pub text: String,
-    /// When it ends by itself or is given up: milliseconds since 1970, or -1.
+    /// Time at which it ends on its own or is given up, in milliseconds since 1970, or -1.
     pub until: i64,
-    /// When what keeps it is tried again: milliseconds since 1970; 0: not known.
+    /// Time of the next retry, in milliseconds since 1970; 0: unknown.
     #[serde(rename = "retry-at", default)]
     pub retry_at: i64,
-    /// Which subtasks or TaskManagers are missed.
+    /// Missing subtasks or TaskManagers.
     #[serde(default)]
     pub missing: Vec<String>,
 }
 
 impl Hindrance {
-    /// Whether it is the same as before: of one kind and in the same words. That time has passed is no news, and stands in fields
-    /// of its own.
+    /// Whether it is the same as before: same kind and same text. Elapsed time makes no difference; times are
+    /// in separate fields.
     pub fn is_same_as(&self, other: &Hindrance) -> bool {
         self.kind == other.kind && self.text == other.text
     }
 }
 
-/// A job that is set aside.
+/// A quarantined job.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct QuarantinedJob {
     /// Its id.
     pub jid: JobId,
-    /// Its name, if that can be read.
+    /// Its name, if it can be read.
     pub name: String,
-    /// In which way.
+    /// Kind of the quarantine.
     pub kind: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// Since when: milliseconds since 1970.
+    /// Start of the quarantine, in milliseconds since 1970.
     pub since: i64,
-    /// What that rests on.
+    /// Evidence for the reason.
     #[serde(default)]
     pub evidence: Vec<Evidence>,
 }
 
-/// Something that happened.
+/// An event that led to a quarantine.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Evidence {
-    /// In which term.
+    /// Epoch of the term.
     pub epoch: u64,
-    /// Who led.
+    /// The leader of that term.
     pub process: String,
-    /// When: milliseconds since 1970, or -1.
+    /// Time, in milliseconds since 1970, or -1.
     pub at: i64,
-    /// What.
+    /// Description.
     pub what: String,
 }
 
 impl JobInfo {
-    /// Whether nothing more will happen to it by itself: it ended, or it can't be recovered.
+    /// Whether it will not change on its own: it ended or is quarantined.
     pub fn has_ended(&self) -> bool {
         self.state.has_ended() || self.quarantine.is_some()
     }
 
-    /// How many tasks it has in all.
+    /// Returns the number of its tasks.
     pub fn parallelism(&self) -> u64 {
         self.vertices.iter().map(|v| u64::from(v.parallelism)).sum()
     }
 
-    /// How many of its tasks are RUNNING.
+    /// Returns the number of RUNNING tasks.
     pub fn running(&self) -> u64 {
         self.vertices
             .iter()
@@ -177,13 +177,13 @@ impl JobInfo {
             .sum()
     }
 
-    /// How many of its tasks are FINISHED.
+    /// Returns the number of FINISHED tasks.
     pub fn finished(&self) -> u64 {
         let finished = self.vertices.iter().map(|vertex| vertex.tasks.finished);
         finished.sum()
     }
 
-    /// What its tasks have left out, as the end of a sentence: `7 records skipped`. Nothing if that is none.
+    /// Returns what its tasks have left out, as the end of a sentence: `7 records skipped`. `None` if nothing.
     pub fn left_out(&self) -> Option<String> {
         let sum = |count: fn(&VertexMetrics) -> u64| -> u64 {
             self.vertices.iter().map(|it| count(&it.metrics)).sum()
@@ -201,33 +201,33 @@ impl JobInfo {
         (!said.is_empty()).then(|| said.join(", "))
     }
 
-    /// Records that its tasks sent each other.
+    /// Returns the number of records that its tasks sent to each other.
     pub fn records(&self) -> u64 {
         let written = self.vertices.iter();
         written.map(|vertex| vertex.metrics.write_records).sum()
     }
 }
 
-/// Something that happened to a job.
+/// An event of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct JobEventInfo {
-    /// Milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub timestamp: i64,
     /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`, `QUARANTINE`, `RETRY`, `TASK`.
     pub kind: String,
-    /// The term in which it happened; not of `TASK`.
+    /// Epoch of the term in which it happened; not for `TASK`.
     pub epoch: Option<u64>,
-    /// Of `STATUS` and `TASK`: the one that was entered.
+    /// For `STATUS` and `TASK`: the new status.
     pub status: Option<String>,
-    /// Of `RESTART`: the task that failed first. Of `TASK`: which.
+    /// For `RESTART`: the task that failed first. For `TASK`: the task.
     pub task: Option<String>,
-    /// Of `TASK`: its generation.
+    /// For `TASK`: its generation.
     pub attempt: Option<u64>,
-    /// Of `RESTART`: how many regions start anew.
+    /// For `RESTART`: number of regions that are restarted.
     pub regions: Option<u32>,
-    /// Of `RESTART`: when that is due, milliseconds since 1970.
+    /// For `RESTART`: time at which it is due, in milliseconds since 1970.
     pub until: Option<i64>,
-    /// Why, or what follows; of `TASK`: where it runs.
+    /// Reason or consequence; for `TASK`: where the task runs.
     #[serde(default)]
     pub text: String,
 }
@@ -239,38 +239,38 @@ pub struct VertexInfo {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// How many subtasks it has.
+    /// Number of subtasks.
     pub parallelism: u32,
     /// Its state.
     pub status: String,
-    /// What its subtasks do.
+    /// Numbers of its subtasks by state.
     pub tasks: VertexTaskCounts,
-    /// What they read and wrote.
+    /// Numbers of records.
     pub metrics: VertexMetrics,
 }
 
-/// How many subtasks of a vertex do what.
+/// Number of subtasks of a vertex by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub struct VertexTaskCounts {
-    /// Those that run.
+    /// Running subtasks.
     pub running: u64,
-    /// Those that finished.
+    /// Finished subtasks.
     pub finished: u64,
 }
 
-/// What a vertex read and wrote.
+/// Numbers of records of a vertex.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct VertexMetrics {
-    /// Records from other tasks.
+    /// Records read from other tasks.
     pub read_records: u64,
-    /// Records to other tasks.
+    /// Records written to other tasks.
     pub write_records: u64,
-    /// Records that came after the last window which they belong to.
+    /// Records that arrived after the last window to which they belong.
     #[serde(default)]
     pub late_records_dropped: u64,
-    /// Records that could not be read, of steps that skip such.
+    /// Records that could not be read, in steps that skip them.
     #[serde(default)]
     pub records_skipped: u64,
 }
@@ -282,13 +282,13 @@ pub struct VertexSubtasks {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// How many subtasks it has.
+    /// Number of subtasks.
     pub parallelism: u32,
-    /// They.
+    /// The subtasks.
     pub subtasks: Vec<SubtaskInfo>,
 }
 
-/// A subtask of a vertex, by its present attempt.
+/// A subtask of a vertex, with its current attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SubtaskInfo {
@@ -298,17 +298,17 @@ pub struct SubtaskInfo {
     pub status: String,
     /// Its generation.
     pub attempt: u64,
-    /// Where it runs: `host:port`, or `(unassigned)`.
+    /// Address where it runs: `host:port`, or `(unassigned)`.
     pub host: String,
-    /// On which TaskManager, or `(unassigned)`.
+    /// Its TaskManager, or `(unassigned)`.
     pub taskmanager_id: String,
-    /// When it entered each state: milliseconds since 1970; 0 where it did not, or nobody knows when.
+    /// Time at which it entered each state, in milliseconds since 1970; 0 if it did not, or if the time is unknown.
     #[serde(default)]
     pub timestamps: BTreeMap<String, i64>,
 }
 
 impl SubtaskInfo {
-    /// Since when it is in its state: milliseconds since 1970; none where nobody knows.
+    /// Returns the time since which it is in its state, in milliseconds since 1970; `None` if unknown.
     pub fn since(&self) -> Option<i64> {
         let entered = self.timestamps.get(&self.status).copied();
         entered.filter(|at| *at > 0)
@@ -319,28 +319,28 @@ impl SubtaskInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobExceptionInfo {
-    /// When: milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub timestamp: i64,
-    /// Why, in all its lines.
+    /// The cause, with all lines.
     pub stacktrace: String,
-    /// The task that failed; none: the whole job did.
+    /// The task that failed; `None`: the whole job failed.
     pub task_name: Option<String>,
-    /// Where it ran: `host:port`.
+    /// Address where it ran: `host:port`.
     pub endpoint: Option<String>,
-    /// On which TaskManager.
+    /// Its TaskManager.
     pub task_manager_id: Option<String>,
-    /// What failed with it.
+    /// Failures that occurred with it.
     #[serde(default)]
     pub concurrent_exceptions: Vec<JobExceptionInfo>,
 }
 
-/// The TaskManagers, and what else is drained.
+/// The TaskManagers, and drains that match none of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct TaskManagerList {
-    /// Those that are registered.
+    /// Registered TaskManagers.
     #[serde(rename = "taskmanagers")]
     pub registered: Vec<TaskManagerSummary>,
-    /// Drains of TaskManagers and hosts of which none is registered, the oldest first.
+    /// Drains of TaskManagers and hosts without a registered TaskManager, oldest first.
     #[serde(rename = "unmatched-drains", default)]
     pub unmatched_drains: Vec<DrainSummary>,
 }
@@ -351,44 +351,44 @@ pub struct TaskManagerList {
 pub struct TaskManagerSummary {
     /// Its resource id.
     pub id: String,
-    /// Where it is reached.
+    /// Its address.
     pub path: String,
-    /// Its slots.
+    /// Number of slots.
     pub slots_number: u32,
-    /// Those that no job has.
+    /// Number of slots without a job.
     pub free_slots: u32,
-    /// When it was last heard of: milliseconds since 1970.
+    /// Time of its last heartbeat, in milliseconds since 1970.
     #[serde(rename = "timeSinceLastHeartbeat")]
     pub last_heartbeat: i64,
-    /// Whether it is being drained: it is given no slots to jobs any more.
+    /// Whether it is drained: it gives no slots to jobs any more.
     #[serde(default)]
     pub blocked: bool,
-    /// How far that is.
+    /// Progress of the drain.
     #[serde(default)]
     pub drain: Option<DrainSummary>,
 }
 
-/// That a TaskManager is drained. Times are in milliseconds since 1970.
+/// Drain of a TaskManager. Times are in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct DrainSummary {
-    /// When that was asked for.
+    /// Time of the request.
     pub since: i64,
-    /// By whom.
+    /// The person who requested it.
     pub by: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// The host that is drained, if that is why.
+    /// The drained host, if the host is drained.
     pub host: String,
-    /// The TaskManager that is drained, where it is not registered.
+    /// The drained TaskManager, if it is not registered.
     pub task_manager: String,
-    /// Whether what runs there is being moved.
+    /// Whether its tasks are being moved.
     pub evicting: bool,
-    /// When it is moved in any case; not above 0: never.
+    /// Time at which its tasks are moved in any case; 0 or less: never.
     pub deadline: i64,
-    /// The jobs that have slots there.
+    /// Jobs that have slots there.
     pub jobs: Vec<String>,
-    /// How many outputs are kept there for tasks that still read them.
+    /// Number of outputs kept there for tasks that still read them.
     pub kept_outputs: u32,
     /// Whether nothing is left there.
     pub drained: bool,

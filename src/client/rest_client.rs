@@ -1,4 +1,4 @@
-//! One request, tried until somebody answers it.
+//! Sends a request, with retries until a JobManager answers it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,25 +15,25 @@ use super::error::ClientError;
 use super::finder::LeaderFinder;
 use crate::net::{HttpClient, http_client, http_connector};
 
-/// After so long without an answer a client says what it waits for.
+/// Time without an answer after which the client reports what it waits for.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
-/// The header of an answer that only says what keeps the JobManager busy.
+/// Header of an answer that only says why the JobManager is busy.
 const BUSY: &str = "tanist-busy";
 
-/// How long a client tries.
+/// Timeouts and delays of a client.
 #[derive(Debug, Clone)]
 pub struct RetryOptions {
-    /// How long it goes on with one request.
+    /// Timeout of a request, including retries.
     pub timeout: Duration,
-    /// The pause after all addresses were tried.
+    /// Delay after all addresses were tried.
     pub retry_period: Duration,
-    /// How long one JobManager may take for its answer before the next one is asked.
+    /// Timeout for the answer of one JobManager, before the next one is tried.
     pub request_timeout: Duration,
-    /// How long a connection may take.
+    /// Timeout for connecting.
     pub connect_timeout: Duration,
-    /// How long a read goes on while no JobManager takes a connection; `None`: as long as `timeout`. Over a failover, and while none
-    /// leads, JobManagers do take connections.
+    /// Timeout of a read while no JobManager accepts a connection; `None`: as `timeout`. During a failover, and
+    /// while there is no leader, JobManagers do accept connections.
     pub reach_timeout: Option<Duration>,
 }
 
@@ -49,21 +49,21 @@ impl Default for RetryOptions {
     }
 }
 
-/// What is asked. It may be sent several times: it must not take effect twice.
+/// A request. It may be sent several times, so repeating it must have no further effect.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The method.
     pub method: Method,
-    /// The path with its query, from `/v1`.
+    /// Path with query, starting with `/v1`.
     pub path: String,
-    /// More headers.
+    /// Additional headers.
     pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: Bytes,
 }
 
 impl Request {
-    /// A read.
+    /// Creates a read.
     pub fn get(path: impl Into<String>) -> Request {
         Request {
             method: Method::GET,
@@ -74,32 +74,32 @@ impl Request {
     }
 }
 
-/// A good answer.
+/// A successful answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Who answered: `host:port`.
+    /// Address of the server: `host:port`.
     pub address: String,
     /// Its body.
     pub body: Bytes,
 }
 
-/// What is sent with a request.
+/// Body of a request as sent.
 pub(super) type RequestBody = BoxBody<Bytes, std::io::Error>;
 
-/// Why one try came to nothing.
+/// Why one try failed.
 pub(super) enum Failure {
-    /// The next JobManager, or the same one later, may answer.
+    /// Another JobManager, or the same one later, may answer.
     Passing(String),
-    /// The same, and nobody took the connection. `is_refused`: nobody listens there.
+    /// The same; the server accepted no connection. `is_refused`: no process listens there.
     Unreached {
-        /// Why.
+        /// Reason.
         reason: String,
-        /// At once, by the host itself.
+        /// Whether the host refused the connection at once.
         is_refused: bool,
     },
-    /// It has others to serve first, and says so: whatever time that takes is not lost.
+    /// The JobManager has other requests to serve first. This time does not count for the timeout.
     Busy(String),
-    /// Every try would end like this.
+    /// Every try would fail like this.
     Final(ClientError),
 }
 
@@ -109,19 +109,19 @@ struct Errors {
     errors: Vec<String>,
 }
 
-/// Asks the cluster. Cheap to clone.
+/// Sends requests to the cluster. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct RestClient {
     finder: Arc<dyn LeaderFinder>,
     options: RetryOptions,
     http: HttpClient<RequestBody>,
-    /// Who answered last is asked first.
+    /// Address that answered last; it is tried first.
     answered: Arc<Mutex<Option<String>>>,
     waits: watch::Sender<Option<String>>,
 }
 
 impl RestClient {
-    /// A client that asks whom `finder` names.
+    /// Creates a client of the JobManagers that `finder` returns.
     pub fn new(finder: Arc<dyn LeaderFinder>, options: RetryOptions) -> RestClient {
         let mut connector = http_connector(None);
         connector.set_connect_timeout(Some(options.connect_timeout));
@@ -134,7 +134,8 @@ impl RestClient {
         }
     }
 
-    /// Follows what it waits for: why nobody has answered for a while, or who comes first where all is well.
+    /// Receives what the client waits for: why no JobManager has answered for a while, or which other requests
+    /// come first.
     pub fn waits(&self) -> watch::Receiver<Option<String>> {
         self.waits.subscribe()
     }
@@ -147,12 +148,12 @@ impl RestClient {
         });
     }
 
-    /// How long it tries.
+    /// Returns its options.
     pub fn options(&self) -> &RetryOptions {
         &self.options
     }
 
-    /// The answer of the first JobManager that gives one.
+    /// Returns the answer of the first JobManager that gives one.
     pub async fn send(&self, request: &Request) -> Result<Answer, ClientError> {
         let is_read = request.method == Method::GET;
         let reach_timeout = self.options.reach_timeout.filter(|_| is_read);
@@ -160,8 +161,8 @@ impl RestClient {
         self.ask_around_within(reach_timeout, ask).await
     }
 
-    /// Asks one JobManager after the other, again and again, until one gives an answer. `ask` is told how long it may take to
-    /// say something. Each time that one says that it is busy the time for all this begins anew.
+    /// Tries one JobManager after the other repeatedly until one answers. `ask` gets the timeout of its try.
+    /// Each "busy" answer restarts the overall timeout.
     pub(super) async fn ask_around(
         &self,
         ask: impl AsyncFn(&str, Duration) -> Result<Answer, Failure>,
@@ -169,7 +170,7 @@ impl RestClient {
         self.ask_around_within(None, ask).await
     }
 
-    /// The same; after `reach_timeout` only if somebody has taken a connection by then.
+    /// The same; stops after `reach_timeout` if no JobManager has accepted a connection by then.
     async fn ask_around_within(
         &self,
         reach_timeout: Option<Duration>,
@@ -189,8 +190,8 @@ impl RestClient {
                         if left(heard_at, timeout).is_zero() {
                             break;
                         }
-                        // Who has not been reached yet is given the whole time for a connection: cut short, it would look like
-                        // one that was taken.
+                        // A server that has not been reached yet gets the full connect timeout: cut short, the
+                        // failure would look like one after an accepted connection.
                         let most = left(heard_at, self.options.timeout);
                         let patience = self.options.request_timeout.min(most);
                         let answer = ask(&address, patience).await;
@@ -211,7 +212,10 @@ impl RestClient {
                             Err(Failure::Final(error)) => return Err(error),
                             Err(Failure::Unreached { reason, is_refused }) => {
                                 let reason = format!("{address}: {reason}");
-                                tracing::debug!(reason, "nobody took the connection, trying on");
+                                tracing::debug!(
+                                    reason,
+                                    "no connection was accepted; trying the next address"
+                                );
                                 let is_told_at_once = is_refused && reach_timeout.is_some();
                                 if is_told_at_once || began_at.elapsed() >= NOTICE_AFTER {
                                     self.notice(|| reason.clone());
@@ -219,8 +223,12 @@ impl RestClient {
                                 last = Some(reason);
                             }
                             Err(Failure::Passing(reason)) => {
-                                tracing::debug!(address, reason, "no answer, trying on");
-                                // What our own end cuts short says less than what was said before.
+                                tracing::debug!(
+                                    address,
+                                    reason,
+                                    "no answer; trying the next address"
+                                );
+                                // A try that our own timeout cut short says less than the error before it.
                                 let is_cut_short = left(heard_at, timeout).is_zero();
                                 if !is_cut_short || last.is_none() {
                                     last = Some(format!("{address}: {reason}"));
@@ -236,14 +244,15 @@ impl RestClient {
             }
             if left(heard_at, timeout) <= self.options.retry_period {
                 let waited = timeout;
-                let last = last.unwrap_or_else(|| "there was no time to ask anybody".to_owned());
+                let last =
+                    last.unwrap_or_else(|| "there was no time to ask a JobManager".to_owned());
                 return Err(ClientError::Unreachable { waited, last });
             }
             tokio::time::sleep(self.options.retry_period).await;
         }
     }
 
-    /// Says that nobody leads while it takes long to find somebody to ask.
+    /// Reports that no leader is known if finding an address takes long.
     async fn noticing<T>(&self, began_at: Instant, finding: impl Future<Output = T>) -> T {
         tokio::pin!(finding);
         tokio::select! {
@@ -255,7 +264,7 @@ impl RestClient {
         finding.await
     }
 
-    /// Says what it waits for, unless it has said so: many reasons in turn tell people no more than the first.
+    /// Reports what it waits for, unless it has done so: further reasons would tell the user no more than the first.
     fn notice(&self, reason: impl FnOnce() -> String) {
         self.waits.send_if_modified(|waits| {
             let is_first = waits.is_none();
@@ -288,7 +297,7 @@ impl RestClient {
         self.exchange_with(address, request, body.boxed()).await
     }
 
-    /// Sends a request with another body than its own.
+    /// Sends a request with a different body.
     pub(super) async fn exchange_with(
         &self,
         address: &str,
@@ -299,7 +308,7 @@ impl RestClient {
             Failure::Final(ClientError::BadAnswer {
                 address: address.to_owned(),
                 path: request.path.clone(),
-                reason: format!("this is no request: {error}"),
+                reason: format!("the request is invalid: {error}"),
             })
         };
         let mut http = hyper::Request::builder()
@@ -319,7 +328,7 @@ impl RestClient {
         })?;
         let status = answer.status();
         if let Some(reason) = answer.headers().get(BUSY) {
-            // The connection may end before the rest of the answer is read: our body is not wanted.
+            // The connection may end before the rest of the answer is read, because the server does not want our body.
             let reason = String::from_utf8_lossy(reason.as_bytes()).into_owned();
             return Err(Failure::Busy(reason));
         }
@@ -341,7 +350,7 @@ impl RestClient {
     }
 }
 
-/// A good answer, or why there is none.
+/// Returns a successful answer, or the failure.
 pub(super) fn judge(
     address: &str,
     path: &str,
@@ -357,7 +366,8 @@ pub(super) fn judge(
         Ok(_) | Err(_) => None,
     };
     match status {
-        // Who stands between us and the JobManager may say that it isn't there. What we sent too slowly can be sent again.
+        // A proxy in between may answer that the JobManager is unavailable. A request that was sent too slowly
+        // may be sent again.
         StatusCode::SERVICE_UNAVAILABLE
         | StatusCode::BAD_GATEWAY
         | StatusCode::GATEWAY_TIMEOUT
@@ -366,7 +376,7 @@ pub(super) fn judge(
             Err(Failure::Passing(reason))
         }
         _ => {
-            // Somebody else may listen there.
+            // Another program may listen there.
             let not_ours = || {
                 vec![format!(
                     "{address} does not answer as a JobManager's REST server does: status {status} for {path}"
@@ -380,7 +390,7 @@ pub(super) fn judge(
     }
 }
 
-/// Whether the host says that nobody listens there.
+/// Whether the host reports that no process listens there.
 fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
     let refused = |error: &(dyn std::error::Error + 'static)| {
         let io = error.downcast_ref::<std::io::Error>();
@@ -389,7 +399,7 @@ fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(refused)
 }
 
-/// hyper's own words (`client error (Connect)`) say less than what lies beneath them.
+/// Returns the innermost error: hyper's own text (`client error (Connect)`) says less.
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

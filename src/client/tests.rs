@@ -1,10 +1,9 @@
-//! The client against a server that follows a script, one step a connection.
+//! The client against a server that follows a script, one step per connection.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
@@ -16,22 +15,22 @@ use tokio::task::AbortHandle;
 
 use super::*;
 
-/// What happens to one request.
+/// Reaction of the server to a request.
 enum Step {
-    /// It is answered with this status and body.
+    /// Answers with this status and body.
     Answer(u16, String),
-    /// After so long it is answered that others come first, for this reason.
+    /// Answers "busy" after this time, with this reason.
     Busy(Duration, &'static str),
-    /// It is read, and the connection ends without an answer.
+    /// Reads the request and closes the connection without an answer.
     Lose,
-    /// It is read, and never answered.
+    /// Reads the request and never answers.
     Hang,
 }
 
-/// What a server says of the time of its term unless it is of an earlier version: with a clock far away from ours.
+/// What a server says of the time of its term: with a clock far away from ours.
 const TIME: &str = r#"{"epoch":7,"now":5000000,"longest":15000}"#;
 
-/// Answers by its script, then with 500; remembers the requests. What the time is it tells beside that.
+/// Answers by its script, then with 500, and records the requests. Answers `/ha/time` in addition to the script.
 struct Scripted {
     address: String,
     requests: Arc<Mutex<Vec<String>>>,
@@ -46,13 +45,6 @@ impl Drop for Scripted {
 
 impl Scripted {
     async fn server(script: impl IntoIterator<Item = Step>) -> Scripted {
-        Scripted::with_time(script, (200, TIME)).await
-    }
-
-    async fn with_time(
-        script: impl IntoIterator<Item = Step>,
-        (status, time): (u16, &'static str),
-    ) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound").to_string();
         let mut script: VecDeque<Step> = script.into_iter().collect();
@@ -63,7 +55,7 @@ impl Scripted {
             while let Ok((mut connection, _)) = listener.accept().await {
                 let request = read_request(&mut connection).await;
                 if request.starts_with("GET /v1/ha/time ") {
-                    answer(&mut connection, status, time).await;
+                    answer(&mut connection, 200, TIME).await;
                     continue;
                 }
                 seen.lock().expect("no panic").push(request);
@@ -95,7 +87,7 @@ impl Scripted {
     }
 }
 
-/// The whole request; bodies are lossy text.
+/// Reads the whole request; the body is lossy text.
 async fn read_request(connection: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     loop {
@@ -142,7 +134,7 @@ fn client_of(finder: impl LeaderFinder, timeout: Duration) -> JobClient {
     JobClient::new(RestClient::new(Arc::new(finder), options))
 }
 
-/// An address where nobody listens.
+/// Returns an address where no process listens.
 async fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     listener.local_addr().expect("it is bound").to_string()
@@ -196,31 +188,8 @@ async fn a_submission_is_repeated_with_the_same_id_and_token_until_it_is_answere
         let name = "idempotency-key";
         assert_eq!(header(request, name), header(&requests[0], name));
         assert_eq!(header(request, "tanist-deadline-epoch"), "7");
-        // As far ahead as is allowed, of the 20 s that are left.
+        // The maximum that is allowed; 20 s are left.
         assert_eq!(header(request, "tanist-deadline"), "5015000");
-    }
-}
-
-#[tokio::test]
-async fn a_cluster_of_an_earlier_version_is_told_a_deadline_by_the_wall_clock() {
-    let accepted = format!(r#"{{"jobid":"{}","jobUrl":"x"}}"#, job());
-    let of_the_asked = (404, r#"{"errors":["there is no path"]}"#);
-    let of_the_leader = (500, r#"{"errors":["a defect: unknown call"]}"#);
-    for errors in [of_the_asked, of_the_leader] {
-        // However often it is tried where the test gets little time.
-        let script = (0..50).map(|_| Step::Answer(202, accepted.clone()));
-        let server = Scripted::with_time(script, errors).await;
-        let graph = JobGraph {
-            job_id: job().to_string(),
-            ..JobGraph::default()
-        };
-        let before = wall_clock_ms();
-        let submitted = client(&[&server.address]).submit(&graph).await;
-        assert!(submitted.is_ok(), "{errors:?}: {submitted:?}");
-        let request = &server.requests()[0];
-        assert!(!request.contains("tanist-deadline-epoch"));
-        let deadline: u64 = header(request, "tanist-deadline").parse().expect("a time");
-        assert!(deadline > before && deadline <= wall_clock_ms() + 20_000);
     }
 }
 
@@ -270,11 +239,8 @@ async fn what_a_job_names_by_an_address_is_fetched_before_it_is_submitted_or_it_
     assert_eq!(submitted.expect("accepted").job, job());
     let sent = cluster.requests();
     assert!(sent[0].contains("content of a model"), "{sent:?}");
-    assert!(
-        !sent[0].contains("signed"),
-        "the address is nobody's business"
-    );
-    // The server has trouble from here on, and what it says is not fetched.
+    assert!(!sent[0].contains("signed"), "the address must not be sent");
+    // From here on the server fails, and the error body is not fetched as the file.
     let error = client.submit(&graph()).await.expect_err("500");
     let text = error.to_string();
     assert!(
@@ -324,7 +290,7 @@ async fn an_upload_waits_for_its_turn_as_long_as_that_takes() {
         Step::Answer(201, uploaded.to_owned()),
         Step::Answer(202, accepted),
     ];
-    // Longer than everything else is tried for.
+    // Longer than all other timeouts.
     let cluster = Scripted::server(busy.take(1000).chain(taken)).await;
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "content").expect("written");
@@ -355,7 +321,7 @@ async fn when_the_time_is_up_the_last_failure_is_told() {
     let dead = nobody().await;
     let addresses = StaticAddresses(vec![dead.clone()]);
     let client = client_of(addresses, Duration::from_millis(50));
-    let error = client.list().await.expect_err("nobody is there");
+    let error = client.list().await.expect_err("no server is there");
     let text = error.to_string();
     assert!(matches!(error, ClientError::Unreachable { .. }));
     assert!(
@@ -372,7 +338,10 @@ async fn a_submission_that_no_jobmanager_can_have_got_is_known_as_such() {
     };
     let dead = nobody().await;
     let unheard = client_of(StaticAddresses(vec![dead]), Duration::from_millis(50));
-    let error = unheard.submit(&graph).await.expect_err("nobody is there");
+    let error = unheard
+        .submit(&graph)
+        .await
+        .expect_err("no server is there");
     assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
     assert!(!unheard.may_have_submitted());
     let server = Scripted::server((0..1_000).map(|_| Step::Lose)).await;
@@ -410,7 +379,7 @@ async fn what_a_client_waits_for_is_told_once_while_nobody_leads() {
         told.expect("the client lives").clone()
     };
     tokio::select! {
-        answer = client.status(job()) => panic!("nobody answers: {answer:?}"),
+        answer = client.status(job()) => panic!("no server can answer: {answer:?}"),
         told = told => assert_eq!(told.as_deref(), Some("no leader is known")),
     }
     drop(store);
@@ -502,7 +471,7 @@ fn reading(addresses: &[&str], timeout: Duration) -> JobClient {
 async fn a_read_without_a_cluster_ends_soon_and_says_at_once_that_nobody_listens() {
     let client = reading(&[&nobody().await], Duration::from_secs(600));
     let waits = client.waits();
-    let error = client.list().await.expect_err("nobody listens");
+    let error = client.list().await.expect_err("no server listens");
     let ClientError::Unreachable { waited, last } = error else {
         panic!("{error}")
     };
@@ -521,7 +490,7 @@ async fn a_read_goes_on_while_a_job_manager_takes_connections_and_so_does_what_c
     assert_eq!(client.status(job()).await, Ok(JobStatus::Running));
 
     let client = reading(&[&nobody().await], Duration::from_millis(200));
-    let error = client.cancel(job()).await.expect_err("nobody listens");
+    let error = client.cancel(job()).await.expect_err("no server listens");
     let whole = Duration::from_millis(200);
     assert!(
         matches!(error, ClientError::Unreachable { waited, .. } if waited == whole),

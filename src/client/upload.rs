@@ -1,9 +1,10 @@
-//! Files that a job brings along and that are too large for its graph: uploaded to whichever JobManager answers, before the graph
-//! that names them is submitted. Those that it names by an address are fetched first, into a temporary file.
+//! Upload of a job's files that are too large for its graph: to any JobManager that answers, before the graph
+//! that names them is submitted. Files named by an address are fetched first, into a temporary file.
 //!
-//! A content is uploaded once, under however many names. An upload is tried at one JobManager after the other, each time from the
-//! beginning. A JobManager that takes others first says so, and is asked again for as long as it does. What a try has left that came
-//! to nothing is the cluster's to remove. Where a cluster has no place for uploads, files go into the graph as long as it takes them.
+//! A content is uploaded once, even under several names. An upload is tried at one JobManager after the other,
+//! each time from the beginning. A JobManager that serves others first says so; it is asked again while it
+//! does. The cluster removes what a failed try leaves. If a cluster has no place for uploads, files are put
+//! into the graph up to its limit.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -29,11 +30,11 @@ use super::rest_client::{Failure, Request, RequestBody, judge};
 use crate::gateway::remote_files::{self, Bound};
 use crate::job::artifact::{self, MAX_SHIPPED, WORTH_AN_UPLOAD};
 
-/// How much is read at once.
+/// Size of a read, in bytes.
 const PIECE: usize = 256 * 1024;
-/// So often a whole search for somebody who takes an upload is begun: each one may have taken long.
+/// Number of times that all JobManagers are tried; each round may take long.
 const SEARCHES: usize = 3;
-/// The cluster has no place for uploads.
+/// HTTP status of a cluster that has no place for uploads.
 const NO_PLACE: u16 = 409;
 
 #[derive(Debug, Deserialize)]
@@ -44,7 +45,7 @@ struct UploadedBody {
 }
 
 impl JobClient {
-    /// The same graph with all files uploaded that it only names.
+    /// Returns the graph with all files uploaded that it only refers to.
     pub(super) async fn with_uploads<'a>(
         &self,
         graph: &'a pb::JobGraph,
@@ -52,7 +53,7 @@ impl JobClient {
         let mut graph = Cow::Borrowed(graph);
         let mut uploads: BTreeMap<Vec<u8>, pb::UploadedContent> = BTreeMap::new();
         for index in 0..graph.artifacts.len() {
-            // Gone when it has been uploaded.
+            // The temporary file is removed after the upload.
             let _fetched = match graph.artifacts[index].url.is_empty() {
                 true => None,
                 false => Some(self.fetch(graph.to_mut(), index).await?),
@@ -88,7 +89,8 @@ impl JobClient {
         Ok(graph)
     }
 
-    /// Fetches what the graph names by an address. The graph has its content then, if it is small, or the path of the file.
+    /// Fetches a file that the graph names by an address. Afterwards the graph has its content, if small, or
+    /// the path of the temporary file.
     async fn fetch(
         &self,
         graph: &mut pb::JobGraph,
@@ -108,12 +110,12 @@ impl JobClient {
         let file = kept.reopen().map_err(|error| no_room(&error))?;
         let path = kept.path().to_str();
         let path = path
-            .ok_or_else(|| no_room(&"its name is no UTF-8"))?
+            .ok_or_else(|| no_room(&"its name is not UTF-8"))?
             .to_owned();
         let mut file = File::from_std(file);
         let bound = Bound {
             bytes: self.most_artifacts(),
-            what: "are what the files of a job may have (artifacts.max-size)",
+            what: "are the maximum for the files of a job (artifacts.max-size)",
         };
         let fetched = remote_files::fetch(artifact, bound, &mut file).await;
         let fetched = fetched.map_err(|error| ClientError::Unsendable {
@@ -176,7 +178,7 @@ impl JobClient {
         })
     }
 
-    /// One try. It is given up when nothing has moved for `patience`.
+    /// Makes one try. It fails if no data moves for `patience`.
     async fn upload_to(
         &self,
         address: &str,
@@ -195,7 +197,7 @@ impl JobClient {
         loop {
             let next_move = async {
                 if moves.changed().await.is_err() {
-                    // All is sent.
+                    // All data is sent.
                     std::future::pending::<()>().await;
                 }
             };
@@ -212,7 +214,7 @@ impl JobClient {
     }
 }
 
-/// What the file has, as it is taken.
+/// Returns the file's content as a request body; counts the bytes taken.
 fn body_of(file: File, moved: watch::Sender<u64>) -> RequestBody {
     let pieces = stream::try_unfold((file, moved), |(mut file, moved)| async move {
         let mut piece = vec![0; PIECE];
@@ -225,7 +227,7 @@ fn body_of(file: File, moved: watch::Sender<u64>) -> RequestBody {
     BodyExt::boxed(StreamBody::new(pieces))
 }
 
-/// Puts a file into the graph that could not be uploaded, if there is room.
+/// Puts a file that could not be uploaded into the graph, if it fits.
 async fn embed(
     graph: &mut pb::JobGraph,
     index: usize,

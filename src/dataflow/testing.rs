@@ -2,26 +2,29 @@
 //! hand, and their deployment.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{JobId, JobVertexId};
+use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::{
-    Column, ColumnType, Committable, Exchange as GraphExchange, InputChannel, InputGate, JobEdge,
-    JobGraph, JobVertex, Operator as GraphOperator, Partitioning, TaskDeployment,
-    TaskManagerLocation,
+    Ack, Column, ColumnType, Committable, Exchange as GraphExchange, FileRange, FileSplit,
+    InputChannel, InputGate, JobEdge, JobGraph, JobVertex, Operator as GraphOperator, Partitioning,
+    TaskDeployment, TaskManagerLocation,
 };
 use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 
-use super::operator::output_schema;
+use super::coordination::Question;
+use super::operator::{OperatorError, output_schema};
 use super::record::schema_of;
 use super::{
-    EpochGate, Exchange, ExchangeOptions, Refused, RunningTask, TaskHost, TaskRuntime, TaskSpec,
-    TaskStatus,
+    EpochGate, Exchange, ExchangeOptions, Look, Refused, RunningTask, TaskHost, TaskRuntime,
+    TaskSpec, TaskStatus, matching_files,
 };
-
 use crate::job::{CompileOptions, Emit, JobFile, OperatorSpec, compile, coordinated_spec};
 
 /// The cluster incarnation of all tests.
@@ -107,6 +110,7 @@ pub(super) struct TaskManager {
     pub(super) runtime: TaskRuntime,
     pub(super) gate: Arc<YoungestHeard>,
     pub(super) location: TaskManagerLocation,
+    coordinator: Arc<Coordinator>,
 }
 
 impl TaskManager {
@@ -121,10 +125,14 @@ impl TaskManager {
             rpc_address: String::new(),
             data_address: exchange.address().to_string(),
         };
+        let runtime = TaskRuntime::new(Handle::current(), exchange, TaskHost::without_programs());
+        let coordinator = Arc::new(Coordinator::default());
+        tokio::spawn(coordinator.clone().answer_all(runtime.questions()));
         TaskManager {
-            runtime: TaskRuntime::new(Handle::current(), exchange, TaskHost::without_programs()),
+            runtime,
             gate,
             location,
+            coordinator,
         }
     }
 
@@ -139,7 +147,74 @@ impl TaskManager {
     }
 }
 
-/// Builds a graph by hand.
+/// In place of a JobMaster: tells file sources what they read.
+#[derive(Default)]
+struct Coordinator {
+    graphs: Mutex<BTreeMap<String, Arc<JobGraph>>>,
+}
+
+impl Coordinator {
+    fn note(&self, graph: &Arc<JobGraph>) {
+        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        graphs.insert(graph.job_id.clone(), graph.clone());
+    }
+
+    async fn answer_all(self: Arc<Coordinator>, mut questions: mpsc::Receiver<Question>) {
+        while let Some(question) = questions.recv().await {
+            let answer = self.answer(&question);
+            // Who asked may have been cancelled.
+            let _ = question.reply.send(answer);
+        }
+    }
+
+    fn answer(&self, question: &Question) -> Result<Answer, String> {
+        if question.number > 1 {
+            return Ok(Answer::Exhausted(Ack {}));
+        }
+        let asker = &question.asker;
+        let graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let graph = &graphs[&asker.job.to_string()];
+        let vertex = asker.vertex.to_string();
+        let mut vertices = graph.vertices.iter();
+        let vertex = vertices.find(|it| it.id == vertex).expect("it is deployed");
+        let Some(OperatorSpec::FileSource { paths }) = coordinated_spec(&vertex.operators[0].spec)
+        else {
+            panic!("only file sources ask");
+        };
+        let split = only_split(&paths, asker.subtask, vertex.parallelism);
+        split
+            .map(Answer::FileSplit)
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// What a subtask reads if each has one split, an equal part of all files, laid end to end.
+pub(super) fn only_split(
+    paths: &[String],
+    subtask: u32,
+    parallelism: u32,
+) -> Result<FileSplit, OperatorError> {
+    let files = matching_files(paths, Look::First)?;
+    let total: u64 = files.iter().map(|(_, size)| size).sum();
+    let cut = |part: u32| total * u64::from(part) / u64::from(parallelism);
+    let (from, to) = (cut(subtask), cut(subtask + 1));
+    let (mut ranges, mut file_start) = (Vec::new(), 0);
+    for (path, size) in files {
+        let (start, end) = (from.max(file_start), to.min(file_start + size));
+        if start < end {
+            ranges.push(FileRange {
+                path: path.into_os_string().into_vec(),
+                start: start - file_start,
+                end: end - file_start,
+                size,
+            });
+        }
+        file_start += size;
+    }
+    Ok(FileSplit { ranges })
+}
+
+/// A graph that is built by hand.
 #[derive(Default)]
 pub(super) struct GraphBuilder {
     graph: JobGraph,
@@ -233,6 +308,9 @@ pub(super) fn spec(
     (vertex, subtask): (usize, u32),
     generation: u64,
 ) -> TaskSpec {
+    for manager in managers {
+        manager.coordinator.note(graph);
+    }
     let target = &graph.vertices[vertex];
     let edges = (0..)
         .zip(&graph.edges)
@@ -269,7 +347,7 @@ pub(super) fn spec(
             generation,
             allocation_id: String::new(),
             inputs: inputs.collect(),
-            region: None,
+            region: 0,
         },
         cluster_incarnation: cluster(),
         epoch: Epoch::new(1),
@@ -278,20 +356,9 @@ pub(super) fn spec(
     }
 }
 
-/// Compiles a job whose sources list their files themselves: these tests have no JobMaster that would
-/// do it.
-pub(super) fn compile_uncoordinated(file: &JobFile, options: &CompileOptions) -> Arc<JobGraph> {
-    let mut graph = compile(file, options).expect("a valid job");
-    let vertices = graph.vertices.iter_mut();
-    for operator in vertices.flat_map(|vertex| &mut vertex.operators) {
-        if let Some(mut spec) = coordinated_spec(&operator.spec) {
-            if let OperatorSpec::FileSource { coordinated, .. } = &mut spec {
-                *coordinated = false;
-            }
-            operator.spec = serde_json::to_string(&spec).expect("it was read from JSON");
-        }
-    }
-    Arc::new(graph)
+/// The graph of a job file.
+pub(super) fn compiled(file: &JobFile, options: &CompileOptions) -> Arc<JobGraph> {
+    Arc::new(compile(file, options).expect("a valid job"))
 }
 
 /// Starts all tasks of a graph, sinks first, so that consumers wait for their producers.

@@ -1,4 +1,4 @@
-//! The Dispatcher's loop: one task owns every job's entry; I/O runs in tasks and comes back as events.
+//! The Dispatcher's loop. One task owns every job's entry; I/O runs in tasks and comes back as events.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,20 +32,20 @@ use super::term_clock::TermClock;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
 
-/// What a term gives its Dispatcher.
+/// What a Dispatcher gets from its term.
 #[derive(Clone)]
 pub struct DispatcherContext {
-    /// The term.
+    /// Proof of leadership of the term.
     pub session: LeaderSession,
-    /// Where jobs are kept.
+    /// Records of the jobs.
     pub store: Arc<JobStore>,
     /// Starts JobMasters.
     pub launcher: Arc<dyn JobMasterLauncher>,
-    /// The term's ResourceManager.
+    /// ResourceManager of the term.
     pub resources: Arc<dyn ResourceRequirementsGateway>,
-    /// Removes what ended jobs leave.
+    /// Removes what ended jobs leave behind.
     pub cleaner: Cleaner,
-    /// Fetches graphs that submissions only name.
+    /// Fetches graphs that submissions only refer to.
     pub blobs: BlobFetcher,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Debug for DispatcherContext {
 pub struct Dispatcher;
 
 impl Dispatcher {
-    /// Starts a term's Dispatcher with the jobs that the store holds. They are recovered before anything is answered.
+    /// Starts a term's Dispatcher with the jobs from the store. They are recovered before any request is answered.
     pub fn start(
         options: DispatcherOptions,
         context: DispatcherContext,
@@ -116,13 +116,13 @@ pub(super) enum Event {
     },
     ResultWritten {
         job: JobId,
-        /// As it was written.
+        /// The result as written.
         written: Result<Box<pb::JobResult>, JobStoreError>,
     },
     CleanedUp {
         job: JobId,
     },
-    /// It was tried as often as may be in one term, in vain.
+    /// The cleanup failed as often as is allowed in one term.
     CleanupGivenUp {
         job: JobId,
         reason: String,
@@ -135,9 +135,9 @@ pub(super) enum Event {
         jobs: Vec<JobId>,
         result: Result<(), JobStoreError>,
     },
-    /// Descriptions of which there were too many are dropped, or some of them.
+    /// Some or all surplus descriptions are dropped.
     DescriptionsDropped(Dropped),
-    /// How far leaders have counted is written, or could not be.
+    /// The retention count was written, or writing it failed.
     RetentionNoted {
         job: JobId,
         counted_ms: u64,
@@ -149,29 +149,29 @@ pub(super) enum Event {
         broken: u32,
         found: Result<RecoveredJob, JobStoreError>,
     },
-    /// A job of which no JobMaster could be made was read again.
+    /// A job for which no JobMaster could be created was read again.
     Unfit {
         job: JobId,
         reason: String,
         found: Result<RecoveredJob, JobStoreError>,
     },
-    /// Why a job is set aside is written, or can't be.
+    /// The reason for the quarantine was written, or writing it failed.
     SetAside {
         job: JobId,
     },
-    /// Jobs whose turn has come were read.
+    /// Suspect jobs whose turn has come were read.
     SuspectsRead {
         found: Vec<(JobId, Result<RecoveredJob, JobStoreError>)>,
         reply: Reply<()>,
     },
-    /// The result of an ended job, which could not be read when the term began, was read; or it is certain that it can't.
+    /// The result of an ended job, unreadable when the term began, was read; or it is certain that it can't be read.
     ResultRead {
         job: JobId,
         found: Result<Box<pb::JobResult>, (pb::QuarantineKind, String)>,
     },
-    /// The results that were kept when the term began were read.
+    /// The results that existed when the term began were read.
     ResultsRead(Box<RecoveredJobs>),
-    /// Reading them took too long for those that wait for it.
+    /// Timeout of the requests that wait for these results.
     WaitedForResults,
     /// A quarantined job was read again.
     ToRetry {
@@ -179,29 +179,29 @@ pub(super) enum Event {
         found: Result<RecoveredJob, JobStoreError>,
         reply: Reply<pb::Ack>,
     },
-    /// It is written that a job is not set aside any more, or it could not be.
+    /// The removal of a job's quarantine was written, or writing it failed.
     Retried {
         job: JobId,
         sound: Box<Sound>,
         cleared: GatewayResult<()>,
         reply: Reply<pb::Ack>,
     },
-    /// A result that can't be read was removed, or could not be.
+    /// The removal of an unreadable result was written, or writing it failed.
     Forgotten {
         job: JobId,
         gone: Result<(), JobStoreError>,
         reply: Reply<pb::Ack>,
     },
-    /// The cleanup of a job took too long for those that wait for it.
+    /// Timeout of the submissions that wait for the cleanup of a job.
     WaitedForCleanup {
         job: JobId,
     },
-    /// All jobs were asked after.
+    /// All jobs were described for a list.
     Listed {
         listing: Listing,
         reply: Reply<pb::ListJobsResponse>,
     },
-    /// The store was asked whether this term is the youngest.
+    /// The store was asked whether this term is the latest.
     TermConfirmed(Result<(), String>),
     Done,
 }
@@ -213,16 +213,16 @@ pub(super) struct DispatcherActor {
     pub(super) tasks: JoinSet<Event>,
     denials: Denials,
     pub(super) is_expiring: bool,
-    /// Results that are not read yet, and what waits for them.
+    /// Results that are not read yet, and the requests that wait for them.
     pub(super) unread: Option<Box<Unread>>,
     pub(super) retention: Retention,
     pub(super) clock: TermClock,
     pub(super) breakages: Breakages,
-    /// So many this term has taken.
+    /// Number of submissions that this term has accepted.
     pub(super) submissions: u64,
 }
 
-/// Whether the store has confirmed the term since a request came, so that it may be told that there is no such job.
+/// Whether the store has confirmed the term since the request arrived. Only then may "no such job" be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Term {
     Believed,
@@ -236,7 +236,7 @@ impl DispatcherActor {
         for (job, recovered) in jobs {
             let is_unread = self.unread.as_ref().is_some_and(|unread| unread.has(job));
             if is_unread || self.jobs.contains_key(&job) {
-                // Its result is there: it is never run again.
+                // It has a result, so it is never run again.
                 continue;
             }
             self.take_up(job, recovered);
@@ -253,7 +253,7 @@ impl DispatcherActor {
                 () = session.over() => break,
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => match done {
                     Ok(event) => self.on_event(event),
-                    // Which event was lost is unknown, so nothing can be built on this state any more.
+                    // The lost event is unknown, so this state can't be trusted any more.
                     Err(failure) => {
                         error!(%failure, "a task of the Dispatcher panicked");
                         break;
@@ -270,7 +270,8 @@ impl DispatcherActor {
                 }
             }
         }
-        // Stopping is forgetting: nobody is told. No task is waited for before the JobMasters are silent.
+        // Stopping only forgets the jobs; no client is informed. The JobMasters are stopped before any task is
+        // awaited.
         drop(mailbox);
         self.tasks.abort_all();
         let controls = self.jobs.values().filter_map(|entry| match entry {
@@ -344,7 +345,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Whether the answer is that there is no such job, or rests on it, or was asked to be consistent.
+    /// Whether the answer says, or depends on, that a job does not exist; or the request asked for consistency.
     fn needs_confirmation(&self, command: &Command) -> bool {
         if matches!(command, Command::Consistent(_)) {
             return true;
@@ -458,7 +459,7 @@ impl DispatcherActor {
             let answered = tokio::select! {
                 biased;
                 answer = answer => Some(answer),
-                // It may never come.
+                // The answer may never come.
                 () = reply.closed() => None,
             };
             if let Some(answer) = answered {

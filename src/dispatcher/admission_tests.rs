@@ -1,4 +1,4 @@
-//! The Dispatcher on paused time over the memory store, with JobMasters that do what the test says.
+//! The Dispatcher on paused time over the memory store, with JobMasters that the test scripts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Clone)]
 pub(super) struct Scripted {
     pub(super) result: watch::Sender<Option<pb::JobResult>>,
-    /// Whether cancellations are not answered.
+    /// Whether cancellations stay unanswered.
     hangs: watch::Sender<bool>,
     heard: Arc<Mutex<Vec<&'static str>>>,
 }
@@ -46,7 +46,7 @@ pub(super) struct Scripted {
 #[async_trait]
 impl JobMasterControl for Scripted {
     fn gateway(&self) -> Arc<dyn JobMasterGateway> {
-        unreachable!("nobody asks for it here")
+        unreachable!("not called in these tests")
     }
 
     async fn cancel(&self) -> GatewayResult<()> {
@@ -90,7 +90,7 @@ impl JobMasterControl for Scripted {
     }
 }
 
-/// All that surrounds a Dispatcher.
+/// The surroundings of a Dispatcher.
 #[derive(Debug, Default)]
 struct Surroundings {
     started: Mutex<BTreeMap<String, Scripted>>,
@@ -212,7 +212,7 @@ impl Fixture {
         Dispatcher::start(DispatcherOptions::default(), context, recovered)
     }
 
-    /// Started with what is stored, as the next term would be.
+    /// Starts a Dispatcher with the stored jobs, as the next term would.
     async fn recover(&self) -> DispatcherHandle {
         self.start(recovered(&self.store).await)
     }
@@ -221,7 +221,7 @@ impl Fixture {
         lock(&self.surroundings.started)[&JOB.to_string()].clone()
     }
 
-    /// The directories that were cleaned.
+    /// Returns the directories that were cleaned.
     pub(super) fn cleaned(&self) -> Vec<String> {
         lock(&self.surroundings.cleaned).clone()
     }
@@ -443,7 +443,7 @@ async fn a_clean_result_is_forgotten_after_its_time_and_a_dirty_one_is_not() {
         .await
         .expect("written");
     let dispatcher = fixture.recover().await;
-    // However long ago they ended by the clock of a former leader.
+    // The end by the clock of an earlier leader does not matter.
     tokio::time::sleep(Duration::from_secs(3500)).await;
     assert_eq!(recovered(&fixture.store).await.results.len(), 2);
     fixture
@@ -459,7 +459,7 @@ async fn a_clean_result_is_forgotten_after_its_time_and_a_dirty_one_is_not() {
     assert_eq!(listed.expect("listed").jobs.len(), 1);
 }
 
-/// Its sink's directory may not have been there when it ended.
+/// Its sink's directory may have been unavailable when the job ended.
 #[tokio::test(start_paused = true)]
 async fn what_a_job_may_have_left_is_looked_for_once_more_when_it_is_forgotten() {
     let fixture = Fixture::new().await;

@@ -1,4 +1,4 @@
-//! What the Dispatcher's loop answers about jobs that it has: cancellations and descriptions.
+//! Answers of the Dispatcher's loop about known jobs: cancellation, stop, descriptions and lists.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::gateway::{
     GatewayError, GatewayResult, JobMasterGateway, ResourceRequirementsGateway, START_BY_HAND,
 };
 
-/// How many JobMasters describe their jobs at once where all jobs are listed.
+/// Number of JobMasters that describe their jobs at the same time for a list of all jobs.
 const DESCRIBED_AT_ONCE: usize = 256;
 
-/// All jobs, as those who lead them describe them.
+/// All jobs, as their JobMasters describe them.
 pub(super) struct Listing {
     jobs: Vec<pb::JobDetails>,
-    /// Whose JobMaster gave no answer, with its place in the list.
+    /// Jobs whose JobMaster did not answer, with their index in the list.
     unanswered: Vec<(usize, JobId)>,
     as_of: pb::ReadPosition,
 }
@@ -42,7 +42,7 @@ impl DispatcherActor {
                     "job {job} has no JobMaster at present"
                 ))));
             }
-            // Nothing new is decided.
+            // A suspended term decides nothing new.
             Some(Entry::Running { .. } | Entry::Rebuilding { .. } | Entry::Quarantined { .. })
                 if is_suspended =>
             {
@@ -56,7 +56,7 @@ impl DispatcherActor {
                     async move { control.cancel().await.map(|()| pb::Ack {}) },
                 );
             }
-            // What was asked for came about: mostly the same request, repeated over a takeover.
+            // Already canceled: mostly the same request, repeated after a takeover.
             Some(Entry::Ended { result, .. }) if result.status() == pb::JobStatus::Canceled => {
                 let _ = reply.send(Ok(pb::Ack {}));
             }
@@ -69,7 +69,7 @@ impl DispatcherActor {
                 let text = format!("job {job}: {}", quarantined.quarantine.reason);
                 let _ = reply.send(Err(GatewayError::Conflict(text)));
             }
-            // What it leaves is not known here. A newer version ends it properly.
+            // It is unknown here what the job leaves behind. A newer version ends it properly.
             Some(Entry::Quarantined { job: quarantined })
                 if quarantined.quarantine.kind() == pb::QuarantineKind::TooNew =>
             {
@@ -83,7 +83,8 @@ impl DispatcherActor {
                 let text = format!("something is being written about job {job}");
                 let _ = reply.send(Err(GatewayError::NotYet(text)));
             }
-            // What is visible of it stays so, and the rest would be removed: nobody gets half of it unless in so many words.
+            // Part of its output may be visible and stays so; a cancellation would remove the rest. This
+            // partial output needs an explicit delete from quarantine.
             Some(Entry::Quarantined { job: quarantined }) if quarantined.has_finished => {
                 let text = format!(
                     "job {job} is quarantined, and all its tasks have finished: retry it, so that what they wrote becomes visible, or \
@@ -101,14 +102,14 @@ impl DispatcherActor {
         }
     }
 
-    /// Its sources are to end, so that it finishes.
+    /// Asks the job's sources to end, so that the job finishes.
     pub(super) fn stop_job(&mut self, job: JobId, reply: Reply<pb::Ack>) {
         let refusal = match self.jobs.get(&job) {
             None => no_such_job(job),
             Some(Entry::Persisting { .. } | Entry::Rebuilding { .. }) => {
                 GatewayError::NotYet(format!("job {job} has no JobMaster at present"))
             }
-            // Nothing new is decided.
+            // A suspended term decides nothing new.
             Some(Entry::Running { .. }) if self.is_suspended() => suspended(),
             Some(Entry::Running { control, .. }) => {
                 let control = control.clone();
@@ -117,12 +118,12 @@ impl DispatcherActor {
                 });
                 return;
             }
-            // What was asked for came about: mostly the same request, repeated over a takeover.
+            // Already finished: mostly the same request, repeated after a takeover.
             Some(Entry::Ended { result, .. }) if result.status() == pb::JobStatus::Finished => {
                 let _ = reply.send(Ok(pb::Ack {}));
                 return;
             }
-            // A stop of what had not begun was a cancellation.
+            // A stop of a job that had not started was a cancellation.
             Some(Entry::Ended { result, .. })
                 if result.status() == pb::JobStatus::Canceled && result.never_placed =>
             {
@@ -147,7 +148,7 @@ impl DispatcherActor {
         let _ = reply.send(Err(refusal));
     }
 
-    /// Its result takes the place of its records: what runs of it ends when TaskExecutors learn that from the store.
+    /// Replaces the job's records with its result. TaskExecutors end its tasks when they see that in the store.
     pub(super) fn cancel_quarantined(
         &mut self,
         job: JobId,
@@ -230,7 +231,7 @@ impl DispatcherActor {
         let as_of = self.position();
         self.tasks.spawn(async move {
             let listing = async {
-                // Grown step by step a list of ten thousand would take twice the room.
+                // Growing the list step by step would need twice the memory for ten thousand jobs.
                 let mut jobs = Vec::with_capacity(described.len());
                 let mut unanswered = Vec::new();
                 let described = stream::iter(described)
@@ -251,7 +252,7 @@ impl DispatcherActor {
             let listing = tokio::select! {
                 biased;
                 listing = listing => Some(listing),
-                // It may never come.
+                // The answer may never come.
                 () = reply.closed() => None,
             };
             match listing {
@@ -261,8 +262,8 @@ impl DispatcherActor {
         });
     }
 
-    /// A JobMaster that gives no answer may have ended meanwhile: its job is listed as it is known by now. None is left out, as a job
-    /// that is not in the list has never been, or is forgotten.
+    /// Answers a list request. A JobMaster that did not answer may have ended meanwhile: its job is listed as
+    /// known now. No job may be left out: a job that is not in the list never existed or is forgotten.
     pub(super) fn on_listed(&mut self, listing: Listing, reply: Reply<pb::ListJobsResponse>) {
         let Listing {
             mut jobs,
@@ -327,9 +328,10 @@ impl DispatcherActor {
     }
 }
 
-/// What a list says of a job: how many tasks are in each state, not which, where and since when. There may be very many jobs.
+/// Shortens a description for a list: the number of tasks in each state instead of each task, as there may be
+/// very many jobs.
 fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
-    // Of an ended job that is all there is.
+    // Descriptions of ended jobs are short already.
     if details.vertices.is_empty() {
         return details;
     }
@@ -342,7 +344,8 @@ fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
     }
 }
 
-/// Where jobs wait for slots says how many are free, and what is under way where a driver starts TaskManagers.
+/// Adds, to jobs that wait for slots, the number of free slots and the progress of TaskManagers that a driver
+/// is starting.
 async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRequirementsGateway) {
     let mut waiting: Vec<&mut pb::Hindrance> = jobs
         .iter_mut()
@@ -367,11 +370,13 @@ async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRe
     }
 }
 
-/// A job that needs all its slots at once holds none before all are there: those that are free are not what is missing.
+/// Adds the number of free slots. A job that needs all its slots at once holds none until all are free, so free
+/// slots count as missing.
 fn tell_of_free_slots(waiting: &mut pb::Hindrance, free: u32) {
     if (1..waiting.slots_missing).contains(&free) {
-        let there =
-            format!("; {free} of those that are missing are free, and given when there are enough");
+        let there = format!(
+            "; {free} of the missing slots are free, and will be given when enough are free"
+        );
         waiting.text.push_str(&there);
     }
 }
@@ -394,9 +399,9 @@ mod tests {
         assert_eq!(told(0), "6 of 6 slots are missing");
         assert_eq!(
             told(5),
-            "6 of 6 slots are missing; 5 of those that are missing are free, and given when there are enough"
+            "6 of 6 slots are missing; 5 of the missing slots are free, and will be given when enough are free"
         );
-        // They are about to be given.
+        // All are free and will be given at once.
         assert_eq!(told(6), "6 of 6 slots are missing");
     }
 }

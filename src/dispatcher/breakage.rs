@@ -1,7 +1,8 @@
-//! What a Dispatcher does about JobMasters that broke: they ended without a result while the term goes on.
+//! Handling of broken JobMasters: those that ended without a result while the term continues.
 //!
-//! The job's record says how far it is, as for the next term: another JobMaster is started from it, as another incarnation
-//! of the job. A job that breaks one after the other is set aside; no other job and not the term suffers from it.
+//! The job's record says how far the job is, as it does for the next term: another JobMaster is started from
+//! it, as another incarnation of the job. A job whose JobMasters break repeatedly is quarantined. Neither other
+//! jobs nor the term are affected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,36 +15,36 @@ use super::job_store::{JobStore, JobStoreError};
 use super::recovery::RecoveredJob;
 use crate::gateway::{Departure, JobMasterControl, ResourceRequirementsGateway};
 
-/// So many JobMasters of a job may break in a term.
+/// Number of JobMasters of one job that may break in a term before the job is quarantined.
 pub(super) const TOLERATED: u32 = 3;
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 
-/// How often the JobMaster of a job broke in this term.
+/// Times at which JobMasters broke in this term, by job.
 #[derive(Debug, Default)]
 pub(super) struct Breakages {
     times: BTreeMap<JobId, Vec<u64>>,
 }
 
 impl Breakages {
-    /// Another one broke: how many it are.
+    /// Records a broken JobMaster. Returns how many of this job have broken.
     pub(super) fn note(&mut self, job: JobId, now_ms: u64) -> u32 {
         let times = self.times.entry(job).or_default();
         times.push(now_ms);
         u32::try_from(times.len()).unwrap_or(u32::MAX)
     }
 
-    /// When they broke: milliseconds since 1970.
+    /// Returns when they broke, in milliseconds since 1970.
     pub(super) fn times(&self, job: JobId) -> &[u64] {
         self.times.get(&job).map_or(&[], Vec::as_slice)
     }
 
-    /// Begins anew with a job.
+    /// Resets the count of a job.
     pub(super) fn forget(&mut self, job: JobId) {
         self.times.remove(&job);
     }
 }
 
-/// Ends what is left of a broken JobMaster, withdraws what it had stated, and reads the job again.
+/// Stops the rest of a broken JobMaster, withdraws its resource requirements, and reads the job again.
 pub(super) async fn clear_away(
     job: JobId,
     broken: u32,
@@ -66,9 +67,10 @@ pub(super) async fn clear_away(
     store.reread(job).await
 }
 
-/// Whether a JobMaster that ended without a result broke, which is a bug and has to be seen. A write that the fence refused ends one before
-/// the term is known to be over: that is no fault of the job, and the store says so by an error. Nor is a record of which none can be
-/// made: that is said when the job is set aside.
+/// Whether a JobMaster that ended without a result broke, which is a bug and must be logged. Two cases are not
+/// the job's fault: a write refused by the fence, which ends a JobMaster before the term is known to be over
+/// (the store reports it as an error), and a record from which no JobMaster can be created (reported when the
+/// job is quarantined).
 pub(super) async fn is_fault_of_job(store: &JobStore, is_fit: bool) -> Result<bool, JobStoreError> {
     store.confirm_term().await?;
     Ok(is_fit)

@@ -1,4 +1,5 @@
-//! Removes what an ended job leaves outside the store: idempotent, repeated until it succeeds, or as often as may be in one term.
+//! Removes what an ended job leaves outside the store. Idempotent; retried until it succeeds or the limit of
+//! one term is reached.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,17 +19,17 @@ use tracing::warn;
 
 use super::uploads;
 
-/// So long results that have to go are held up by what they left: a directory may be on a file system that hangs.
+/// Timeout for the last check of leftovers before results are removed: a directory may be on a file system that hangs.
 const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOKS_AT_ONCE: usize = 16;
-/// So long the removal of one thing may give no answer before the try counts as failed.
+/// Timeout for removing one directory or blob; then the try counts as failed.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Removes the pending files of a run of a job from a sink's directory, and none of another run under the same id.
+/// Removes the pending files of one run of a job from a sink's directory, and none of another run under the same id.
 #[async_trait]
 pub trait SinkCleaner: Send + Sync + fmt::Debug + 'static {
-    /// Idempotent. The error says what could not be removed. Whoever drops it waits no longer, and nothing is removed afterwards that it
-    /// had not begun to remove.
+    /// Idempotent. The error says what could not be removed. Dropping the future ends the wait; afterwards no
+    /// removal begins.
     async fn clean(&self, directory: &str, job: JobId, run: &str) -> Result<(), String>;
 }
 
@@ -38,23 +39,23 @@ enum Look {
     NotLeading,
 }
 
-/// What cleans up after jobs.
+/// Cleans up after ended jobs.
 #[derive(Debug, Clone)]
 pub struct Cleaner {
-    /// For sinks' directories.
+    /// Cleans sinks' directories.
     pub sinks: Arc<dyn SinkCleaner>,
-    /// For blobs, where graphs can be in one.
+    /// Deletes blobs; needed if graphs can be in one.
     pub blobs: Option<Arc<BlobStore>>,
-    /// The delays between tries (`cleanup-strategy.exponential-delay`).
+    /// First delay between tries (`cleanup-strategy.exponential-delay`).
     pub initial_backoff: Duration,
-    /// See `initial_backoff`.
+    /// Maximum delay between tries.
     pub max_backoff: Duration,
-    /// How often it is tried again in one term (`cleanup-strategy.exponential-delay.attempts`); none: without end.
+    /// Number of retries in one term (`cleanup-strategy.exponential-delay.attempts`); `None`: without limit.
     pub attempts: Option<u32>,
 }
 
 impl Cleaner {
-    /// Removes all that `remove` names. An error: it was tried as often as may be in one term, and this is why the last try failed.
+    /// Removes all that `remove` names. Fails with the last error once the retries of one term are used up.
     pub async fn run(&self, job: JobId, remove: &pb::Cleanup) -> Result<(), String> {
         let mut backoff = Backoff::new(self.initial_backoff, self.max_backoff);
         let mut tried_again = 0;
@@ -74,9 +75,9 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Looks once more for what ended jobs may have left, before they are forgotten: all of it within [`LAST_LOOK_TIMEOUT`].
-    /// What can't be removed in that time is only said. False: this term may be over, and removes nothing more, as there may be
-    /// another run under one of these ids.
+    /// Checks again, before ended jobs are forgotten, for what they may have left; all of it within
+    /// [`LAST_LOOK_TIMEOUT`]. What can't be removed in that time is only logged. Returns false if this term may
+    /// be over; then nothing more is removed, as there may be another run under one of these ids.
     pub(super) async fn look_once_more(
         &self,
         leftovers: &[(JobId, pb::Cleanup)],
@@ -93,11 +94,11 @@ impl Cleaner {
             match tokio::time::timeout_at(until, self.try_once(*job, remove)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(reason)) => {
-                    warn!(%job, reason, "something of a job that is forgotten may be left behind");
+                    warn!(%job, reason, "files of a forgotten job may be left behind");
                 }
                 Err(_elapsed) => {
                     let directories = &remove.sink_directories;
-                    warn!(%job, ?directories, "these give no answer: something of a job that is forgotten may be left behind");
+                    warn!(%job, ?directories, "the sink directories do not answer: files of a forgotten job may be left behind");
                 }
             }
             Look::Taken
@@ -116,7 +117,7 @@ impl Cleaner {
         if passed_over > 0 {
             warn!(
                 jobs = passed_over,
-                "no time to look for what these left behind: others gave no answer"
+                "files of forgotten jobs may be left behind: other directories did not answer in time"
             );
         }
         true
@@ -145,7 +146,7 @@ impl Cleaner {
     }
 }
 
-/// What hangs has failed, like all that can't be removed: it is tried again, as often as may be.
+/// Limits a removal to [`REMOVAL_TIMEOUT`]. A removal that hangs counts as failed and is retried like any other.
 async fn answered(
     what: &str,
     removal: impl Future<Output = Result<(), String>>,
@@ -186,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Of a job that wrote into `/out`, tried twice again.
+    /// Cleans up after a job that wrote into `/out`, with two retries.
     async fn clean_with(sinks: Arc<dyn SinkCleaner>) -> Result<(), String> {
         let cleaner = Cleaner {
             sinks,

@@ -1,4 +1,4 @@
-//! How the records of jobs are committed: what waits for space in the store and what does not, and what becomes of blobs.
+//! Commits the records of jobs: which writes wait for space in the store, and which blobs are deleted afterwards.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tracing::warn;
 
 use super::job_store::{FIRST_RETRY, JobStore, JobStoreError, SLOWEST_RETRY};
 
-/// So long a blob store may give no answer to what results are not held up for that have to go.
+/// Timeout for deleting a blob. Writes, and the removal of expired results, do not wait longer than this.
 pub(super) const BLOB_PATIENCE: Duration = Duration::from_secs(10);
 
 impl JobStore {
-    /// Commits, then deletes the blobs that nothing points to any more: those of the records that were replaced, or, where
-    /// nothing was written, those that were made for it.
+    /// Commits, then deletes the blobs that nothing points to any more: those of the replaced records or, if
+    /// nothing was written, those made for this write.
     pub(super) async fn commit(
         &self,
         writes: Vec<Write>,
@@ -28,7 +28,7 @@ impl JobStore {
         Ok(())
     }
 
-    /// The same for what has to be written: waits for space as long as the term lasts.
+    /// The same for a write that must happen: waits for space until the term ends.
     pub(super) async fn commit_surely(
         &self,
         writes: Vec<Write>,
@@ -41,7 +41,7 @@ impl JobStore {
                 Err(CommitError::OutOfSpace(error)) => {
                     let keys: Vec<String> = writes.iter().map(|it| it.key().to_string()).collect();
                     if !waits {
-                        warn!(?keys, %error, "a record is written when the store has space");
+                        warn!(?keys, %error, "the store has no space: the record is written once it has");
                     }
                     waits = true;
                 }
@@ -80,7 +80,7 @@ impl JobStore {
             let Some(blobs) = self.records.blobs() else {
                 continue;
             };
-            // What is left is swept by a later term.
+            // A later term sweeps blobs that are left.
             match tokio::time::timeout(BLOB_PATIENCE, blobs.delete(&name)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {

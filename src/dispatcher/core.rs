@@ -1,4 +1,4 @@
-//! Which submissions, cancellations and results a Dispatcher accepts: pure.
+//! Decides which submissions a Dispatcher accepts and when a result expires. Pure.
 
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -6,7 +6,7 @@ use tanist_proto::v1 as pb;
 use super::quarantine::sink_directories;
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// What makes a submission the same as another one.
+/// Identity of a submission: two submissions with the same key are the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubmissionKey {
     /// The client's token, the same for every try.
@@ -16,7 +16,7 @@ pub struct SubmissionKey {
 }
 
 impl SubmissionKey {
-    /// That of a job whose record of it can't be read, or could not be when the job ended.
+    /// Key of a job whose record of the submission can't be read, now or when the job ended.
     pub fn unknown() -> SubmissionKey {
         SubmissionKey {
             token: String::new(),
@@ -24,54 +24,50 @@ impl SubmissionKey {
         }
     }
 
-    /// Whether that is the case.
+    /// Whether this is [`SubmissionKey::unknown`].
     pub fn is_unknown(&self) -> bool {
         self.token.is_empty() && self.digest.is_empty()
     }
 }
 
-/// A submission that was checked.
+/// A checked submission.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submission {
-    /// Which job.
+    /// Id of the job.
     pub job: JobId,
-    /// What is to run.
+    /// The job graph to run.
     pub graph: pb::JobGraph,
-    /// What makes it the same as another one.
+    /// Identity, to recognize a repeated submission.
     pub key: SubmissionKey,
-    /// Until when it is accepted.
+    /// The submission is accepted until this deadline.
     pub deadline: Deadline,
-    /// Why it is refused unless it was accepted before: by another version, or under another limit.
+    /// Why it is refused unless it was accepted before: by another build, or under another limit.
     pub flaw: Option<String>,
 }
 
-/// Until when a submission has an effect.
+/// Time until which a submission may be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deadline {
-    /// However late it comes.
+    /// No deadline.
     Never,
-    /// By the clock of one term, which no other leader has.
+    /// Measured by the clock of one term. No other leader has this clock.
     OfTerm {
-        /// The term.
+        /// Epoch of the term.
         epoch: u64,
-        /// What its clock shows then.
-        until_ms: u64,
-    },
-    /// By the wall clock of whoever sent it, which may be apart from the leader's.
-    WallClock {
-        /// Milliseconds since 1970.
+        /// Time on that clock, in milliseconds.
         until_ms: u64,
     },
 }
 
 impl Deadline {
-    /// As a request names it.
+    /// Reads the deadline of a request.
     pub fn of(request: &pb::SubmitJobRequest) -> Deadline {
-        let until_ms = request.deadline_ms;
-        match (until_ms, request.deadline_epoch) {
-            (0, _) => Deadline::Never,
-            (_, 0) => Deadline::WallClock { until_ms },
-            (_, epoch) => Deadline::OfTerm { epoch, until_ms },
+        match request.deadline_ms {
+            0 => Deadline::Never,
+            until_ms => Deadline::OfTerm {
+                epoch: request.deadline_epoch,
+                until_ms,
+            },
         }
     }
 
@@ -80,7 +76,7 @@ impl Deadline {
             Deadline::Never => Ok(()),
             Deadline::OfTerm { epoch, .. } if epoch != now.epoch => {
                 let reason = format!(
-                    "the deadline of this submission of job {job} is by the clock of epoch {epoch}, and epoch {} leads: ask \
+                    "the deadline of this submission of job {job} is measured by the clock of epoch {epoch}, but epoch {} leads: ask \
                      for its time and send it again",
                     now.epoch
                 );
@@ -98,73 +94,63 @@ impl Deadline {
             }
             Deadline::OfTerm { until_ms, .. } if until_ms - now.term_ms > now.longest_ms => {
                 Err(GatewayError::Invalid(format!(
-                    "the deadline of this submission of job {job} is {} ms ahead, and half of jobstore.expiration-time, {} ms, \
-                     is the most",
+                    "the deadline of this submission of job {job} is {} ms ahead; the maximum is half of jobstore.expiration-time, \
+                     {} ms",
                     until_ms - now.term_ms,
                     now.longest_ms
                 )))
             }
-            Deadline::WallClock { until_ms } if now.wall_ms > until_ms => {
-                Err(GatewayError::Invalid(format!(
-                    "this submission of job {job} arrived after its deadline: that was {until_ms} ms since 1970 by its \
-                     sender's clock, and {} by the leader's, {} ms later; either it took so long, then submit it again if \
-                     the job is still wanted, or the clocks of the two hosts are apart",
-                    now.wall_ms,
-                    now.wall_ms - until_ms
-                )))
-            }
-            Deadline::OfTerm { .. } | Deadline::WallClock { .. } => Ok(()),
+            Deadline::OfTerm { .. } => Ok(()),
         }
     }
 }
 
-/// What a leader's clocks show.
+/// What the clock of a leader's term shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// Its term.
+    /// Epoch of the leader's term.
     pub epoch: u64,
-    /// The clock of its term.
+    /// The time.
     pub term_ms: u64,
-    /// The wall clock.
-    pub wall_ms: u64,
     /// So far ahead a deadline may be.
     pub longest_ms: u64,
 }
 
-/// What a Dispatcher knows of a job, as far as it matters to a submission.
+/// What the Dispatcher knows about a job, as far as a submission needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known<'a> {
     /// Nothing.
     Nothing,
-    /// It is being persisted.
+    /// Its submission is being written.
     Persisting(&'a SubmissionKey),
-    /// It is there: running or quarantined.
+    /// It is stored: running or quarantined.
     Accepted(&'a SubmissionKey),
     /// It has ended, and its result is kept.
     Ended {
-        /// By which submission it ran.
+        /// Key of the submission that ran.
         key: &'a SubmissionKey,
-        /// Whether what it left is still being removed.
+        /// Whether its leftovers are still being removed.
         dirty: bool,
     },
 }
 
-/// What becomes of a submission.
+/// Decision about a submission.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It is persisted.
+    /// Persist it.
     Accept,
-    /// It waits for the answer that an earlier try of the same submission gets.
+    /// Wait for the answer to an earlier try of the same submission.
     Join,
-    /// It is admitted or refused when another one under the same id is in the store or not: that may never get there.
+    /// Wait until another submission under the same id is written or has failed, then decide. The other one may
+    /// never be stored.
     Undecided,
-    /// It gets the answer of an earlier try: acknowledged.
+    /// Acknowledge it, like the earlier try.
     Repeated,
-    /// The same, when what the job left is removed.
+    /// The same, once the job's leftovers are removed.
     RepeatedWhenClean,
 }
 
-/// Decides about a submission that arrives `now`.
+/// Decides about a submission that arrives at `now`.
 pub fn admit(submission: &Submission, known: Known<'_>, now: &Times) -> GatewayResult<Admission> {
     let same = |key: &SubmissionKey| *key == submission.key;
     match known {
@@ -204,7 +190,7 @@ pub fn admit(submission: &Submission, known: Known<'_>, now: &Times) -> GatewayR
     }
 }
 
-/// The state of a job that was just submitted: generation 0, nothing deployed.
+/// Returns the state of a job that was just submitted: generation 0, nothing deployed.
 pub fn first_state(submission: &Submission, now_ms: u64) -> pb::JobState {
     pb::JobState {
         job_id: submission.job.to_string(),
@@ -217,8 +203,8 @@ pub fn first_state(submission: &Submission, now_ms: u64) -> pb::JobState {
     }
 }
 
-/// Whether a result that is kept since `since_ms` may be forgotten when leaders have counted to `counted_ms`: clean, and kept for the
-/// retention time.
+/// Whether a result may be forgotten: it is clean and has been kept for the retention time. `since_ms` and
+/// `counted_ms` are counts of the leaders' common clock (`retention.rs`).
 pub fn is_expired(
     result: &pb::JobResult,
     since_ms: u64,
@@ -248,12 +234,11 @@ mod tests {
         }
     }
 
-    /// The leader of epoch 3, with a wall clock that is a day ahead.
+    /// The leader of epoch 3.
     fn at(term_ms: u64) -> Times {
         Times {
             epoch: 3,
             term_ms,
-            wall_ms: term_ms + 86_400_000,
             longest_ms: 1000,
         }
     }
@@ -296,7 +281,7 @@ mod tests {
         );
         let waits = admit(&first, ended(true), &at(500));
         assert_eq!(waits, Ok(Admission::RepeatedWhenClean));
-        // The id and the token tell, whether the job has ended or not.
+        // Only id and token decide, whether the job has ended or not.
         for asked in [&later, &other] {
             for known in [ended(true), ended(false), Known::Accepted(&first.key)] {
                 let refusal = admit(asked, known, &at(50));
@@ -322,7 +307,8 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_accepted_is_answered_and_would_be_refused_as_a_job_of_its_own() {
+    fn what_was_accepted_under_another_limit_is_answered_and_would_be_refused_as_a_job_of_its_own()
+    {
         let flawed = Submission {
             flaw: Some("the path `a` is relative".to_owned()),
             ..submission("t", 1)
@@ -391,21 +377,6 @@ mod tests {
             assert!(refusal.is_retryable());
         }
         assert_eq!(by(Deadline::Never), Ok(Admission::Accept));
-    }
-
-    #[test]
-    fn a_refusal_by_wall_clocks_names_both_and_that_they_may_be_apart() {
-        let late = Submission {
-            deadline: Deadline::WallClock { until_ms: 400 },
-            ..submission("t", 1)
-        };
-        let refusal = admit(&late, Known::Nothing, &at(500)).expect_err("late");
-        let text = refusal.to_string();
-        for part in ["400 ms", "86400500", "86400100 ms later", "are apart"] {
-            assert!(text.contains(part), "{text}");
-        }
-        let known = admit(&late, Known::Accepted(&late.key), &at(500));
-        assert_eq!(known, Ok(Admission::Repeated));
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! Answers that a Dispatcher gives only after the store has confirmed its term: those for not knowing a job, and
-//! consistent reads.
+//! Answers that need a confirmation of the term by the store first: "no such job", and consistent reads.
 //!
-//! A leader that was deposed and has not heard of it doesn't know the jobs that were acknowledged since. So what would be
-//! denied waits for a linearizable read that begins after it was asked; all that wait share the next one. What is known of
-//! a job rests on durable writes and needs no such read.
+//! A leader that was deposed and does not know it yet does not know the jobs acknowledged since. So a denial
+//! waits for a linearizable read that begins after the request arrived; all waiting requests share the next
+//! read. What is known of a job rests on durable writes and needs no such read.
 
 use std::sync::Arc;
 
@@ -12,23 +11,23 @@ use tanist_ha::store::{CoordinationStore, Fence};
 use super::handle::Command;
 use crate::gateway::GatewayError;
 
-/// Requests that wait for the store's confirmation.
+/// Requests that wait for the store's confirmation of the term.
 #[derive(Debug, Default)]
 pub(super) struct Denials {
-    /// Came before the read that is under way began.
+    /// Arrived before the read in progress began.
     confirming: Vec<Command>,
-    /// Came after it.
+    /// Arrived after it began.
     waiting: Vec<Command>,
 }
 
 impl Denials {
-    /// Takes a request. True: a read has to begin.
+    /// Adds a request. Returns true if a read must be started.
     pub(super) fn take(&mut self, command: Command) -> bool {
         self.waiting.push(command);
         self.begin()
     }
 
-    /// Whether a read has to begin, for those that wait.
+    /// Whether a read must be started for the waiting requests.
     pub(super) fn begin(&mut self) -> bool {
         let begins = self.confirming.is_empty() && !self.waiting.is_empty();
         if begins {
@@ -37,13 +36,13 @@ impl Denials {
         begins
     }
 
-    /// The read has ended: those that it is for.
+    /// Ends the read. Returns the requests that it confirms.
     pub(super) fn end(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.confirming)
     }
 }
 
-/// Asks the store whether the term of `fence` is the youngest one.
+/// Asks the store whether the term of `fence` is the latest one.
 pub(super) async fn confirm(store: Arc<dyn CoordinationStore>, fence: Fence) -> Result<(), String> {
     let guard = store.guard().await.map_err(|error| error.to_string())?;
     let own = (fence.epoch, fence.token, fence.incarnation);
@@ -54,7 +53,7 @@ pub(super) async fn confirm(store: Arc<dyn CoordinationStore>, fence: Fence) -> 
     }
 }
 
-/// The answer where the term could not be confirmed.
+/// Error for a request whose term could not be confirmed.
 pub(super) fn not_confirmed(reason: &str) -> GatewayError {
     GatewayError::NotYet(format!(
         "this JobManager can't confirm that it leads: {reason}"

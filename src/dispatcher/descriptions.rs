@@ -1,12 +1,14 @@
-//! All there is to say about jobs that have ended: written with their results, read when somebody asks.
+//! Full descriptions of ended jobs: written with their results, read only on request.
 //!
-//! The result of a job says in short how it ended; that is what a leader has in memory of each. Vertices, subtasks, edges and
-//! failures are the record `descriptions/<job>`, which neither standbys nor a takeover read. It is written in the transaction of
-//! the result. What is too large for that is in a blob, or in parts, before it; the result names them.
+//! The result of a job says briefly how it ended; a leader keeps that in memory for each ended job. Vertices,
+//! subtasks, edges and failures are in the record `descriptions/<job>`, which neither standbys nor a takeover
+//! read. It is written in the transaction of the result. If it is too large for that, it is written before, to
+//! a blob or to parts, and the result names them.
 //!
-//! What a crash leaves: before the transaction a blob or parts that nothing points to, which a later term sweeps; the job's
-//! record still says how it ended, so that the next term writes result and description. After it: both.
-//! Invariant: a description is there as long as its result names it, or the result says why it is not.
+//! What a crash leaves: before the transaction, a blob or parts that nothing points to, which a later term
+//! sweeps; the job's record still says how the job ended, so the next term writes result and description. After
+//! the transaction: both.
+//! Invariant: a description exists as long as its result names it, or the result says why it does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,12 +25,12 @@ use tracing::{info, warn};
 
 use super::job_store::{DescriptionRecord, JobStore, JobStoreError, job_id, name_of};
 
-/// How long a blob store may give no answer before a job ends without its description.
+/// Timeout for writing a description to the blob store. Then the job ends without it.
 const KEEP_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a description is read: then it is told what is known without it.
+/// Timeout for reading a description. Then the answer is the short one from the result.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A description that may be committed.
+/// A description that is ready to be committed.
 #[derive(Debug, Default)]
 pub(super) struct PreparedDescription {
     pub(super) write: Option<Write>,
@@ -36,12 +38,12 @@ pub(super) struct PreparedDescription {
     pub(super) parts: Vec<Write>,
 }
 
-/// What became of descriptions that were to be dropped.
+/// Result of dropping descriptions.
 #[derive(Debug)]
 pub(super) struct Dropped {
-    /// The results of those that are, as they are then.
+    /// The results whose descriptions were dropped, as they are now.
     pub(super) left: Vec<pb::JobResult>,
-    /// Why it went no further.
+    /// The error that stopped it.
     pub(super) failure: Option<JobStoreError>,
 }
 
@@ -50,7 +52,7 @@ impl PreparedDescription {
         self.parts.iter().map(|part| &part.key().name)
     }
 
-    /// What the result says of it.
+    /// Returns the reference to it that the result keeps.
     pub(super) fn kept(&self, size: usize) -> Option<pb::KeptDescription> {
         self.write.as_ref()?;
         Some(pb::KeptDescription {
@@ -61,7 +63,7 @@ impl PreparedDescription {
     }
 }
 
-/// What a result says without the description.
+/// Returns the short form that a result keeps.
 pub(super) fn in_short(details: &pb::JobDetails) -> pb::JobDetails {
     let mut counts: BTreeMap<i32, u32> = BTreeMap::new();
     for subtask in details.vertices.iter().flat_map(|it| &it.subtasks) {
@@ -79,7 +81,8 @@ pub(super) fn in_short(details: &pb::JobDetails) -> pb::JobDetails {
     }
 }
 
-/// Why a description is not kept. No refusal of it keeps its job from ending; only the end of the term does.
+/// Returns why a description is not kept. Only the end of the term is an error; a refused description does not
+/// keep its job from ending.
 fn not_kept(
     job: JobId,
     error: JobStoreError,
@@ -98,7 +101,7 @@ fn not_kept(
     Ok(Err(reason))
 }
 
-/// A failure without those that came with it.
+/// A failure without the concurrent ones.
 fn alone(failure: &pb::FailureRecord) -> pb::FailureRecord {
     pb::FailureRecord {
         concurrent: Vec::new(),
@@ -106,7 +109,7 @@ fn alone(failure: &pb::FailureRecord) -> pb::FailureRecord {
     }
 }
 
-/// All but what is long.
+/// The short fields only.
 fn short_fields(details: &pb::JobDetails) -> pb::JobDetails {
     pb::JobDetails {
         job_id: details.job_id.clone(),
@@ -123,7 +126,7 @@ fn short_fields(details: &pb::JobDetails) -> pb::JobDetails {
     }
 }
 
-/// Whether a result says as much as a description would.
+/// Whether a result's short form says as much as a description would.
 pub(super) fn is_short(details: &pb::JobDetails) -> bool {
     let has_more = |failure: &pb::FailureRecord| !failure.concurrent.is_empty();
     details.vertices.is_empty()
@@ -133,14 +136,14 @@ pub(super) fn is_short(details: &pb::JobDetails) -> bool {
         && details.events.is_empty()
 }
 
-/// Descriptions that were written or read lately, up to so many bytes.
+/// Recently written or read descriptions, limited in bytes. The least recently used is dropped first.
 #[derive(Debug)]
 pub(super) struct DescriptionCache {
     limit: usize,
     bytes: usize,
     turn: u64,
     held: BTreeMap<JobId, Held>,
-    /// In the order in which they were used.
+    /// Job by time of last use, oldest first.
     by_use: BTreeMap<u64, JobId>,
 }
 
@@ -203,7 +206,7 @@ impl DescriptionCache {
     }
 }
 
-/// The jobs whose descriptions go so that `capacity` are left, the oldest first.
+/// Returns the jobs whose descriptions must be dropped so that at most `capacity` are left, oldest first.
 pub(super) fn beyond_capacity<'a>(
     results: impl Iterator<Item = (JobId, &'a pb::JobResult)>,
     capacity: usize,
@@ -218,7 +221,7 @@ pub(super) fn beyond_capacity<'a>(
     }
     described.sort_unstable();
     let oldest = described.into_iter().take(surplus);
-    // One whose cleanup goes on is written about at present.
+    // A dirty one is being written because of its cleanup; skip it.
     oldest
         .filter(|(.., dirty)| !dirty)
         .map(|(_, job, _)| job)
@@ -226,21 +229,21 @@ pub(super) fn beyond_capacity<'a>(
 }
 
 impl JobStore {
-    /// Makes a description ready to be committed with its result: writes its blob, or its parts. Nothing and the reason where
-    /// no store takes it. Fails only where the term is over.
+    /// Prepares a description to be committed with its result: writes its blob or its parts. Returns the reason
+    /// if no store accepts it. Fails only if the term is over.
     pub(super) async fn prepare_description(
         &self,
         job: JobId,
         details: &pb::JobDetails,
     ) -> Result<Result<PreparedDescription, String>, JobStoreError> {
-        // Another record goes along, which is small.
+        // The result's record, which is small, is in the same transaction.
         let share = self.pipeline.limits().bytes / 2;
         let record = DescriptionRecord(details.clone());
         let preparing = self.prepare_surely_within(job, record, share);
         let prepared = match tokio::time::timeout(KEEP_PATIENCE, preparing).await {
             Ok(prepared) => prepared,
             Err(_elapsed) => {
-                warn!(%job, "a job's description is not kept: the blob store does not take it");
+                warn!(%job, "a job's description is not kept: the blob store did not accept it in time");
                 return Ok(Err(
                     "the blob store did not take it when the job ended".to_owned()
                 ));
@@ -261,7 +264,7 @@ impl JobStore {
         }))
     }
 
-    /// The description is in the store.
+    /// Records that the description is in the store.
     pub(super) fn note_described(
         &self,
         job: JobId,
@@ -273,7 +276,7 @@ impl JobStore {
         self.lock_descriptions().put(job, Arc::new(details));
     }
 
-    /// What an earlier term kept.
+    /// Records the description that an earlier term wrote.
     pub(super) fn note_kept(&self, job: JobId, kept: &pb::KeptDescription) {
         let named = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();
         let blobs: Vec<Name> = named(&kept.blobs);
@@ -283,7 +286,7 @@ impl JobStore {
             .note_described(job, parts.into_iter().collect());
     }
 
-    /// All there is to say about a job that has ended; what its result says, and why, where there is no more.
+    /// Returns the full description of an ended job; if there is none, the short one and the reason.
     pub(super) async fn describe_ended(
         &self,
         job: JobId,
@@ -319,13 +322,13 @@ impl JobStore {
         }
     }
 
-    /// Drops the descriptions of jobs, of which there are too many, and keeps their results: tried once, up to the first that fails.
+    /// Drops surplus descriptions and keeps their results. Each is tried once; the first failure stops it.
     pub(super) async fn drop_descriptions(&self, results: Vec<pb::JobResult>) -> Dropped {
         let mut left = Vec::with_capacity(results.len());
         for mut result in results {
             result.description = None;
             result.details.get_or_insert_default().undescribed =
-                "there are more ended jobs than descriptions are kept of (jobstore.max-capacity)"
+                "it was dropped: more jobs have ended than jobstore.max-capacity keeps descriptions for"
                     .to_owned();
             match self.drop_description(&result).await {
                 Ok(()) => left.push(result),
@@ -344,7 +347,7 @@ impl JobStore {
     async fn drop_description(&self, result: &pb::JobResult) -> Result<(), JobStoreError> {
         let job = job_id(&result.job_id)?;
         self.put_undescribed(job, result).await?;
-        info!(%job, "the description of an ended job is dropped, the oldest of too many");
+        info!(%job, "the description of an ended job is dropped: it was the oldest beyond jobstore.max-capacity");
         let parts = self.forget_descriptions(&[job]);
         if let Err(failure) = self.remove_parts(&parts).await {
             warn!(%job, %failure, "the parts of a description are left to the next term");
@@ -352,7 +355,7 @@ impl JobStore {
         Ok(())
     }
 
-    /// Forgets what is known of descriptions that are gone; gives the parts that held them.
+    /// Forgets dropped descriptions. Returns the parts that held them.
     pub(super) fn forget_descriptions(&self, jobs: &[JobId]) -> Vec<Name> {
         let mut cache = self.lock_descriptions();
         let mut parts = self.lock_parts();
@@ -365,7 +368,7 @@ impl JobStore {
     }
 }
 
-/// Removes the description of a job.
+/// Write that removes the description of a job.
 pub(super) fn delete(job: JobId) -> Write {
     Write::Delete {
         key: Key::new(Kind::Descriptions, name_of(job)),

@@ -1,4 +1,4 @@
-//! Jobs that have ended, over the memory store: what is kept of them, for how long, and who serves it.
+//! Ended jobs over the memory store: what is kept of them, for how long, and which leader serves it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::scripted::{End, JOB, Leader, blobs, large_name, lock, result_of};
 use super::testing::recovered;
 use crate::gateway::DispatcherGateway as _;
 
-/// How one with such a name ended, with all there is to say.
+/// Returns the result of a job with this name, with a full description.
 pub(super) fn described(job: JobId, name: String) -> pb::JobResult {
     let subtask = |subtask, state: pb::ExecutionState| pb::SubtaskDetails {
         subtask,
@@ -62,7 +62,7 @@ pub(super) async fn count(leader: &Leader, kind: Kind) -> usize {
     page.expect("readable").items.len()
 }
 
-/// Ends a term without a word, as if its process was killed.
+/// Ends a term without notice, as if its process was killed.
 pub(super) async fn kill(leader: &Leader) {
     leader.dispatcher.stop().await;
     leader.cluster.partition(&leader.process);
@@ -148,7 +148,7 @@ async fn without_an_answer_of_the_store_a_job_is_described_in_short_and_the_reas
     );
 }
 
-/// A store that has the description elsewhere, and forgets it with the result.
+/// The store keeps the description outside the result, and removes it with the result.
 async fn is_forgotten_with_the_result(in_blobs: bool) {
     let (_directory, blobs) = blobs().await;
     let cluster = MemoryCluster::default();
@@ -174,7 +174,7 @@ async fn is_forgotten_with_the_result(in_blobs: bool) {
     if let Ok(details) = details {
         assert!(details.vertices.is_empty() || details.vertices[0].name == name);
     }
-    // What a later term finds of it belongs to a result.
+    // The sweep of a later term keeps it, as a result names it.
     b.store.remove_orphaned_parts().await.expect("swept");
     for _ in 0..1000 {
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,4 +1,4 @@
-//! How the Dispatcher's loop ends jobs: result, cleanup, clean, and forgotten after the retention time.
+//! How the Dispatcher's loop ends jobs: write the result, clean up, mark it clean, forget it after the retention time.
 
 use tanist_ha::clock::millis;
 use tanist_ha::failpoint::failpoint;
@@ -14,7 +14,7 @@ use super::handle::Reply;
 use super::job_store::JobStoreError;
 
 impl DispatcherActor {
-    /// The job is globally terminal. Until the result is written its JobMaster goes on describing it.
+    /// The job is globally terminal. Its JobMaster continues to describe it until the result is written.
     pub(super) fn on_job_ended(&mut self, job: JobId, result: Box<pb::JobResult>) {
         let Some(mut result) = self.end_later(job, result) else {
             return;
@@ -85,7 +85,7 @@ impl DispatcherActor {
         });
     }
 
-    /// The next leader resumes it. Whoever waits for it need not go on.
+    /// The next leader resumes it. Waiting submissions wait until their timeout.
     pub(super) fn on_cleanup_given_up(&mut self, job: JobId, reason: String) {
         if let Some(Entry::Ended { left, .. }) = self.jobs.get_mut(&job) {
             *left = Some(reason);
@@ -98,7 +98,7 @@ impl DispatcherActor {
         };
         let clean = pb::JobResult {
             dirty: false,
-            // A TaskExecutor that was cut off may still write there: looked at once more when the result goes.
+            // A TaskExecutor that is cut off may still write there: checked again when the result is removed.
             remove: result.remove.as_ref().map(|remove| pb::Cleanup {
                 blobs: Vec::new(),
                 parts: Vec::new(),
@@ -115,7 +115,7 @@ impl DispatcherActor {
         });
     }
 
-    /// The results of these jobs are gone.
+    /// Forgets jobs whose results were removed.
     pub(super) fn forget(&mut self, expired: &[JobId]) {
         self.is_expiring = false;
         for job in expired {
@@ -124,7 +124,7 @@ impl DispatcherActor {
         }
     }
 
-    /// One removal at a time: a second one could come after another job with the same id.
+    /// Starts one removal at a time: a second one could hit a later job with the same id.
     pub(super) fn expire_results(&mut self) {
         if self.is_expiring || self.unread.is_some() || self.is_suspended() {
             return;
@@ -168,8 +168,8 @@ impl DispatcherActor {
         let session = self.context.session.clone();
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            // Before the results go: as long as they are there, nobody runs a job under one of these ids, and a crash in between leaves
-            // them to the next term.
+            // Before the results are removed: while they exist, no job runs under these ids. After a crash in
+            // between, the next term does the removal.
             let result = match cleaner.look_once_more(&leftovers, &session).await {
                 true => store.delete_results(&jobs).await,
                 false => Err(JobStoreError::NotWritten),
@@ -186,12 +186,12 @@ impl DispatcherActor {
                 warn!(%failure, "expired results could not be removed");
             }
         }
-        // Their turn was this one's.
+        // These share `is_expiring` with the removal, so they may have been skipped.
         self.bound_descriptions();
         self.note_retention();
     }
 
-    /// Drops the descriptions of the oldest jobs where there are too many. Their results stay.
+    /// Drops the descriptions of the oldest jobs beyond the limit. Their results stay.
     pub(super) fn bound_descriptions(&mut self) {
         if self.is_expiring || self.unread.is_some() {
             return;
@@ -235,7 +235,7 @@ impl DispatcherActor {
         if let Some(failure) = dropped.failure {
             warn!(%failure, "descriptions beyond the capacity could not be dropped");
         }
-        // Its turn was this one's.
+        // It shares `is_expiring`, so it may have been skipped.
         self.note_retention();
     }
 
@@ -243,14 +243,14 @@ impl DispatcherActor {
         match (marked, self.jobs.get_mut(&job)) {
             (Ok(()), Some(Entry::Ended { result, .. })) => {
                 result.dirty = false;
-                // Blobs are gone for good; see `on_cleaned_up` for what is kept.
+                // Blobs are gone; `on_cleaned_up` says what is kept.
                 if let Some(remove) = &mut result.remove {
                     remove.blobs.clear();
                     remove.parts.clear();
                     remove.uploads.clear();
                 }
                 self.answer_waiting(job);
-                // Else now and then: all ended jobs are looked at.
+                // Not on each end, as this scans all ended jobs: only once a tenth more than the limit are known.
                 let most = self.options.max_described;
                 if self.jobs.len() >= most.saturating_add((most / 10).max(1)) {
                     self.bound_descriptions();
@@ -264,11 +264,11 @@ impl DispatcherActor {
         }
     }
 
-    /// A submission of a job that has ended is answered when nothing of that is left, or after a while: it is that job's.
+    /// A repeated submission of an ended job is acknowledged once the job's leftovers are removed, or after a timeout.
     pub(super) fn wait_for_cleanup(&mut self, job: JobId, reply: Reply<pb::SubmitJobResponse>) {
         if let Some(Entry::Ended { waiting, .. }) = self.jobs.get_mut(&job) {
             waiting.push(reply);
-            // Below what the caller waits for an answer.
+            // Shorter than the caller's timeout.
             let patience = self.options.store_patience / 2;
             self.tasks.spawn(async move {
                 tokio::time::sleep(patience).await;

@@ -1,4 +1,4 @@
-//! What a Dispatcher knows of one job, and how it is described to people.
+//! The Dispatcher's entry of one job, and the description made from it.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::quarantined::Quarantined;
 use super::suspects::Suspect;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterControl};
 
-/// A job.
+/// State of one job in the Dispatcher.
 #[derive(Debug)]
 pub(super) enum Entry {
     Persisting {
         key: SubmissionKey,
         name: String,
         waiting: Vec<Reply<pb::SubmitJobResponse>>,
-        /// Others under the same id, which are decided about when this one is.
+        /// Other submissions under the same id. They are decided when this one is.
         others: Vec<(Submission, Reply<pb::SubmitJobResponse>)>,
     },
     Running {
@@ -26,38 +26,38 @@ pub(super) enum Entry {
         name: String,
         control: Arc<dyn JobMasterControl>,
     },
-    /// It has no JobMaster at present: the last one broke, its turn has not come, or it can't be read at present. The job is read again for
-    /// another one; or its result is, which could not be read.
+    /// It has no JobMaster now: the last one broke, its turn to be recovered has not come, or its records can't
+    /// be read for now. The job, or its unreadable result, is being read again.
     Rebuilding {
         key: SubmissionKey,
         name: String,
         why: &'static str,
-        /// Whose turn has not come, or of which only the state could be read.
+        /// Set if the turn has not come, or if only the state could be read.
         suspect: Option<Box<Suspect>>,
     },
-    /// Globally terminal; the result is being written, cleaned up after, or clean.
+    /// Globally terminal. The result is being written, is being cleaned up after, or is clean.
     Ended {
         key: SubmissionKey,
         result: Box<pb::JobResult>,
-        /// Submissions of the same job that came before all of it was cleaned up.
+        /// Submissions of the same job that arrived before its cleanup was done.
         waiting: Vec<Reply<pb::SubmitJobResponse>>,
-        /// Why this term tries no longer to remove what it left.
+        /// Why this term stopped the cleanup.
         left: Option<String>,
     },
-    /// Set aside.
+    /// Quarantined.
     Quarantined { job: Box<Quarantined> },
 }
 
-/// Who describes a job.
+/// Source of a job's description.
 pub(super) enum Described {
-    /// Its JobMaster.
+    /// The job's JobMaster must be asked.
     ByJobMaster(Arc<dyn JobMasterControl>),
-    /// Nobody has to be asked.
+    /// Known without asking.
     Known(Box<pb::JobDetails>),
 }
 
 impl Described {
-    /// The description.
+    /// Returns the description.
     pub(super) async fn details(self) -> GatewayResult<pb::JobDetails> {
         match self {
             Described::ByJobMaster(control) => control.describe().await,
@@ -66,7 +66,7 @@ impl Described {
     }
 }
 
-/// Who describes a job, whatever its entry; one that has ended as it is in memory.
+/// Returns the source of a job's description. For an ended job this is what is in memory.
 pub(super) fn describe(job: JobId, entry: &Entry) -> Described {
     match entry {
         Entry::Running { control, .. } => Described::ByJobMaster(control.clone()),
@@ -79,7 +79,7 @@ pub(super) fn describe(job: JobId, entry: &Entry) -> Described {
     }
 }
 
-/// What there is to say of a job without asking its JobMaster.
+/// Describes a job without asking its JobMaster.
 pub(super) fn describe_without_job_master(job: JobId, entry: &Entry) -> pb::JobDetails {
     match entry {
         Entry::Running { name, .. } => {
@@ -129,7 +129,7 @@ fn bare_details(
     }
 }
 
-/// A description of an ended job, with what is true of it at present.
+/// Completes the description of an ended job with its current status.
 pub(super) fn ended_details(
     mut details: pb::JobDetails,
     result: &pb::JobResult,
@@ -148,9 +148,9 @@ pub(super) fn ended_details(
         details.left_behind = left.to_owned();
         let mut text = match left {
             "" => "what it left is being removed".to_owned(),
-            reason => format!(
-                "what it left could not be removed, which the next leader tries again: {reason}"
-            ),
+            reason => {
+                format!("what it left could not be removed; the next leader tries again: {reason}")
+            }
         };
         match waiting {
             0 => {}
@@ -194,7 +194,7 @@ pub(super) fn result_key(result: &pb::JobResult) -> SubmissionKey {
     }
 }
 
-/// A status as REST and people write it.
+/// The name of a status in REST and for people.
 pub(super) fn status_name(status: pb::JobStatus) -> &'static str {
     status.as_str_name().trim_start_matches("JOB_STATUS_")
 }

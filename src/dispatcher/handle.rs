@@ -18,13 +18,13 @@ use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
 use crate::job::{artifact, check_paths, has_expressions, validate_job_graph};
 
-/// The size of an encoded graph that is worth a thread of its own, in bytes.
+/// Encoded size, in bytes, from which a graph is checked on a thread of its own.
 const LARGE: usize = 64 * 1024;
 
-/// An answer that the actor owes.
+/// Channel for the answer to a command.
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 
-/// What the actor is asked.
+/// Request to the actor.
 #[derive(Debug)]
 pub(super) enum Command {
     Submit {
@@ -35,7 +35,7 @@ pub(super) enum Command {
         job: JobId,
         reply: Reply<pb::Ack>,
     },
-    /// Its sources are to end.
+    /// Asks the job's sources to end.
     StopJob {
         job: JobId,
         reply: Reply<pb::Ack>,
@@ -45,7 +45,7 @@ pub(super) enum Command {
     },
     Describe {
         job: JobId,
-        /// What is in memory is enough.
+        /// The description in memory is enough.
         brief: bool,
         reply: Reply<pb::JobDetails>,
     },
@@ -53,7 +53,7 @@ pub(super) enum Command {
         job: JobId,
         reply: Reply<Arc<dyn JobMasterGateway>>,
     },
-    /// None where [`Command::JobMaster`] has to tell why.
+    /// `None` for a job for which [`Command::JobMaster`] would return an error.
     JobMasters {
         jobs: Vec<JobId>,
         reply: Reply<Vec<Option<Arc<dyn JobMasterGateway>>>>,
@@ -64,7 +64,7 @@ pub(super) enum Command {
     TaskManagers {
         reply: Reply<pb::ListTaskManagersResponse>,
     },
-    /// What is asked is answered only after the store has confirmed the term.
+    /// The inner command, answered only after the store has confirmed the term.
     Consistent(Box<Command>),
     DrainTaskManager {
         request: Box<pb::DrainTaskManagerRequest>,
@@ -75,12 +75,12 @@ pub(super) enum Command {
         action: pb::QuarantineAction,
         reply: Reply<pb::Ack>,
     },
-    /// These are read and started: their turn has come.
+    /// Reads and starts suspect jobs whose turn has come.
     StartSuspects {
         jobs: Vec<JobId>,
         reply: Reply<()>,
     },
-    /// The term is confirmed: the results are read. Answered when they are.
+    /// Reads the kept results, as the term is confirmed. Answered when they are read.
     ReadResults {
         reply: Reply<()>,
     },
@@ -94,7 +94,7 @@ pub(super) enum Command {
 #[derive(Debug, Clone)]
 pub struct DispatcherHandle {
     pub(super) commands: mpsc::Sender<Command>,
-    /// Cancelled when nothing of it runs any more.
+    /// Cancelled when all tasks of the Dispatcher have ended.
     pub(super) stopped: CancellationToken,
     /// See [`DispatcherOptions`](super::DispatcherOptions).
     pub(super) store_patience: Duration,
@@ -104,20 +104,20 @@ pub struct DispatcherHandle {
     pub(super) clock: TermClock,
 }
 
-/// What a command asks about.
+/// What a command depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Subject<'a> {
-    /// Whether this may be accepted.
+    /// Whether this submission may be accepted.
     Submission(&'a Submission),
     Job(JobId),
-    /// All jobs, also those that have ended.
+    /// All jobs, including ended ones.
     AllJobs,
-    /// Nothing that a job's end changes.
+    /// Nothing that the end of a job changes.
     Other,
 }
 
 impl Command {
-    /// What it asks about.
+    /// Returns what the command depends on.
     pub(super) fn subject(&self) -> Subject<'_> {
         match self {
             Command::Consistent(command) => command.subject(),
@@ -138,9 +138,9 @@ impl Command {
         }
     }
 
-    /// Answers with an error.
+    /// Answers the command with an error.
     pub(super) fn refuse(self, error: GatewayError) {
-        // In each case: whoever asked and has gone does not need the answer.
+        // The send fails only if the caller is gone; then no answer is needed.
         match self {
             Command::Submit { reply, .. } => drop(reply.send(Err(error))),
             Command::Cancel { reply, .. } => drop(reply.send(Err(error))),
@@ -171,7 +171,7 @@ impl DispatcherHandle {
         answer.unwrap_or_else(|unanswered| {
             Err(match unanswered {
                 Unanswered::NotSent => GatewayError::gone("the Dispatcher of this term"),
-                // What it asked for may have been written before the Dispatcher ended.
+                // The request may have been written before the Dispatcher ended.
                 Unanswered::Ended => {
                     GatewayError::Unknown("the Dispatcher of this term has stopped".to_owned())
                 }
@@ -179,12 +179,12 @@ impl DispatcherHandle {
         })
     }
 
-    /// Reads the results of jobs that had ended before the term, which is confirmed. Returns when that is done.
+    /// Reads the results of jobs that ended before this term, which must be confirmed. Returns when all are read.
     pub async fn read_results(&self) -> GatewayResult<()> {
         self.ask(|reply| Command::ReadResults { reply }).await
     }
 
-    /// Asks for what has to be in the store before it is answered.
+    /// Sends a command that is answered once the store has it; limited by `store_patience`.
     async fn write<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> GatewayResult<T> {
         let patience = self.store_patience;
         let answer = tokio::time::timeout(patience, self.ask(command)).await;
@@ -194,7 +194,7 @@ impl DispatcherHandle {
         })
     }
 
-    /// Asks for something to read.
+    /// Sends a read, optionally with a confirmation of the term by the store.
     async fn read<T>(
         &self,
         consistent: bool,
@@ -207,18 +207,19 @@ impl DispatcherHandle {
         .await
     }
 
-    /// What TaskExecutors of this job talk to. `NotFound` if it has ended or never was.
+    /// Returns the gateway of the job's JobMaster, for its TaskExecutors. `NotFound` if the job has ended or
+    /// never existed.
     pub async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
         self.ask(|reply| Command::JobMaster { job, reply }).await
     }
 
-    /// Starts jobs that were recovered as suspects. Answered when their JobMasters are there, or it is known why not.
+    /// Starts jobs that were recovered as suspects. Returns when their JobMasters run, or when it is known why not.
     pub async fn start_suspects(&self, jobs: Vec<JobId>) -> GatewayResult<()> {
         self.ask(|reply| Command::StartSuspects { jobs, reply })
             .await
     }
 
-    /// The same of several jobs, in their order; none where [`DispatcherHandle::job_master`] has to tell why.
+    /// Returns the JobMasters of several jobs, in order; `None` where [`DispatcherHandle::job_master`] would fail.
     pub async fn job_masters(
         &self,
         jobs: Vec<JobId>,
@@ -226,26 +227,27 @@ impl DispatcherHandle {
         self.ask(|reply| Command::JobMasters { jobs, reply }).await
     }
 
-    /// Completes when the Dispatcher has had a turn.
+    /// Completes when the Dispatcher has processed the commands before this one.
     pub async fn turn(&self) -> GatewayResult<()> {
         self.ask(|reply| Command::Turn { reply }).await
     }
 
-    /// Completes when the Dispatcher has ended. A term whose Dispatcher has ended while it still leads must give up.
+    /// Completes when the Dispatcher has ended. If its term still leads, the term must give up.
     pub async fn ended(&self) {
         self.commands.closed().await;
     }
 
-    /// The term is over: forgets everything. Returns when all its tasks have ended.
+    /// Stops it because the term is over; forgets all jobs. Returns when all its tasks have ended.
     pub async fn stop(&self) {
-        // One that takes no commands any more is ending by itself.
+        // A closed mailbox means that it is already ending.
         let _ = self.commands.send(Command::Stop).await;
         self.stopped.cancelled().await;
     }
 }
 
 impl DispatcherHandle {
-    /// The same submission with its graph, fetched from the JobManager that was asked if it only names it.
+    /// Returns the submission with its graph. A graph that is only referred to is fetched from the JobManager
+    /// that the client asked.
     async fn with_graph(
         &self,
         mut request: pb::SubmitJobRequest,
@@ -255,7 +257,7 @@ impl DispatcherHandle {
         };
         let fetched = self.blobs.fetch(&reference).await;
         let encoded = fetched.map_err(|error| match error {
-            // It was restarted, or has given up: who submits tries again.
+            // The JobManager restarted or gave up: the client retries.
             GatewayError::NotFound(reason) => GatewayError::NotYet(reason),
             other => other,
         })?;
@@ -272,12 +274,12 @@ fn job_of(text: &str) -> GatewayResult<JobId> {
         .map_err(|error| GatewayError::Invalid(format!("{error}")))
 }
 
-/// Whether checking and hashing a graph would hold a thread of the runtime up.
+/// Whether checking and hashing a graph would block a runtime thread for too long.
 fn takes_time(graph: &pb::JobGraph) -> bool {
     graph.encoded_len() > LARGE || has_expressions(graph)
 }
 
-/// What keeps a graph from being accepted as a job of its own, by this version and this configuration. Others may have accepted it.
+/// Returns why this version and configuration refuse a graph as a job of its own. Others may have accepted it.
 fn flaw(graph: &pb::JobGraph, max_uploaded: u64) -> Option<String> {
     if let Err(invalid) = validate_job_graph(graph) {
         return Some(invalid.to_string());
@@ -299,8 +301,9 @@ fn flaw(graph: &pb::JobGraph, max_uploaded: u64) -> Option<String> {
     check_paths(graph).err().map(|invalid| invalid.to_string())
 }
 
-/// Checks a submission. Refused here is only what names no job or no try. Whatever else is wrong with it is a flaw: whether it
-/// matters depends on whether the job was accepted before, perhaps by another version or under another limit.
+/// Checks a submission. It is refused here only if it lacks a job id or a token. Any other problem is a flaw,
+/// whose effect depends on whether the job was accepted before, perhaps by another version or under another
+/// limit.
 fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Submission> {
     if request.submission_token.is_empty() {
         let text = "the submission has no token: send the same one with every try";
@@ -313,7 +316,7 @@ fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Subm
     let job = job_of(&graph.job_id)?;
     let flaw = flaw(&graph, max_uploaded);
     let digest = artifact::digest(&graph);
-    // With the same id, token and graph there may be another run, once the result of this one is forgotten.
+    // Identifies the run: once this job's result is forgotten, the same id, token and graph may run again.
     graph.run = format!("{:016x}", rand::random::<u64>());
     let key = SubmissionKey {
         token: request.submission_token,
@@ -412,7 +415,7 @@ impl DispatcherGateway for DispatcherHandle {
         let job = job_of(&request.job_id)?;
         let action = request.action();
         if action == pb::QuarantineAction::Unspecified {
-            let text = "say what is to become of the quarantined job".to_owned();
+            let text = "the request names no action for the quarantined job".to_owned();
             return Err(GatewayError::Invalid(text));
         }
         self.write(|reply| Command::ResolveQuarantine { job, action, reply })

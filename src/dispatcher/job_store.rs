@@ -1,5 +1,5 @@
-//! A term's jobs in the store: what is written in one transaction. How they end is in `results.rs`, what recovery finds in
-//! `recovery.rs`.
+//! The jobs of one term in the store, and which writes are one transaction. `results.rs` has their ends,
+//! `recovery.rs` their recovery.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -28,7 +28,6 @@ use super::storage::Storage;
 use super::sweep::Holdings;
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
-use crate::job::is_coordinated;
 use crate::job::shrinking::{shrink_graph, shrink_state};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -37,19 +36,19 @@ pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 /// Why something about a job was not written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JobStoreError {
-    /// It was not and will not be written: the term is over.
+    /// Not written, and it will not be: the term is over.
     #[error("not written: this JobManager does not lead any more")]
     NotWritten,
-    /// The term is over, and the next one knows.
+    /// The term is over; only the next term can find out whether it was written.
     #[error("this JobManager does not lead any more, and whether this was written is not known")]
     Unknown,
-    /// The store has no space for it at present; it was not written.
+    /// Not written: the store has no space at present.
     #[error("not written: {0}; try again when there is space")]
     OutOfSpace(Error),
-    /// The store does not take it.
+    /// The store does not accept it.
     #[error(transparent)]
     Refused(Error),
-    /// What was uploaded for it is not there, or about to go; nothing was written.
+    /// Not written: an upload that the job needs is missing or about to be deleted.
     #[error("{0}")]
     NotUploaded(String),
 }
@@ -74,7 +73,7 @@ impl From<JobStoreError> for GatewayError {
             JobStoreError::Refused(Error::TooLarge { .. }) | JobStoreError::NotUploaded(_) => {
                 GatewayError::Invalid(error.to_string())
             }
-            // The blob store gave no answer, or denies it at present: nothing was written.
+            // The blob store did not answer or denied access for now: nothing was written.
             JobStoreError::Refused(cause) if may_pass(cause) => {
                 GatewayError::StoreRefused(error.to_string())
             }
@@ -83,30 +82,30 @@ impl From<JobStoreError> for GatewayError {
     }
 }
 
-/// Writes and reads the records of one term's jobs.
+/// Reads and writes the records of one term's jobs.
 #[derive(Debug)]
 pub struct JobStore {
     pub(super) records: RecordStore,
     pub(super) pipeline: CommitPipeline,
     pub(super) epoch: Epoch,
-    /// The blobs that records point to.
+    /// Blobs that records point to.
     blobs: Mutex<BTreeMap<(JobId, Kind), Name>>,
-    /// The parts that graphs and descriptions point to.
+    /// Parts that graphs and descriptions point to.
     parts: Mutex<KnownParts>,
     descriptions: Mutex<DescriptionCache>,
     holdings: Mutex<Holdings>,
-    /// The newest format of a record that could not be read for being too new; 0: there was none.
+    /// Newest record format that was too new to be read; 0: none.
     needed_format: AtomicU16,
-    /// How many records that were out of reach may be read at present.
+    /// Limits how many records are reread at the same time after being unreadable.
     pub(super) late_reads: Semaphore,
     pub(super) storage: Storage,
 }
 
-/// How much memory descriptions of ended jobs may take, unless it is said otherwise.
+/// Default memory limit, in bytes, of the descriptions of ended jobs.
 const DEFAULT_CACHE: usize = 50 << 20;
 
 impl JobStore {
-    /// What a term needs to recover its jobs.
+    /// Record kinds that a term needs to recover its jobs.
     pub const KINDS: [Kind; 9] = [
         Kind::Graphs,
         Kind::Parts,
@@ -119,7 +118,7 @@ impl JobStore {
         Kind::Drains,
     ];
 
-    /// The jobs of the term whose pipeline this is.
+    /// Creates the store of the term that owns `pipeline`.
     pub fn new(records: RecordStore, pipeline: CommitPipeline, epoch: Epoch) -> JobStore {
         JobStore {
             records,
@@ -135,42 +134,42 @@ impl JobStore {
         }
     }
 
-    /// The same, which keeps descriptions of ended jobs in memory up to so many bytes.
+    /// Sets the memory limit, in bytes, for descriptions of ended jobs.
     #[must_use]
     pub fn with_description_cache(mut self, bytes: usize) -> JobStore {
         self.descriptions = Mutex::new(DescriptionCache::new(bytes));
         self
     }
 
-    /// The format that a process has to read so that it can read every record; none: this one can.
+    /// Returns the record format that a process must be able to read to read every record; `None`: this process can.
     pub fn needed_format(&self) -> Option<u16> {
         let needed = self.needed_format.load(Ordering::Relaxed);
         (needed > 0).then_some(needed)
     }
 
-    /// A record can't be read.
+    /// Records that a record can't be read.
     pub(super) fn note_unreadable(&self, error: &Error) {
         if let Error::TooNew { found, .. } = error {
             self.needed_format.fetch_max(*found, Ordering::Relaxed);
         }
     }
 
-    /// What this store writes through.
+    /// Returns the pipeline that this store writes through.
     pub fn pipeline(&self) -> &CommitPipeline {
         &self.pipeline
     }
 
-    /// The last committed transaction.
+    /// Returns the last committed transaction.
     pub fn last_change(&self) -> Change {
         self.pipeline.last()
     }
 
-    /// The store below.
+    /// Returns the underlying store.
     pub fn coordination_store(&self) -> &Arc<dyn CoordinationStore> {
         self.records.coordination_store()
     }
 
-    /// Writes graph and state of a new job in one transaction; before it the graph's parts, if it is split.
+    /// Writes graph and state of a new job in one transaction. The parts of a split graph are written before it.
     pub async fn put_submission(
         &self,
         graph: &pb::JobGraph,
@@ -184,7 +183,7 @@ impl JobStore {
         };
         match &written {
             Ok(()) => self.note_uploads(job, graph),
-            // Another term may have it, or this one has: it stays held until it has ended.
+            // It may be stored, by this term or another one: its uploads stay held until it has ended.
             Err(JobStoreError::Unknown | JobStoreError::NotWritten) => {}
             Err(
                 JobStoreError::OutOfSpace(_)
@@ -205,7 +204,7 @@ impl JobStore {
         graph: &pb::JobGraph,
         state: &pb::JobState,
     ) -> Result<(), JobStoreError> {
-        // The graph last: what was uploaded for it would be left if anything failed before the commit.
+        // The graph is prepared last: its blob would be orphaned if a step before the commit failed.
         let state = self.prepare(job, StateRecord(state.clone())).await?;
         let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
         self.write_parts(job, &graph.parts).await?;
@@ -239,7 +238,7 @@ impl JobStore {
         prepared.map_err(JobStoreError::Refused)
     }
 
-    /// The same for what has to be written: tries until the blob store takes it or the term is over.
+    /// The same for a record that must be written: retries until the blob store accepts it or the term is over.
     pub(super) async fn prepare_surely<T: Record + Clone>(
         &self,
         job: JobId,
@@ -248,7 +247,7 @@ impl JobStore {
         self.prepare_surely_within(job, record, usize::MAX).await
     }
 
-    /// The same for one that takes at most so many bytes of a transaction.
+    /// The same for a record that takes at most `share` bytes of a transaction.
     pub(super) async fn prepare_surely_within<T: Record + Clone>(
         &self,
         job: JobId,
@@ -313,7 +312,8 @@ impl JobStateStore for JobStore {
             JobStoreError::NotUploaded(reason) => PersistError::Refused(reason),
         };
         let job = job_id(&state.job_id).map_err(refused)?;
-        // After a takeover ten thousand are written at once. Boxed: who waits for the commit holds nothing of the preparation.
+        // After a takeover ten thousand are written at once. Boxed, so that a write waiting for the commit does
+        // not keep the memory of its preparation.
         let preparing = self.prepare_surely(job, StateRecord(state.clone()));
         let prepared = Box::pin(preparing).await.map_err(refused)?;
         let written = vec![(job, Kind::States, prepared.blob)];
@@ -327,8 +327,8 @@ pub(super) fn job_id(text: &str) -> Result<JobId, JobStoreError> {
         .map_err(|error| JobStoreError::Refused(Error::Misconfigured(format!("{error}").into())))
 }
 
-/// Whether a record that could not be prepared, or read, may be later. Credentials of a blob store are renewed, and its rights
-/// mended: neither a job nor its result is to be lost for that.
+/// Whether an error of preparing or reading a record may be temporary. Credentials of a blob store are renewed
+/// and its permissions repaired; no job or result may be lost for that.
 pub(super) fn may_pass(error: &Error) -> bool {
     error.outcome() != Outcome::Fatal || matches!(error, Error::Denied { .. })
 }
@@ -337,35 +337,16 @@ pub(super) fn name_of(job: JobId) -> Name {
     Name::new(job.to_string()).expect("32 hexadecimal digits are a name")
 }
 
-/// Who knows no coordinators would have each subtask cut its input by itself.
-fn graph_format(graph: &pb::JobGraph) -> u16 {
-    1 + u16::from(is_coordinated(graph))
-}
-
-/// Who knows no coordinators would lose what they decided when it writes the record again; who knows only vertices as regions
-/// would take the regions for others.
-fn state_format(state: &pb::JobState) -> u16 {
-    match state.region_rule() {
-        pb::RegionRule::Subtasks => 3,
-        pb::RegionRule::Vertices if state.coordinators.is_empty() => 1,
-        pb::RegionRule::Vertices => 2,
-    }
-}
-
 macro_rules! protobuf_record {
-    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal, format: $newest:literal $(, $needs:path, $shrink:path)?) => {
+    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal $(, $shrink:path)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq)]
         pub struct $name(pub $message);
 
         impl Record for $name {
             const KIND: Kind = $kind;
-            const FORMAT: u16 = $newest;
+            const FORMAT: u16 = 1;
             const SPLITS: bool = $splits;
-
-            $(fn format(&self) -> u16 {
-                $needs(&self.0)
-            })?
 
             fn encode(&self) -> Vec<u8> {
                 self.0.encode_to_vec()
@@ -383,19 +364,19 @@ macro_rules! protobuf_record {
 
 protobuf_record! {
     /// `graphs/<job>`.
-    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true, format: 2, graph_format, shrink_graph
+    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true, shrink_graph
 }
 protobuf_record! {
     /// `states/<job>`.
-    StateRecord(pb::JobState), Kind::States, splits: false, format: 3, state_format, shrink_state
+    StateRecord(pb::JobState), Kind::States, splits: false, shrink_state
 }
 protobuf_record! {
     /// `results/<job>`.
-    ResultRecord(pb::JobResult), Kind::Results, splits: false, format: 1
+    ResultRecord(pb::JobResult), Kind::Results, splits: false
 }
 protobuf_record! {
     /// `descriptions/<job>`.
-    DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true, format: 1
+    DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true
 }
 
 #[cfg(test)]
@@ -420,15 +401,5 @@ mod tests {
         assert!(!may_pass(&too_large));
         let refusal = GatewayError::from(JobStoreError::Refused(too_large));
         assert!(!refusal.is_retryable(), "{refusal:?}");
-    }
-
-    #[test]
-    fn a_state_is_of_the_oldest_format_that_whoever_reads_it_has_to_know() {
-        let mut state = pb::JobState::default();
-        assert_eq!(StateRecord(state.clone()).format(), 1);
-        state.coordinators.push(pb::CoordinatorState::default());
-        assert_eq!(StateRecord(state.clone()).format(), 2);
-        state.set_region_rule(pb::RegionRule::Subtasks);
-        assert_eq!(StateRecord(state).format(), StateRecord::FORMAT);
     }
 }

@@ -1,9 +1,11 @@
-//! Results of jobs that had ended before the term: read once the term is confirmed, as nobody needs them to lead (`docs/adr/0049`).
+//! Results of jobs that ended before the term. They are read after the term is confirmed, as leading does not
+//! need them (`docs/adr/0049`).
 //!
-//! Which jobs have one the names of the records tell: such a job is never run again, and a job that has none is submitted, run and denied as
-//! always. What is asked about one that has, or about all jobs, waits until all are read, but not for long. So do ends of jobs in
-//! this term: a result says what leaders have counted together, and that is in the kept ones (`retention.rs`). Nothing is forgotten,
-//! dropped or swept before. Reading writes nothing: a crash leaves what was.
+//! The names of the records tell which jobs have a result. Such a job is never run again; a job without a
+//! result is submitted, run and denied as usual. Requests about a job with an unread result, or about all jobs,
+//! wait until all results are read, but only up to a timeout. Jobs that end in this term wait too: their
+//! results contain the leaders' common count, which is in the kept results (`retention.rs`). Nothing is
+//! forgotten, dropped or swept before. Reading writes nothing, so a crash changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -24,14 +26,14 @@ use super::recovery::{RecoveredJobs, unreadable_kind};
 use super::retention::Retention;
 use crate::gateway::GatewayError;
 
-/// What waits until the results are read.
+/// Unread results, and what waits for them.
 #[derive(Debug)]
 pub(super) struct Unread {
     jobs: BTreeSet<JobId>,
-    /// Taken when reading begins.
+    /// Records to read; taken when reading begins.
     records: Option<Records>,
     commands: Vec<Command>,
-    /// Somebody is told when the patience of those that wait is over.
+    /// A timeout of the waiting commands is running.
     is_timed: bool,
     ended: Vec<(JobId, Box<pb::JobResult>)>,
     cancelled: Vec<(JobId, pb::JobResult, Reply<pb::Ack>)>,
@@ -39,7 +41,7 @@ pub(super) struct Unread {
 }
 
 impl Unread {
-    /// Of these records; `None`: there are none.
+    /// Creates it from the records of results; `None` if there are none.
     pub(super) fn of(records: Records) -> Option<Box<Unread>> {
         if records.is_empty() {
             return None;
@@ -57,7 +59,7 @@ impl Unread {
         }))
     }
 
-    /// Whether this job has ended, with a result that is not read yet.
+    /// Whether this job has ended with a result that is not read yet.
     pub(super) fn has(&self, job: JobId) -> bool {
         self.jobs.contains(&job)
     }
@@ -73,14 +75,14 @@ impl Unread {
 }
 
 impl DispatcherActor {
-    /// Gives the command back where it needs no result that is not read.
+    /// Returns the command if it needs no unread result; else keeps it until they are read.
     pub(super) fn or_wait_for_results(&mut self, command: Command) -> Option<Command> {
         let Some(unread) = self.unread.as_mut().filter(|it| it.holds_up(&command)) else {
             return Some(command);
         };
         unread.commands.push(command);
         if !std::mem::replace(&mut unread.is_timed, true) {
-            // Below what callers wait for an answer.
+            // Shorter than the callers' timeout.
             let patience = self.options.store_patience / 2;
             self.tasks.spawn(async move {
                 tokio::time::sleep(patience).await;
@@ -90,7 +92,7 @@ impl DispatcherActor {
         None
     }
 
-    /// Answers those that have waited long enough.
+    /// Refuses the commands that have waited until the timeout.
     pub(super) fn on_waited_for_results(&mut self) {
         let Some(unread) = &mut self.unread else {
             return;
@@ -102,7 +104,7 @@ impl DispatcherActor {
         }
     }
 
-    /// The term is confirmed. Answered when all is read.
+    /// Starts reading, as the term is confirmed. Replies when all results are read.
     pub(super) fn read_results(&mut self, reply: Reply<()>) {
         let Some(unread) = &mut self.unread else {
             let _ = reply.send(Ok(()));
@@ -143,7 +145,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Goes on with the jobs that have ended.
+    /// Continues with the jobs that have ended.
     pub(super) fn take_up_results(&mut self, read: RecoveredJobs) {
         for (job, result) in read.results {
             self.take_up_ended(job, result);
@@ -156,7 +158,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Whether the end of a job waits for them; if not, it is given back.
+    /// Returns the end of a job if it need not wait for the results; else keeps it until they are read.
     pub(super) fn end_later(
         &mut self,
         job: JobId,
@@ -171,7 +173,7 @@ impl DispatcherActor {
         }
     }
 
-    /// The same of a quarantined job that is cancelled.
+    /// The same for a quarantined job that is cancelled.
     pub(super) fn cancel_later(
         &mut self,
         job: JobId,
@@ -188,7 +190,7 @@ impl DispatcherActor {
     }
 }
 
-/// The records of results among all records.
+/// Returns the records of results among all records.
 pub(super) fn kept_results(records: &Records) -> Records {
     let kept = records.of(Kind::Results);
     kept.map(|(name, value)| (Key::new(Kind::Results, name.clone()), value.clone()))
@@ -196,19 +198,19 @@ pub(super) fn kept_results(records: &Records) -> Records {
 }
 
 impl JobStore {
-    /// Tries until the coordination store has given all of them.
+    /// Retries until the coordination store has returned all of them.
     async fn read_results_surely(&self, records: &Records) -> RecoveredJobs {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         loop {
             match self.read_results(records).await {
                 Ok(read) => return read,
-                Err(error) => warn!(%error, "the results can't be read, this is tried again"),
+                Err(error) => warn!(%error, "the results can't be read; reading is retried"),
             }
             tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 
-    /// What the records of results say, as they were proven to be at the beginning of the term.
+    /// Decodes the records of results as proven at the start of the term.
     pub async fn read_results(&self, records: &Records) -> Result<RecoveredJobs, Error> {
         let results = self.records.decode::<ResultRecord>(records).await?;
         let mut read = RecoveredJobs::default();
@@ -248,5 +250,5 @@ impl JobStore {
 }
 
 fn ignore(name: &Name, error: &dyn std::fmt::Display) {
-    warn!(%name, %error, "a result that is no job's is ignored");
+    warn!(%name, %error, "a result is ignored: its name is not a job id");
 }

@@ -1,4 +1,5 @@
-//! Results that are read after the term is confirmed: what waits for them and what does not, on paused time, over the memory store.
+//! Results that are read after the term is confirmed: which requests wait for them. On paused time, over the
+//! memory store.
 
 use std::time::Duration;
 
@@ -8,13 +9,13 @@ use tanist_proto::v1 as pb;
 use tokio::task::JoinHandle;
 
 use super::DispatcherOptions;
-use super::scripted::{End, JOB, Leader, lock, result_of};
+use super::scripted::{End, JOB, Leader, lock, result_of, submission};
 use super::testing::recovered;
 use crate::gateway::{DispatcherGateway as _, GatewayError, GatewayResult};
 
 const OTHER: JobId = JobId::from_bits(8);
 
-/// A cluster whose only job has ended, with a result that is clean, or not.
+/// A cluster whose only job has ended, with a clean or a dirty result.
 async fn with_a_result(is_dirty: bool) -> MemoryCluster {
     let cluster = MemoryCluster::default();
     let first = Leader::of(&cluster, "first").await;
@@ -37,10 +38,10 @@ async fn with_a_result(is_dirty: bool) -> MemoryCluster {
 
 fn submit(leader: &Leader, job: JobId) -> JoinHandle<GatewayResult<pb::SubmitJobResponse>> {
     let dispatcher = leader.dispatcher.clone();
-    tokio::spawn(async move { Leader::submit_to(&dispatcher, job, 0).await })
+    tokio::spawn(async move { Leader::submit_to(&dispatcher, submission(job)).await })
 }
 
-/// All that can be done without a timer is done.
+/// Lets all tasks run until they wait for a timer.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
@@ -51,9 +52,9 @@ async fn a_submission_of_an_ended_job_waits_for_its_result_and_is_never_run() {
     let leader = Leader::with_unread_results(&cluster, "second").await;
     let repeated = submit(&leader, JOB);
     settle().await;
-    assert!(!repeated.is_finished(), "nobody knows whose it is yet");
+    assert!(!repeated.is_finished(), "its result is not read yet");
 
-    // Another job is nobody's business.
+    // Requests about another job do not wait.
     let accepted = submit(&leader, OTHER).await.expect("no panic");
     assert!(!accepted.expect("accepted").repeated);
     let unknown = leader.describe(JobId::from_bits(9)).await;
@@ -136,7 +137,7 @@ async fn a_job_that_ends_before_results_are_read_is_kept_by_what_they_have_count
 async fn a_job_whose_result_and_records_are_both_there_is_not_run_while_the_result_is_unread() {
     let cluster = with_a_result(false).await;
     let between = Leader::with_unread_results(&cluster, "between").await;
-    // Somebody has put its records there by hand.
+    // An operator has written the job's records by hand.
     let graph = pb::JobGraph {
         job_id: JOB.to_string(),
         ..pb::JobGraph::default()

@@ -1,6 +1,8 @@
-//! The Dispatcher: accepts jobs, recovers them, runs one JobMaster a job, writes their results and cleans up after them.
+//! The Dispatcher accepts jobs, recovers them, runs one JobMaster per job, writes their results, and cleans up
+//! after them.
 //!
-//! It owns `graphs/`, `results/` and `descriptions/`; `states/<job>` belongs to the job's JobMaster after the submission wrote it.
+//! It owns `graphs/`, `results/` and `descriptions/`. `states/<job>` belongs to the job's JobMaster once the
+//! submission has written it.
 //!
 //! ```text
 //!   submit --> Persisting --> Running --> Ending --> Dirty --> Ended --> (forgotten after the retention time)
@@ -8,22 +10,28 @@
 //!                 '- refused    |                   |  written | finished
 //!   recovery -------------------+-------------------|----------'
 //!                 |             '---- Rebuilding (its JobMaster broke; after several, Quarantined)
-//!                 |---> Rebuilding (its turn has not come, or a blob can't be read at present) -- its turn --> Running, cancel --> Ending
-//!                 '---> Quarantined (can't be read or led; touches no other job) -- retry --> Running, delete --> Ending
+//!                 |---> Rebuilding (start delayed as a crash suspect, or a blob is unreadable for now)
+//!                 |                   -- turn comes --> Running, cancel --> Ending
+//!                 '---> Quarantined (can't be read or led; affects no other job)
+//!                                     -- retry --> Running, delete --> Ending
 //! ```
 //!
 //! What a crash leaves behind, step by step:
-//! - before the submission's transaction: nothing; the client's retry with the same id and token is a first submission;
-//! - between the parts of a large graph and the transaction: parts that no graph points to; the next term removes them;
-//! - between transaction and acknowledgement: the job is there and runs; the retry gets the same answer;
-//! - while running: graph and state; the next term recovers it;
-//! - before the result's transaction: graph and state, saying that all is finished or canceled; the next term ends it
-//!   the same way; and of a large description a blob or parts that nothing points to, which are swept;
-//! - between result and cleanup: a dirty result that names what to remove; the next term resumes the cleanup and never
-//!   runs the job;
-//! - after cleanup, before the result is clean: the cleanup runs again and finds nothing to do;
-//! - after the last look at what an ended job left, before its result is removed: the next term looks again. A leader that is
-//!   stopped in between, and deposed, removes nothing when it goes on: there may be another run under the id.
+//! - before the submission's transaction: nothing; the client's retry with the same id and token is a first
+//!   submission;
+//! - between the parts of a large graph and the transaction: parts that no graph points to; the next term
+//!   removes them;
+//! - between transaction and acknowledgement: the job is stored and runs; the retry gets the same answer;
+//! - while running: graph and state; the next term recovers the job;
+//! - before the result's transaction: graph and state, which say that all tasks are finished or canceled; the
+//!   next term ends the job the same way. For a large description also a blob or parts that nothing points to,
+//!   which are swept;
+//! - between result and cleanup: a dirty result that names what to remove; the next term resumes the cleanup
+//!   and never runs the job;
+//! - after cleanup, before the result is marked clean: the cleanup runs again and finds nothing to do;
+//! - after the last check of what an ended job left, before its result is removed: the next term checks again.
+//!   A leader that is stopped in between and deposed removes nothing when it continues, because another run
+//!   under the same id may exist.
 
 mod actor;
 #[cfg(test)]

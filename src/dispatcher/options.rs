@@ -1,21 +1,21 @@
-//! How a Dispatcher behaves: what of the configuration it needs.
+//! Options of a Dispatcher, taken from the configuration.
 
 use std::time::Duration;
 
-/// How a Dispatcher behaves.
+/// Options of a Dispatcher.
 #[derive(Debug, Clone)]
 pub struct DispatcherOptions {
-    /// How long the result of an ended job is kept (`jobstore.expiration-time`).
+    /// Time for which the result of an ended job is kept (`jobstore.expiration-time`).
     pub result_retention: Duration,
-    /// Of how many ended jobs the description is kept at most (`jobstore.max-capacity`).
+    /// Maximum number of ended jobs whose descriptions are kept (`jobstore.max-capacity`).
     pub max_described: usize,
-    /// How many bytes the uploaded files of a job may have together (`artifacts.max-size`).
+    /// Maximum total size of a job's uploaded files, in bytes (`artifacts.max-size`).
     pub max_uploaded: u64,
-    /// How often expired results are looked for.
+    /// Interval at which expired results are removed.
     pub expiration_interval: Duration,
-    /// How many requests wait at most.
+    /// Capacity of the mailbox.
     pub mailbox: usize,
-    /// How long a submission or cancellation waits for the store before it is answered that its fate is unknown.
+    /// Timeout of a submission or cancellation for the store; then the answer is that the outcome is unknown.
     pub store_patience: Duration,
 }
 

@@ -1,9 +1,11 @@
-//! Jobs and results whose records can't be read at present, as the blob store that has one of them gives no answer or denies it: that
-//! says nothing about them. They are read again until they can be, or it is certain that they can't.
+//! Jobs and results whose records can't be read for now, because the blob store that has one of them does not
+//! answer or denies access. That says nothing about the records. They are read again until that succeeds or it
+//! is certain that it can't.
 //!
-//! Such a job is RECONCILING, and its tasks run on. It can be cancelled if its state could be read, as a job that waits for its turn.
-//! Nobody can retry or delete it, and a result that is out of reach can't be forgotten, nor its job be run again. Nothing of this is
-//! written: the next term finds out for itself. A missing blob, or one that is not what was written, is no such case.
+//! Such a job is RECONCILING, and its tasks keep running. It can be cancelled if its state was readable, like a
+//! suspect job. It can't be retried or deleted, and a result that is out of reach can neither be forgotten nor
+//! its job be run again. None of this is written: the next term finds out for itself. A missing blob, or one
+//! with wrong content, is not such a case.
 
 use std::time::Duration;
 
@@ -24,28 +26,28 @@ use super::job_store::{
 use super::recovery::{RecoveredJob, is_dangerous, unreadable_kind};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// With the jitter a minute at most.
+/// A minute at most, with the jitter.
 const LONGEST_PAUSE: Duration = Duration::from_secs(50);
-/// So many are read at once.
+/// Number of records read at the same time.
 pub(super) const READ_AT_ONCE: usize = 16;
-/// A blob store that hangs keeps others waiting no longer.
+/// Timeout of one read, so that a blob store that hangs does not block others.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-const JOB_AWAITED: &str = "the blob store gives no answer for its records, or denies them: it is led again when they can be read";
-const RESULT_AWAITED: &str = "it has ended, and the blob store gives no answer for its result, or denies it: it is read again until that succeeds";
+const JOB_AWAITED: &str = "the blob store gives no answer for its records, or denies access: the job is led again once they can be read";
+const RESULT_AWAITED: &str = "it has ended, and the blob store gives no answer for its result, or denies access: reading is retried";
 
 impl DispatcherActor {
-    /// One of the records of this job can't be read at present.
+    /// One of this job's records can't be read for now.
     pub(super) fn await_records(
         &mut self,
         job: JobId,
         state: Option<Box<pb::JobState>>,
         reason: &str,
     ) {
-        warn!(%job, reason, "a job can't be read at present, and is read again");
+        warn!(%job, reason, "a job can't be read for now; reading is retried");
         match state {
             Some(state) => {
-                let ends = state.wanted() == pb::WantedStatus::Canceled && state.sinks.is_some();
+                let ends = state.wanted() == pb::WantedStatus::Canceled;
                 self.suspect(job, *state);
                 if let Some(Entry::Rebuilding { why, .. }) = self.jobs.get_mut(&job)
                     && !ends
@@ -54,7 +56,7 @@ impl DispatcherActor {
                 }
             }
             None => match self.jobs.get_mut(&job) {
-                // What was known of it before is known all the same.
+                // What was known of the job before still holds.
                 Some(Entry::Rebuilding { why, .. }) => *why = JOB_AWAITED,
                 _ => {
                     self.jobs.insert(job, unknown(JOB_AWAITED));
@@ -69,9 +71,9 @@ impl DispatcherActor {
         });
     }
 
-    /// The result of this job can't be read at present.
+    /// The result of this job can't be read for now.
     pub(super) fn await_result(&mut self, job: JobId, reason: &str) {
-        warn!(%job, reason, "the result of an ended job can't be read at present, and is read again");
+        warn!(%job, reason, "the result of an ended job can't be read for now; reading is retried");
         self.jobs.insert(job, unknown(RESULT_AWAITED));
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
@@ -95,7 +97,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Goes on with a job that has ended.
+    /// Continues with a job that has ended.
     pub(super) fn take_up_ended(&mut self, job: JobId, result: pb::JobResult) {
         let is_dirty = result.dirty;
         let ended = Entry::Ended {
@@ -112,7 +114,7 @@ impl DispatcherActor {
     }
 }
 
-/// A job of which nothing is known.
+/// Entry of a job about which nothing is known.
 fn unknown(why: &'static str) -> Entry {
     Entry::Rebuilding {
         key: SubmissionKey::unknown(),
@@ -123,7 +125,7 @@ fn unknown(why: &'static str) -> Entry {
 }
 
 impl JobStore {
-    /// Reads a job again until that says something about it. Its graph is not decoded where that had better not be.
+    /// Reads a job again until the outcome is definite. Does not decode its graph if that is dangerous.
     async fn await_job(&self, job: JobId) -> Result<RecoveredJob, JobStoreError> {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
@@ -162,7 +164,7 @@ impl JobStore {
         }
     }
 
-    /// The same of a result.
+    /// The same for a result.
     async fn await_result(
         &self,
         job: JobId,
@@ -175,7 +177,7 @@ impl JobStore {
             match self.within_bounds(reading).await {
                 Some(Ok(Some(stored))) => {
                     let result = self.recovered_result(job, stored);
-                    // What it names is known by now, and is not swept.
+                    // The objects that it names are known now, so the sweep keeps them.
                     self.lock_parts().forget(job);
                     self.lock_holdings().forget_result(job);
                     return Ok(result);
@@ -196,7 +198,7 @@ impl JobStore {
         }
     }
 
-    /// One of the few that read at a time, none for long.
+    /// Runs one of a limited number of reads, with a timeout. `None`: no answer in time.
     async fn within_bounds<T>(&self, reading: impl Future<Output = T>) -> Option<T> {
         let _turn = self.late_reads.acquire().await.ok()?;
         tokio::time::timeout(READ_TIMEOUT, reading).await.ok()

@@ -1,4 +1,4 @@
-//! Records in blobs that can't be read for a while: on paused time over the memory store and a directory of blobs.
+//! Records in blobs that can't be read for a while. On paused time, over the memory store and a directory of blobs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,7 +23,7 @@ use crate::gateway::{GatewayError, GatewayResult};
 
 const OTHER: JobId = JobId::from_bits(8);
 
-/// A place for blobs that fails when the test says so.
+/// A directory of blobs that fails when the test says so.
 struct Place {
     directory: tempfile::TempDir,
     blobs: Arc<BlobStore>,
@@ -47,7 +47,7 @@ impl Place {
             .collect()
     }
 
-    /// No object can be opened: each is a link to itself.
+    /// Makes all objects unreadable: each becomes a link to itself.
     fn fail(&self) {
         for path in self.objects() {
             fs::rename(&path, aside(&path)).expect("moved");
@@ -69,9 +69,9 @@ fn aside(path: &Path) -> PathBuf {
     path.with_extension("aside")
 }
 
-/// Of a job whose graph is in a blob, and its state too if that is `large`.
+/// Writes a job whose graph is in a blob; its state too if `large`.
 async fn put(leader: &Leader, job: JobId, large: bool, change: impl FnOnce(&mut pb::JobState)) {
-    let mut submission = submission(job, 0);
+    let mut submission = submission(job);
     submission.graph.name = large_name();
     let mut state = first_state(&submission, 1);
     if !large {
@@ -135,7 +135,7 @@ async fn a_job_of_which_nothing_can_be_read_at_present_is_neither_taken_for_anot
     place.fail();
     let b = place.lead(&cluster, "b").await;
     for asked in [b.submit(JOB).await.map(drop), b.cancel(JOB).await.map(drop)] {
-        let error = asked.expect_err("nobody knows yet");
+        let error = asked.expect_err("unknown yet");
         assert!(error.is_retryable(), "{error:?}");
     }
     place.answer();
@@ -162,7 +162,7 @@ async fn a_result_that_can_not_be_read_at_present_is_not_forgotten_and_is_read_l
         matches!(refused, Err(GatewayError::Conflict(_))),
         "{refused:?}"
     );
-    let error = b.submit(JOB).await.expect_err("nobody knows yet");
+    let error = b.submit(JOB).await.expect_err("unknown yet");
     assert!(error.is_retryable(), "{error:?}");
     place.answer();
     b.wait_for(JOB, pb::JobStatus::Finished).await;
@@ -233,7 +233,7 @@ async fn a_job_that_was_set_aside_before_it_was_out_of_reach_is_set_aside_again(
     assert!(started(&b).is_empty());
 }
 
-/// Why a job was set aside.
+/// The reason of a job's quarantine.
 fn broke() -> Option<pb::Quarantine> {
     Some(pb::Quarantine {
         kind: pb::QuarantineKind::Broke.into(),
@@ -249,7 +249,7 @@ async fn a_retry_that_is_denied_the_records_of_a_job_forgets_nothing_of_it() {
     a.submit(JOB).await.expect("acknowledged");
     let state = pb::JobState {
         quarantine: broke(),
-        ..first_state(&submission(JOB, 0), 1)
+        ..first_state(&submission(JOB), 1)
     };
     a.store.put_state(&state).await.expect("written");
     kill(&a).await;

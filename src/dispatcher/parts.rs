@@ -1,8 +1,8 @@
-//! Graphs and descriptions that are split over keys of the store: their parts are written before the record that points to them,
-//! and removed after it, or when it never came.
+//! Graphs and descriptions that are split over several keys of the store. Their parts are written before the
+//! record that points to them. They are removed after that record, or if it was never written.
 //!
-//! Invariants: parts are removed only when nothing points to them and nothing ever will, as a write that would is fenced or
-//! was refused; their names are never used again, so that a removal that is repeated hits nothing else.
+//! Invariants: parts are removed only when nothing points to them and nothing ever will, because a write that
+//! would is fenced or was refused. Their names are never reused, so a repeated removal hits nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +13,17 @@ use tracing::{info, warn};
 
 use super::job_store::{JobStore, JobStoreError};
 
-/// Which parts graphs and descriptions point to.
+/// Parts that graphs and descriptions point to.
 #[derive(Debug, Default)]
 pub(super) struct KnownParts {
     of_jobs: BTreeMap<JobId, BTreeSet<Name>>,
     of_descriptions: BTreeMap<JobId, BTreeSet<Name>>,
-    /// Jobs whose graph or result can't be read: which parts are theirs is not known.
+    /// Jobs whose graph or result can't be read, so that their parts are unknown.
     unreadable: BTreeSet<JobId>,
 }
 
 impl KnownParts {
-    /// The graph of a job, which points to these.
+    /// Records that the job's graph points to these parts.
     pub(super) fn note(&mut self, job: JobId, parts: Vec<Name>) {
         self.unreadable.remove(&job);
         if parts.is_empty() {
@@ -33,39 +33,39 @@ impl KnownParts {
         }
     }
 
-    /// There is a graph, but it can't be read.
+    /// Records that the job has a graph that can't be read.
     pub(super) fn note_unreadable(&mut self, job: JobId) {
         self.unreadable.insert(job);
     }
 
-    /// The graph is not there any more.
+    /// Records that the job's graph is gone.
     pub(super) fn forget(&mut self, job: JobId) {
         self.of_jobs.remove(&job);
         self.unreadable.remove(&job);
     }
 
-    /// The description of an ended job, which points to these.
+    /// Records that the description of an ended job points to these parts.
     pub(super) fn note_described(&mut self, job: JobId, parts: BTreeSet<Name>) {
         if !parts.is_empty() {
             self.of_descriptions.insert(job, parts);
         }
     }
 
-    /// The description is not there any more, which pointed to these.
+    /// Forgets the job's description. Returns the parts that it pointed to.
     pub(super) fn forget_described(&mut self, job: JobId) -> BTreeSet<Name> {
         self.of_descriptions.remove(&job).unwrap_or_default()
     }
 
-    /// The parts of a job's graph, in order.
+    /// Returns the parts of a job's graph, in order.
     pub(super) fn of(&self, job: JobId) -> Vec<String> {
         let parts = self.of_jobs.get(&job).into_iter().flatten();
         parts.map(Name::to_string).collect()
     }
 
-    /// Whether a graph points to a part of `owner`, as far as is known.
+    /// Whether a graph or description may point to a part of `owner`.
     fn has(&self, owner: &Name, part: &Name) -> bool {
         let Ok(job) = owner.as_str().parse::<JobId>() else {
-            // Somebody else's.
+            // Not a job's part; leave it alone.
             return true;
         };
         let known = [&self.of_jobs, &self.of_descriptions];
@@ -75,7 +75,7 @@ impl KnownParts {
 }
 
 impl JobStore {
-    /// Writes the parts of a graph, each in a transaction of its own, so that other jobs need not wait for all of them.
+    /// Writes the parts of a graph, each in its own transaction, so that other jobs do not wait for all of them.
     pub(super) async fn write_parts(
         &self,
         job: JobId,
@@ -91,7 +91,7 @@ impl JobStore {
         Ok(())
     }
 
-    /// Removes what was written for a graph that was refused. With the end of the term, it is the next one that does.
+    /// Removes the parts of a refused graph. If the term is over, the next one removes them.
     pub(super) async fn take_back(&self, job: JobId, parts: &[Write], error: &JobStoreError) {
         let is_definite = matches!(
             error,
@@ -102,11 +102,11 @@ impl JobStore {
         }
         let names: Vec<Name> = parts.iter().map(|part| part.key().name.clone()).collect();
         if let Err(failure) = self.remove_parts(&names).await {
-            warn!(%job, %failure, "parts of a refused graph are left to the next term");
+            warn!(%job, %failure, "parts of a refused graph can't be removed: the next term removes them");
         }
     }
 
-    /// Removes parts that nothing points to; nothing happens for those that are not there.
+    /// Removes parts that nothing points to; missing ones are ignored.
     pub(super) async fn remove_parts(&self, names: &[Name]) -> Result<(), JobStoreError> {
         for writes in self.deletions(names) {
             self.pipeline.commit(writes).await?;
@@ -114,7 +114,7 @@ impl JobStore {
         Ok(())
     }
 
-    /// As many transactions as it takes.
+    /// Deletions, split into as many transactions as the store's limit requires.
     fn deletions(&self, names: &[Name]) -> impl Iterator<Item = Vec<Write>> {
         let most = self.pipeline.limits().writes.max(1);
         names.chunks(most).map(|some| {
@@ -123,8 +123,8 @@ impl JobStore {
         })
     }
 
-    /// Removes the parts that the result of a job names, however long the store has no space for that: fails only where the
-    /// term is over.
+    /// Removes the parts that a job's result names. Waits for space in the store without limit; fails only if
+    /// the term is over.
     pub(super) async fn clean_parts(
         &self,
         job: JobId,
@@ -133,7 +133,7 @@ impl JobStore {
         let names = names.iter().filter_map(|name| match name.parse::<Name>() {
             Ok(name) => Some(name),
             Err(error) => {
-                warn!(%job, %error, "a part that can't be there is not removed");
+                warn!(%job, %error, "a part with an invalid name is ignored");
                 None
             }
         });
@@ -144,8 +144,8 @@ impl JobStore {
         Ok(())
     }
 
-    /// Removes the parts of earlier terms that no graph points to: a leader died between the parts and the graph. To be
-    /// called after the recovery, once; parts of this term are not touched.
+    /// Removes parts of earlier terms that no graph points to: a leader died between writing the parts and the
+    /// graph. Call it once, after the recovery; parts of this term are not touched.
     pub async fn remove_orphaned_parts(&self) -> Result<(), JobStoreError> {
         let orphans = self.records.orphaned_parts(self.epoch, |of, part| {
             self.lock_parts().has(&of.owner, part)

@@ -1,18 +1,22 @@
-//! Jobs that are set aside: which, with what evidence, and how one gets out of it.
+//! Quarantined jobs: when a job is quarantined, with which evidence, and how it gets out.
 //!
-//! A job is set aside when its records can't be read, when this build has not all of its operators, when its JobMasters broke
-//! one after the other, or when it ended the processes that led it. No JobMaster is started for it; nothing of it is removed,
-//! and its tasks run on. What is wrong with its records or this build is found anew by each term, so that one that can
-//! lead it does, and what can't be read only at present is no reason (`out_of_reach.rs`); the other reasons are in the job's record (`JobState.quarantine`), and stay until somebody retries it. One that was
-//! cancelled before ends as CANCELED at once: that was acknowledged.
+//! A job is quarantined when its records can't be read, when this build lacks one of its operators, when its
+//! JobMasters broke repeatedly, or when it ended the processes that led it. No JobMaster is started for it;
+//! nothing of it is removed, and its tasks keep running. Each term checks again for problems with its records
+//! or this build, so a term that can lead the job does; records that are unreadable only for now are no reason
+//! (`out_of_reach.rs`). The other reasons are in the job's record (`JobState.quarantine`) and stay until a user
+//! retries the job. A job that was cancelled before ends as CANCELED at once, because the cancellation was
+//! acknowledged.
 //!
-//! *Retry*: all is read again, the reason is removed from the record, then its JobMaster is started. A crash before the
-//! write: still set aside; after it: recovered like any other job. *Delete*: the result CANCELED takes the place of its records in
-//! one transaction, then it is acknowledged; TaskExecutors stop its tasks once the store says that it has ended. A *cancellation* does the same, but not to
-//! a job whose tasks have all finished: what they wrote may be visible in part, and only its JobMaster orders a cancellation after a finish.
+//! *Retry*: all records are read again, the reason is removed from the record, then the JobMaster is started.
+//! After a crash before the write the job is still quarantined; after the write it is recovered like any other
+//! job. *Delete*: the result CANCELED replaces its records in one transaction, then the request is
+//! acknowledged; TaskExecutors stop its tasks once the store says that it has ended. A *cancellation* does the
+//! same, except for a job whose tasks have all finished: part of its output may be visible, and only its
+//! JobMaster puts a cancellation and a finish in order.
 //!
-//! Nothing is wrong with what a newer version wrote: this term gives way to one that reads it (`process/newer.rs`), and until
-//! then only deleting the job, in so many words, touches its records.
+//! A record written by a newer version has no fault: this term gives way to a process that can read it
+//! (`process/newer.rs`). Until then only an explicit delete of the job touches its records.
 
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
@@ -39,7 +43,7 @@ use crate::job::unsupported;
 pub(super) struct Fault {
     pub(super) quarantine: pb::Quarantine,
     pub(super) state: pb::JobState,
-    /// None: the graph was not read. The state may know them.
+    /// `None`: the graph was not read. The state may name them.
     pub(super) sink_directories: Option<pb::SinkDirectories>,
 }
 
@@ -50,7 +54,7 @@ pub(super) struct Sound {
     pub(super) state: pb::JobState,
 }
 
-/// Where the sinks of a graph write, for whoever cleans up after it.
+/// Returns the directories that the sinks of a graph write to, for the cleanup.
 pub(super) fn sink_directories(graph: &pb::JobGraph) -> pb::SinkDirectories {
     let directories = sink::directories(graph).into_iter();
     let paths = directories.map(|it| it.to_string_lossy().into_owned());
@@ -61,7 +65,7 @@ pub(super) fn sink_directories(graph: &pb::JobGraph) -> pb::SinkDirectories {
 }
 
 impl DispatcherActor {
-    /// What this term itself has found.
+    /// Returns a quarantine found by this term itself.
     pub(super) fn found(&self, kind: pb::QuarantineKind, reason: String) -> pb::Quarantine {
         let now_ms = wall_clock_ms();
         let session = &self.context.session;
@@ -78,7 +82,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Whether a job as it was read can be led; `retried`: what it was set aside for does not count.
+    /// Decides whether a job can be led. If `retried`, the recorded reason of its quarantine is ignored.
     pub(super) fn judge(
         &self,
         found: RecoveredJob,
@@ -93,7 +97,7 @@ impl DispatcherActor {
             } => {
                 let reason = match kind {
                     pb::QuarantineKind::TooNew => {
-                        format!("a newer version is needed, nothing is wrong with it: {reason}")
+                        format!("a newer version is needed to read its records: {reason}")
                     }
                     _ => format!("its records can't be read: {reason}"),
                 };
@@ -138,7 +142,7 @@ impl DispatcherActor {
             RecoveredJob::Readable { graph, state } => (graph, state),
         };
         if let Some(reason) = unsupported(&graph).or_else(|| unknown_operators(&graph)) {
-            // Another program may lead it: nothing is wrong with its records.
+            // Another program may be able to lead it: its records are sound.
             let reason = format!("this JobManager can't lead it: {reason}");
             return Err(Box::new(Fault {
                 quarantine: self.found(pb::QuarantineKind::UnknownOperator, reason),
@@ -153,7 +157,7 @@ impl DispatcherActor {
         }))
     }
 
-    /// Goes on with a job as its records have it.
+    /// Continues with a job according to its records.
     pub(super) fn take_up(&mut self, job: JobId, found: RecoveredJob) {
         let found = match found {
             RecoveredJob::Suspect { state } => return self.suspect(job, *state),
@@ -171,7 +175,7 @@ impl DispatcherActor {
     pub(super) fn quarantine(&mut self, job: JobId, mut fault: Fault) {
         let reason = &fault.quarantine.reason;
         error!(%job, reason, "a job is quarantined");
-        // That somebody wants it to end was acknowledged, and needs nobody who leads it.
+        // Its cancellation was acknowledged, and needs no JobMaster.
         let is_canceled = fault.state.wanted() == pb::WantedStatus::Canceled
             && fault.quarantine.kind() != pb::QuarantineKind::TooNew;
         let known = Quarantined::of(&mut fault.state, fault.quarantine, fault.sink_directories);
@@ -190,7 +194,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Its result can't be read: it is never run again.
+    /// Quarantines an ended job whose result can't be read. It is never run again.
     pub(super) fn quarantine_ended(&mut self, job: JobId, kind: pb::QuarantineKind, reason: &str) {
         let reason = match kind {
             pb::QuarantineKind::TooNew => {
@@ -210,7 +214,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Its JobMaster ended without a result. Where the term ends that is why.
+    /// A JobMaster ended without a result. If the term is over, that is the reason and nothing is done.
     pub(super) fn on_job_broken(&mut self, job: JobId) {
         let Some(Entry::Running { key, name, control }) = self.jobs.get(&job) else {
             return;
@@ -220,7 +224,7 @@ impl DispatcherActor {
         }
         let unfit = control.unfit();
         let broken = match &unfit {
-            // Another one would not be fit either.
+            // Another JobMaster would fail in the same way.
             Some(_) => breakage::TOLERATED + 1,
             None => self.breakages.note(job, wall_clock_ms()),
         };
@@ -245,7 +249,7 @@ impl DispatcherActor {
         });
     }
 
-    /// The records of a job can be read, and don't make one: nothing of them is touched.
+    /// The records of a job can be read, but no JobMaster can be created from them. They stay untouched.
     pub(super) fn on_unfit(
         &mut self,
         job: JobId,
@@ -289,7 +293,7 @@ impl DispatcherActor {
                     })
                     .collect();
                 state.quarantine = Some(quarantine.clone());
-                // One that was cancelled ends now, and has no record to keep that in.
+                // A cancelled job ends now, so it has no record to keep that in.
                 if state.wanted() != pb::WantedStatus::Canceled {
                     self.keep_set_aside(job, (*state).clone());
                 }
@@ -307,12 +311,12 @@ impl DispatcherActor {
         }
     }
 
-    /// Writes why a job is set aside, for the terms to come.
+    /// Writes why a job is quarantined, for later terms.
     fn keep_set_aside(&mut self, job: JobId, state: pb::JobState) {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             if let Err(failure) = store.put_state(&state).await {
-                warn!(%job, %failure, "the next term will not know that this job is set aside");
+                warn!(%job, %failure, "the quarantine of this job could not be written: the next term recovers the job again");
             }
             Event::SetAside { job }
         });
@@ -324,7 +328,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Leads a quarantined job again, or ends it.
+    /// Retries a quarantined job, or deletes it.
     pub(super) fn resolve_quarantine(
         &mut self,
         job: JobId,
@@ -338,7 +342,7 @@ impl DispatcherActor {
                 let control = control.clone();
                 self.spawn_reply(reply, async move {
                     let details = control.describe().await?;
-                    // What was asked for came about, and the record says so: the same request, repeated over a takeover.
+                    // The job runs and its record has a retry: this is the same request, repeated after a takeover.
                     let is_retried = |event: &pb::JobEvent| event.kind() == pb::JobEventKind::Retry;
                     if details.events.iter().any(is_retried) {
                         return Ok(pb::Ack {});
@@ -349,7 +353,7 @@ impl DispatcherActor {
                 });
                 return;
             }
-            // It is read again, as it would be for this.
+            // It is being read again anyway, as a retry would do.
             Some(Entry::Rebuilding { .. }) if is_retry => {
                 let _ = reply.send(Ok(pb::Ack {}));
                 return;
@@ -397,7 +401,7 @@ impl DispatcherActor {
         });
     }
 
-    /// The job was read again: what it was set aside for is removed from its record.
+    /// The job was read again: removes the quarantine from its record.
     pub(super) fn on_retry(
         &mut self,
         job: JobId,
@@ -472,7 +476,7 @@ impl DispatcherActor {
         let _ = reply.send(answer);
     }
 
-    /// An ended job whose result can't be read is forgotten.
+    /// Forgets an ended job whose result can't be read.
     fn forget_unreadable(&mut self, job: JobId, reply: Reply<pb::Ack>) {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {

@@ -1,4 +1,4 @@
-//! Jobs that are set aside, on paused time over the memory store: what they tell, and how one gets out of it.
+//! Quarantined jobs on paused time over the memory store: their descriptions, and how they leave quarantine.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn a_quarantined_job_is_shown_with_its_reason_until_it_is_canceled() {
         dispatcher.cancel_job(cancel())
     );
     one.expect("canceled");
-    // The second one comes while the result is being written: its client asks again.
+    // It arrives while the result is being written: its client retries.
     assert!(matches!(two, Err(GatewayError::NotYet(_))), "{two:?}");
     fixture
         .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
@@ -103,7 +103,7 @@ async fn a_quarantined_job_goes_on_telling_what_happened_to_it() {
     use pb::JobEventKind as K;
     let details = dispatcher.describe_job(describe()).await.expect("known");
     assert_eq!(kinds(&details), [K::Restart, K::Quarantine]);
-    let since_ms = details.quarantined.expect("it is set aside").since_ms;
+    let since_ms = details.quarantined.expect("it is quarantined").since_ms;
     let expected = [
         entered(pb::JobStatus::Running, 5),
         entered(pb::JobStatus::Suspended, since_ms),
@@ -124,7 +124,7 @@ async fn a_quarantined_job_goes_on_telling_what_happened_to_it() {
     assert_eq!(canceled.at_ms, ended.ended_at_ms);
 }
 
-/// Of a job that writes to `/somewhere`.
+/// The graph of a job that writes to `/somewhere`.
 fn writing_graph() -> pb::JobGraph {
     let options = CompileOptions {
         job_id: JOB,
@@ -137,7 +137,7 @@ fn writing_graph() -> pb::JobGraph {
     job.compile(&options).expect("valid")
 }
 
-/// As it was submitted, then cancelled, then set aside.
+/// The state of a job that was submitted, cancelled, then quarantined.
 fn canceled_and_set_aside() -> pb::JobState {
     let submission = Submission {
         job: JOB,
@@ -259,18 +259,18 @@ async fn a_job_of_whose_records_no_job_master_can_be_made_is_set_aside_at_once_a
     a.wait_for(OTHER, pb::JobStatus::Suspended).await;
     assert_eq!(lock(&a.world.job_masters).len(), 1, "no other one is tried");
     let details = a.describe(OTHER).await.expect("known");
-    let quarantine = details.quarantined.expect("it is set aside");
+    let quarantine = details.quarantined.expect("it is quarantined");
     assert_eq!(quarantine.kind(), pb::QuarantineKind::Unreadable);
     let expected = "its records can't be executed: it names nothing";
     assert_eq!(quarantine.reason, expected);
-    let told = details.events.last().expect("that is told");
+    let told = details.events.last().expect("an event");
     assert_eq!(told.kind(), pb::JobEventKind::Quarantine);
     assert_eq!((told.text.as_str(), told.epoch), (expected, 1));
     let stored = recovered(&a.store).await;
     assert_eq!((stored.jobs.len(), stored.results.len()), (1, 0));
 }
 
-/// A leader that was given a job of which this is stored.
+/// A leader of a job with this stored state.
 async fn leader_of(state: pb::JobState) -> Leader {
     let leader = Leader::of(&MemoryCluster::default(), "a").await;
     leader.submit(OTHER).await.expect("acknowledged");
@@ -282,7 +282,7 @@ async fn leader_of(state: pb::JobState) -> Leader {
 async fn a_cancelled_job_whose_job_masters_break_is_canceled_all_the_same() {
     let a = leader_of(pb::JobState {
         wanted: pb::WantedStatus::Canceled.into(),
-        ..first_state(&submission_of(OTHER, 0), 1)
+        ..first_state(&submission_of(OTHER), 1)
     })
     .await;
     for _ in 1..=3 {
@@ -300,7 +300,7 @@ async fn a_cancelled_job_whose_job_masters_break_is_canceled_all_the_same() {
 async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
     let a = leader_of(pb::JobState {
         job_incarnation: 5,
-        ..first_state(&submission_of(OTHER, 0), 1)
+        ..first_state(&submission_of(OTHER), 1)
     })
     .await;
     for broken in 1..=3 {
@@ -329,8 +329,8 @@ async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
 #[tokio::test(start_paused = true)]
 async fn a_job_under_whose_name_stands_what_is_another_ones_is_not_led() {
     let a = Leader::of(&MemoryCluster::default(), "a").await;
-    let own = submission_of(OTHER, 0);
-    let another = submission_of(JOB, 0);
+    let own = submission_of(OTHER);
+    let another = submission_of(JOB);
     fn stored<T>(record: T) -> Option<Result<Stored<T>, tanist_ha::Error>> {
         Some(Ok(Stored {
             record,
@@ -351,7 +351,8 @@ async fn a_job_under_whose_name_stands_what_is_another_ones_is_not_led() {
     assert_eq!(found(&another, &own), (of_another("graphs"), true));
 }
 
-/// A leader that finds a job of which all tasks have finished, and which was set aside before they were made visible.
+/// A leader that finds a job whose tasks have all finished, and which was quarantined before their output was
+/// made visible.
 async fn leader_of_a_finished_job_that_is_set_aside() -> Leader {
     let finished = (2, pb::ExecutionState::Finished);
     let state = pb::JobState {
@@ -366,7 +367,7 @@ async fn leader_of_a_finished_job_that_is_set_aside() -> Leader {
         }),
         regions: with_ends([finished; 2]).regions,
         terminal: with_ends([finished; 2]).terminal,
-        ..first_state(&submission_of(OTHER, 0), 1)
+        ..first_state(&submission_of(OTHER), 1)
     };
     let a = leader_of(state).await;
     kill(&a).await;
@@ -440,7 +441,7 @@ async fn a_deposed_leader_whose_write_was_refused_starts_no_other_job_master() {
     cluster.expire(&deposed.process);
     let _young = Leader::of(&cluster, "young").await;
     deposed.end_last(End::Broken);
-    // Longer than it would take to start one.
+    // Longer than starting a JobMaster would take.
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(lock(&deposed.world.job_masters).len(), 1);
 }

@@ -1,4 +1,4 @@
-//! A job that is set aside, as it is described, and the result that it gets when it is cancelled. Decides nothing.
+//! A quarantined job: its description, and its result when it is cancelled. Makes no decisions.
 
 use std::collections::BTreeSet;
 
@@ -11,27 +11,27 @@ use super::core::SubmissionKey;
 use super::entry::{Entry, state_key};
 use crate::gateway::persistence::was_never_placed;
 
-/// A job that is set aside.
+/// A quarantined job.
 #[derive(Debug, Clone)]
 pub(super) struct Quarantined {
     pub(super) key: SubmissionKey,
     pub(super) name: String,
     pub(super) submitted_at_ms: u64,
-    /// None: what it wrote is not known.
+    /// `None`: unknown.
     pub(super) sink_directories: Option<pb::SinkDirectories>,
-    /// There is a result, only that it can't be read.
+    /// It has a result, but that can't be read.
     pub(super) has_ended: bool,
-    /// All its tasks have finished, and nobody wanted it to end otherwise: what they wrote may be visible, or a part of it.
+    /// All its tasks have finished and it was not cancelled: its output may be visible, fully or in part.
     pub(super) has_finished: bool,
-    /// Nothing of it ever had a place.
+    /// None of its tasks was ever placed.
     pub(super) was_never_placed: bool,
-    /// Something is being written about it.
+    /// A record of it is being written.
     pub(super) is_busy: bool,
     pub(super) quarantine: pb::Quarantine,
     told: Told,
 }
 
-/// What the record tells of a job's life.
+/// History of the job from its record.
 #[derive(Debug, Clone, Default)]
 struct Told {
     statuses: Vec<pb::StatusTimestamp>,
@@ -51,7 +51,7 @@ impl Told {
     }
 }
 
-/// So much of the text of an event, in bytes.
+/// Maximum length of an event's text, in bytes.
 const KEPT_TEXT: usize = 256;
 
 pub(super) fn event(kind: pb::JobEventKind, epoch: u64, at_ms: u64) -> pb::JobEvent {
@@ -64,7 +64,7 @@ pub(super) fn event(kind: pb::JobEventKind, epoch: u64, at_ms: u64) -> pb::JobEv
 }
 
 impl Quarantined {
-    /// A job as its state has it, which is taken; `sink_directories` as its graph says, if that was read.
+    /// Takes a quarantined job's data out of its state. `sink_directories` are those of its graph, if that was read.
     pub(super) fn of(
         state: &mut pb::JobState,
         quarantine: pb::Quarantine,
@@ -88,7 +88,7 @@ impl Quarantined {
         }
     }
 
-    /// What the term knew of the job before, and can't read any more, is known all the same.
+    /// Keeps what the term knew of the job before and can't read any more.
     pub(super) fn recall(&mut self, before: &Entry) {
         let (key, name, known) = match before {
             Entry::Quarantined { job } => (&job.key, &job.name, Some(&**job)),
@@ -100,7 +100,7 @@ impl Quarantined {
         if self.sink_directories.is_none() {
             self.sink_directories = known.and_then(|known| known.sink_directories.clone());
         }
-        // Else its state was read, which is as it is by now.
+        // Else its state was read, and is current.
         if self.key.is_unknown() && !key.is_unknown() {
             self.key = key.clone();
             self.name.clone_from(name);
@@ -113,7 +113,7 @@ impl Quarantined {
         }
     }
 
-    /// That it was set aside, as its events tell it.
+    /// Returns the event of its quarantine.
     pub(super) fn set_aside(&self) -> pb::JobEvent {
         let known = &self.quarantine;
         let epoch = known.evidence.last().map_or(0, |it| it.epoch);
@@ -125,16 +125,16 @@ impl Quarantined {
         }
     }
 
-    /// The result that it gets by whoever leads in term `epoch`.
+    /// Returns its result CANCELED, written in the term `epoch`.
     pub(super) fn canceled_result(&self, job: JobId, epoch: u64) -> pb::JobResult {
         if self.sink_directories.is_none() {
-            warn!(%job, "where the sinks of a quarantined job write is not known: files of it may be left behind");
+            warn!(%job, "the sink directories of a quarantined job are unknown: its files may be left behind");
         }
         let cause = self.quarantine.reason.clone();
         self.canceled(self.details(job), cause, epoch)
     }
 
-    /// The same for one that was never set aside: it only waited.
+    /// The same for a job that was not quarantined but waited to be recovered.
     pub(super) fn canceled_in_wait(&self, job: JobId, epoch: u64) -> pb::JobResult {
         self.canceled(self.told(job), String::new(), epoch)
     }
@@ -175,15 +175,15 @@ impl Quarantined {
             graph_digest: self.key.digest.clone(),
             details: Some(details),
             description: None,
-            // Told by whoever writes it.
+            // Set by the writer of the result.
             kept_since_ms: 0,
             counted_ms: 0,
-            // Of a record that can't be read nothing is known.
+            // Unknown if the record can't be read.
             never_placed: self.was_never_placed && !self.key.is_unknown(),
         }
     }
 
-    /// What its record tells of it.
+    /// Returns the details that its record tells.
     fn told(&self, job: JobId) -> pb::JobDetails {
         pb::JobDetails {
             job_id: job.to_string(),
@@ -221,7 +221,7 @@ impl Quarantined {
     }
 }
 
-/// Whether a record says that all tasks have finished, in the generations that count, and that this is how the job ends.
+/// Whether a record says that all tasks of the current generations have finished, and that the job ends with that.
 fn has_finished(state: &pb::JobState) -> bool {
     let ends = state.terminal.iter();
     let finished: BTreeSet<(&str, u32, u64)> = ends

@@ -1,7 +1,8 @@
-//! What a term finds of its jobs in the store, and what it sets aside there.
+//! What a term finds of its jobs in the store, and which of them it quarantines.
 //!
-//! A record that can't be read hides no other, and one that can't be read *at present* holds none up (`out_of_reach.rs`). Of suspects, and of a job that ended the processes that led it, only the state is
-//! decoded: the graph may be what did it.
+//! A record that can't be read hides no other, and one that is unreadable *for now* delays no other
+//! (`out_of_reach.rs`). Of crash suspects, and of a job that ended the processes that led it, only the state is
+//! decoded: decoding the graph may have been the cause.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -23,65 +24,65 @@ use super::job_store::{
 use super::kept_results::kept_results;
 use crate::gateway::persistence::{JobStateStore as _, PersistError};
 
-/// What recovery finds.
+/// The recovered jobs and results.
 #[derive(Debug, Default)]
 pub struct RecoveredJobs {
     /// Jobs that are not terminal.
     pub jobs: Vec<(JobId, RecoveredJob)>,
-    /// The records of results that nobody has read yet.
+    /// Records of results that are not read yet.
     pub kept: Records,
-    /// Jobs that ended, clean or not.
+    /// Ended jobs with their results, clean or dirty.
     pub results: Vec<(JobId, pb::JobResult)>,
-    /// Jobs that ended, with results that can't be read: in which way, and why.
+    /// Ended jobs with unreadable results: the kind and the reason.
     pub unreadable_results: Vec<(JobId, pb::QuarantineKind, String)>,
-    /// Jobs that ended, with results that may be read later, and why not yet.
+    /// Ended jobs whose results may be readable later, with the reason.
     pub results_out_of_reach: Vec<(JobId, String)>,
 }
 
-/// A job that is not terminal.
+/// A recovered job that is not terminal.
 #[derive(Debug)]
 pub enum RecoveredJob {
-    /// Both records are there.
+    /// Both records were read.
     Readable {
-        /// What is to run.
+        /// The job graph to run.
         graph: Box<pb::JobGraph>,
-        /// How far it is.
+        /// Progress of the job.
         state: Box<pb::JobState>,
     },
-    /// One of them is missing or can't be read.
+    /// A record is missing or can't be read.
     Unreadable {
-        /// In which way.
+        /// Kind of the problem.
         kind: pb::QuarantineKind,
-        /// Why.
+        /// Reason.
         reason: String,
-        /// The state, if at least that can be read.
+        /// The state, if it can be read.
         state: Option<Box<pb::JobState>>,
-        /// Or the graph.
+        /// The graph, if it can be read.
         graph: Option<Box<pb::JobGraph>>,
     },
-    /// One of them can't be read at present: that says nothing about it.
+    /// A record can't be read for now, which says nothing about it.
     OutOfReach {
-        /// The state, if at least that can be read. Nothing of the graph.
+        /// The state, if it can be read. The graph is not kept.
         state: Option<Box<pb::JobState>>,
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// An earlier term, or this one, set it aside.
+    /// Quarantined, by an earlier term or this one.
     SetAside {
-        /// With the reason.
+        /// The state, which contains the quarantine.
         state: Box<pb::JobState>,
-        /// Nothing where that had better not be read.
+        /// `None` if decoding the graph is dangerous or failed.
         graph: Option<Box<pb::JobGraph>>,
     },
-    /// It is started later, when that is written down.
+    /// A crash suspect: started later, once its start is recorded.
     Suspect {
-        /// How far it is.
+        /// Progress of the job.
         state: Box<pb::JobState>,
     },
 }
 
 impl RecoveredJob {
-    /// How far it is, if that can be read.
+    /// Returns the state, if it can be read.
     pub fn state(&self) -> Option<&pb::JobState> {
         match self {
             RecoveredJob::Readable { state, .. }
@@ -94,12 +95,12 @@ impl RecoveredJob {
     }
 }
 
-/// Which jobs are not recovered like the others.
+/// Jobs that are recovered differently.
 #[derive(Debug, Clone, Default)]
 pub struct Caution {
-    /// Only their state is decoded.
+    /// Crash suspects: only their state is decoded.
     pub suspects: Option<RangeInclusive<JobId>>,
-    /// This one is set aside.
+    /// A job to be quarantined.
     pub set_aside: Option<(JobId, pb::Quarantine)>,
 }
 
@@ -111,15 +112,15 @@ impl Caution {
     }
 }
 
-/// Whether a job's graph had better not be decoded.
+/// Whether decoding the job's graph may end the process.
 pub(super) fn is_dangerous(state: &pb::JobState) -> bool {
     let quarantine = state.quarantine.as_ref();
     quarantine.is_some_and(|it| it.kind() == pb::QuarantineKind::EndedProcess)
 }
 
-/// Why a record was not read.
+/// Why a record could not be read.
 struct Flaw {
-    /// None: it may be read later.
+    /// `None`: it may be readable later.
     kind: Option<pb::QuarantineKind>,
     reason: String,
 }
@@ -149,7 +150,7 @@ pub(super) fn unreadable_kind(error: &Error) -> pb::QuarantineKind {
 type Found<T> = Option<Result<Stored<T>, Error>>;
 
 impl JobStore {
-    /// Every job, from the records as they were proven to be at the beginning of the term. Results are left to
+    /// Recovers every job from the records as proven at the start of the term. Results are left to
     /// [`JobStore::read_results`].
     pub async fn recover(
         &self,
@@ -193,7 +194,7 @@ impl JobStore {
         for (name, graph) in graphs {
             let state = states.remove(&name);
             let Ok(job) = name.as_str().parse::<JobId>() else {
-                warn!(%name, "a graph that is no job's is ignored");
+                warn!(%name, "a graph is ignored: its name is not a job id");
                 continue;
             };
             let found = self.recovered_job(job, Some(graph), state);
@@ -222,7 +223,7 @@ impl JobStore {
             if let (Ok(job), Err(error)) = (&job, &stored)
                 && may_pass(error)
             {
-                // What its state says of the graph is not known.
+                // Its unread state may say that decoding the graph is dangerous.
                 self.lock_parts().note_unreadable(*job);
                 self.lock_holdings().hold(*job);
                 let later = RecoveredJob::OutOfReach {
@@ -258,37 +259,39 @@ impl JobStore {
         passed_over
     }
 
-    /// Returns when the store has said that the term goes on, after all that this process wrote before; an error: it is over.
+    /// Returns once the store has confirmed that the term continues, after all earlier writes of this process.
+    /// Fails if the term is over.
     pub(super) async fn confirm_term(&self) -> Result<(), JobStoreError> {
         match self.pipeline.commit(Vec::new()).await {
-            // Refused after all that came before it.
+            // Refused for lack of space, but ordered after all earlier writes.
             Ok(_) | Err(CommitError::OutOfSpace(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Reads a job of this term again, all of it, after all that was to be written before. Waits for the store as long as
-    /// the term lasts.
+    /// Reads all records of a job of this term again, after all pending writes. Waits for the store until the
+    /// term ends.
     pub async fn reread(&self, job: JobId) -> Result<RecoveredJob, JobStoreError> {
         let name = name_of(job);
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         loop {
-            // What a JobMaster had under way when it ended is before this, or was never sent.
+            // Writes in progress when a JobMaster ended come before this, or were never sent.
             self.confirm_term().await?;
             let graph = self.records.get::<GraphRecord>(&name).await;
             let state = self.records.get::<StateRecord>(&name).await;
-            // What is denied may stay so for long: that is no answer to wait for here, and leaves the job out of reach.
+            // Denied access may last: don't wait for it here, return the job as out of reach.
             let passes = |error: &Error| error.outcome() != Outcome::Fatal;
             let failure = graph.as_ref().err().or(state.as_ref().err());
             match failure.filter(|error| passes(error)) {
-                Some(error) => warn!(%job, %error, "a job can't be read again at present"),
+                Some(error) => warn!(%job, %error, "a job can't be read again; reading is retried"),
                 None => return Ok(self.recovered_job(job, graph.transpose(), state.transpose())),
             }
             tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 
-    /// Writes that a job is set aside; nothing where its state can't be read. Nobody else may write that state.
+    /// Writes that a job is quarantined; nothing if its state can't be read. No one else may write that state
+    /// meanwhile.
     pub async fn set_aside(
         &self,
         job: JobId,
@@ -299,7 +302,7 @@ impl JobStore {
             match self.records.get::<StateRecord>(&name_of(job)).await {
                 Ok(stored) => break stored,
                 Err(error) if may_pass(&error) => {
-                    warn!(%job, %error, "a job that is to be set aside can't be read, this is tried again");
+                    warn!(%job, %error, "a job to be quarantined can't be read; reading is retried");
                 }
                 Err(error) => return Err(PersistError::Refused(error.to_string())),
             }
@@ -327,7 +330,7 @@ impl JobStore {
             self.note_unreadable(error);
             Flaw::of(error)
         };
-        // What is written of such a job would be written over the other one's.
+        // Writing the record of such a job would overwrite the other job's record.
         let of_another =
             |kind: &str, of: &str| Flaw::unreadable(format!("{kind}/{job} is of job {of}"));
         let state = match state {
@@ -396,7 +399,7 @@ impl JobStore {
                 state: state.ok(),
                 graph: None,
             },
-            // What is wrong with its state does not pass.
+            // The problem of its state is permanent.
             (
                 Err(Flaw { kind: None, .. }),
                 Err(Flaw {
@@ -412,7 +415,7 @@ impl JobStore {
         }
     }
 
-    /// What is known of the result of a job once it is read.
+    /// Records what a result that was read refers to, and returns it.
     pub(super) fn recovered_result(
         &self,
         job: JobId,

@@ -1,4 +1,5 @@
-//! How the end of a job is written: result and description take the place of graph and state, and go when retention is over.
+//! How the end of a job is written: result and description replace graph and state. They are removed after the
+//! retention time.
 
 use std::time::Duration;
 
@@ -16,12 +17,12 @@ use super::commits::BLOB_PATIENCE;
 use super::descriptions::{self, PreparedDescription};
 use super::job_store::{FIRST_RETRY, JobStore, JobStoreError, ResultRecord, job_id, name_of};
 
-/// How long at most until a result is written again. A description that goes with it is written each time.
+/// Maximum delay until a result is written again. Its description is written again each time.
 const SLOWEST_RESULT_RETRY: Duration = Duration::from_secs(60);
 
 impl JobStore {
-    /// The same as [`JobStore::put_result`], as often as it takes: fails only where the term is over. A job that has ended has
-    /// nobody else who would try again.
+    /// Like [`JobStore::put_result`], but retries; fails only if the term is over. No one else would retry for
+    /// a job that has ended.
     pub(super) async fn put_result_surely(
         &self,
         result: pb::JobResult,
@@ -39,7 +40,7 @@ impl JobStore {
                     | JobStoreError::NotUploaded(_)),
                 ) => {
                     let job = &result.job_id;
-                    error!(%job, %failure, "the result of a job could not be written, it is written again");
+                    error!(%job, %failure, "the result of a job could not be written; writing is retried");
                 }
             }
             tokio::select! {
@@ -49,8 +50,8 @@ impl JobStore {
         }
     }
 
-    /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Gives the result as it was
-    /// written: it names the blobs and parts that have to be removed, too.
+    /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Returns the
+    /// result as written: it also names the blobs and parts to remove.
     pub async fn put_result(
         &self,
         mut result: pb::JobResult,
@@ -85,7 +86,7 @@ impl JobStore {
         } else {
             self.put_described_result(job, &mut result, details).await?;
         }
-        // The result names them from here on.
+        // From here on the result names them.
         self.lock_blobs().retain(|key, _| !pointed_to.contains(key));
         self.lock_parts().forget(job);
         self.lock_holdings().release(job);
@@ -114,7 +115,7 @@ impl JobStore {
         Ok(())
     }
 
-    /// Whether the description is in the store, too.
+    /// Writes the result. Returns whether the description was written as well.
     async fn put_short_result(
         &self,
         job: JobId,
@@ -123,7 +124,7 @@ impl JobStore {
     ) -> Result<bool, JobStoreError> {
         match self.try_put_result(job, result, prepared).await {
             Err(error @ JobStoreError::Refused(Error::TooLarge { .. })) => {
-                warn!(%job, %error, "the result is too large for the store: it is kept without details");
+                warn!(%job, %error, "the result is too large for the store: it is written without details");
                 self.take_back(job, &prepared.parts, &error).await;
                 result.details = None;
                 result.description = None;
@@ -167,7 +168,7 @@ impl JobStore {
         self.commit_surely(vec![prepared.write], written).await
     }
 
-    /// The same, tried once: a store without space is not waited for, nor a blob store that does not answer.
+    /// The same, tried once: does not wait for a store without space or a blob store that does not answer.
     pub(super) async fn try_clean_result(
         &self,
         result: &pb::JobResult,
@@ -178,8 +179,8 @@ impl JobStore {
         self.commit(vec![prepared.write], written).await
     }
 
-    /// Replaces a result by one without a description, which goes. Tried once, like the one above: results whose time is over go
-    /// after it.
+    /// Replaces a result by one without a description, and removes the description. Tried once, like the one
+    /// above, as expired results are removed after it.
     pub(super) async fn put_undescribed(
         &self,
         job: JobId,
@@ -209,7 +210,7 @@ impl JobStore {
         })
     }
 
-    /// Whether the store has a job that has not ended.
+    /// Whether the store contains a job that has not ended.
     pub async fn has_unended_jobs(&self) -> Result<bool, Error> {
         for kind in [Kind::Graphs, Kind::States] {
             let listed = self.coordination_store().list(kind, None, 1).await?;
@@ -220,8 +221,8 @@ impl JobStore {
         Ok(false)
     }
 
-    /// Forgets all results that the store has and that are clean. True: there is no other. One that can't be read may name what is
-    /// still to be removed.
+    /// Removes all clean results from the store. Returns true if no other result is left. An unreadable result
+    /// stays, as it may name leftovers that must be removed.
     pub async fn delete_clean_results(&self) -> Result<bool, JobStoreError> {
         let listed = self.records.list::<ResultRecord>().await;
         let listed = listed.map_err(JobStoreError::Refused)?;
@@ -235,7 +236,7 @@ impl JobStore {
         Ok(clean.len() == number)
     }
 
-    /// Forgets results, with their descriptions.
+    /// Removes results and their descriptions.
     pub async fn delete_results(&self, jobs: &[JobId]) -> Result<(), JobStoreError> {
         for some in jobs.chunks((self.pipeline.limits().writes / 2).max(1)) {
             let delete = |job: &JobId| {
@@ -259,7 +260,7 @@ impl JobStore {
     }
 }
 
-/// The beginning of a cause that is too long to be kept.
+/// Returns the beginning of a cause that is too long to keep.
 fn shortened(cause: &str) -> String {
     cause.chars().take(4096).collect()
 }

@@ -1,13 +1,15 @@
-//! How long results have been kept: a clock that the leaders of a cluster count together, each by its monotonic clock.
+//! How long results have been kept: a clock that the cluster's leaders count together, each with its monotonic clock.
 //!
-//! A result has the count at which it was written, and is forgotten when the retention time has been counted since. No wall clock
-//! takes part, so that one that is wrong forgets nothing. The count goes from leader to leader in the results themselves: a new term
-//! goes on from the highest that it finds. What a leader had counted since it last wrote one down is lost with it, and results are
-//! kept so much longer; so is the time in which nobody led.
+//! A result contains the count at which it was written. It is forgotten when the count has advanced by the
+//! retention time. No wall clock is used, so a wrong one forgets nothing. The count passes from leader to
+//! leader in the results: a new term continues from the highest count that it finds. What a leader counted
+//! after it last wrote the count is lost with the leader, and results are kept longer by that, as well as by
+//! the time without a leader.
 //!
-//! Where a term can't read all results, the highest count may be in one of those: it counts from less. By its count a result would
-//! look too old to whoever reads them all, so what it writes says 0, *not known*: it forgets by its own count, and a term after it
-//! begins anew with these.
+//! If a term can't read all results, an unreadable one may contain the highest count, so the term counts from a
+//! lower value. To a leader that reads all results, a result with this lower count would look too old. So such
+//! a term writes 0, meaning *unknown*: it expires these results by its own count, and a later term starts their
+//! time again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,25 +25,26 @@ use super::entry::Entry;
 use super::job_store::JobStoreError;
 use super::recovery::RecoveredJobs;
 
-/// The count is written down so often while a result is kept, and at most as often as expired ones are looked for.
+/// The count is written this many times per retention time while a result is kept, but not more often than
+/// expired results are looked for.
 const NOTES: u32 = 60;
 
-/// See the module.
+/// The common retention clock; see the module.
 #[derive(Debug)]
 pub(super) struct Retention {
-    /// What earlier leaders have counted, as far as it is known. Never 0, which stands for a result that has no count.
+    /// Count of earlier leaders, as far as known. Never 0, which means that a result has no count.
     before_ms: u64,
     since: Instant,
     noted_ms: u64,
-    /// There are results that can't be read.
+    /// Some results can't be read.
     is_partial: bool,
-    /// Since when results are kept whose records don't say so, by the count of this term.
+    /// For results without a count in their record: since when they are kept, by the count of this term.
     since_here: BTreeMap<JobId, u64>,
 }
 
 impl Retention {
-    /// Goes on from what the results tell that can be read. Those without a count count as written now: they are of an earlier
-    /// version, or of a term that could not read all.
+    /// Goes on from what the results tell that can be read. Those without a count count as written now: they are of a term that could not
+    /// read all.
     pub(super) fn resume(recovered: &mut RecoveredJobs) -> Retention {
         let counts = recovered.results.iter();
         let counts = counts.map(|(_, result)| result.counted_ms.max(result.kept_since_ms));
@@ -65,13 +68,13 @@ impl Retention {
         }
     }
 
-    /// The count at present.
+    /// Returns the current count.
     pub(super) fn counted_ms(&self) -> u64 {
         let passed = millis(self.since.elapsed());
         self.before_ms.saturating_add(passed)
     }
 
-    /// Since when a result is kept.
+    /// Returns the count since which a result is kept.
     pub(super) fn kept_since_ms(&self, job: JobId, result: &pb::JobResult) -> u64 {
         match result.kept_since_ms {
             0 => self
@@ -83,7 +86,7 @@ impl Retention {
         }
     }
 
-    /// Writes into a result when it is kept from.
+    /// Writes into a result since when it is kept.
     pub(super) fn stamp(&mut self, job: JobId, result: &mut pb::JobResult) {
         let counted_ms = self.counted_ms();
         result.counted_ms = counted_ms;
@@ -94,25 +97,25 @@ impl Retention {
         }
     }
 
-    /// A result of a former term that could not be read when this one began. Its own count, if it has one, may be ahead of this
-    /// term's, which doesn't move for it: others would look too old by that.
+    /// Adds a result of an earlier term that was unreadable when this one began. Its own count may be ahead of
+    /// this term's. The term's count is not advanced to it, as that would make other results look too old.
     pub(super) fn found(&mut self, job: JobId, result: &pb::JobResult) {
         if result.kept_since_ms == 0 {
             self.since_here.insert(job, self.counted_ms());
         }
     }
 
-    /// The result of this job is gone.
+    /// Forgets a job whose result was removed.
     pub(super) fn forget(&mut self, job: JobId) {
         self.since_here.remove(&job);
     }
 
-    /// This count is in the store.
+    /// Records that this count is in the store.
     pub(super) fn noted(&mut self, counted_ms: u64) {
         self.noted_ms = self.noted_ms.max(counted_ms);
     }
 
-    /// The count, if it is to be written down.
+    /// Returns the count if it must be written.
     fn due(&self, retention: Duration) -> Option<u64> {
         let counted_ms = self.counted_ms();
         let unnoted = Duration::from_millis(counted_ms.saturating_sub(self.noted_ms));
@@ -121,7 +124,8 @@ impl Retention {
 }
 
 impl DispatcherActor {
-    /// Writes the count down now and then, as long as there is a result to be forgotten: into the one that is kept longest.
+    /// Writes the count from time to time, while there is a result to be forgotten: into the clean result with
+    /// the highest start count.
     pub(super) fn note_retention(&mut self) {
         if self.unread.is_some() {
             return;
@@ -148,8 +152,8 @@ impl DispatcherActor {
             counted_ms,
             ..(**youngest).clone()
         };
-        // Nobody else writes a clean result or removes it meanwhile. Tried once: a store without space gets some by that what has expired is
-        // removed, which must not wait.
+        // Nothing else writes or removes a clean result meanwhile. Tried once: a full store gains space when
+        // expired results are removed, and that must not wait.
         self.is_expiring = true;
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
@@ -177,7 +181,7 @@ impl DispatcherActor {
                 }
             }
             Err(failure) => {
-                warn!(%job, %failure, "how long results have been kept could not be written down");
+                warn!(%job, %failure, "the retention count could not be written: results may be kept longer");
             }
         }
     }

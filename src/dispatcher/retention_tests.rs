@@ -1,4 +1,4 @@
-//! How long results are kept when leaders change and wall clocks are wrong: on paused time, over the memory store.
+//! How long results are kept when leaders change and wall clocks are wrong. On paused time, over the memory store.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::testing::recovered;
 
 const RETENTION: Duration = Duration::from_secs(3600);
 
-/// A leader, once it has looked for expired results.
+/// A leader that has checked for expired results once.
 async fn leader(cluster: &MemoryCluster, name: &str) -> Leader {
     let options = DispatcherOptions {
         result_retention: RETENTION,
@@ -24,14 +24,14 @@ async fn leader(cluster: &MemoryCluster, name: &str) -> Leader {
     leader
 }
 
-/// Ends a term without a word, as if its process was killed.
+/// Ends a term without notice, as if its process was killed.
 async fn kill(leader: &Leader) {
     leader.dispatcher.stop().await;
     leader.cluster.partition(&leader.process);
     leader.cluster.expire(&leader.process);
 }
 
-/// A job whose end has this time by the leader's wall clock.
+/// Ends a job at this time of the leader's wall clock.
 async fn end(leader: &Leader, ended_at_ms: u64) {
     leader.submit(JOB).await.expect("acknowledged");
     let result = pb::JobResult {
@@ -51,7 +51,7 @@ async fn is_kept(leader: &Leader) -> bool {
 async fn a_leader_whose_clock_is_far_ahead_forgets_no_result_before_its_time() {
     let cluster = MemoryCluster::default();
     let a = leader(&cluster, "a").await;
-    // To the next leader, that is long ago.
+    // A long time ago by the next leader's clock.
     end(&a, 1).await;
     kill(&a).await;
     let b = leader(&cluster, "b").await;
@@ -94,7 +94,7 @@ async fn leaders_that_change_often_count_together_and_results_go_at_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_of_an_earlier_version_is_kept_for_the_whole_time_from_its_first_leader_on() {
+async fn a_result_of_which_no_count_is_known_is_kept_for_the_whole_time_from_the_next_leader_on() {
     let cluster = MemoryCluster::default();
     let a = leader(&cluster, "a").await;
     let of_before = pb::JobResult {
@@ -112,7 +112,7 @@ async fn a_result_of_an_earlier_version_is_kept_for_the_whole_time_from_its_firs
     assert!(!is_kept(&b).await);
 }
 
-/// Of a job that has ended and is cleaned up after, but for one more look.
+/// The result of a job that is clean except for the last check.
 fn clean_result(job: JobId, directory: &str) -> pb::JobResult {
     pb::JobResult {
         dirty: false,
@@ -124,7 +124,7 @@ fn clean_result(job: JobId, directory: &str) -> pb::JobResult {
     }
 }
 
-/// With these results of its predecessor.
+/// A leader that finds these results of its predecessor.
 async fn leader_that_finds(cluster: &MemoryCluster, results: &[pb::JobResult]) -> Leader {
     let before = leader(cluster, "before").await;
     for result in results {
@@ -153,7 +153,7 @@ async fn a_leader_that_the_store_does_not_confirm_cleans_up_after_no_job_that_is
     let results = [clean_result(JOB, "/out")];
     let leader = leader_that_finds(&cluster, &results).await;
     tokio::time::sleep(RETENTION - Duration::from_secs(120)).await;
-    // Whoever leads then may run another job under this id.
+    // Another leader may run another job under this id then.
     cluster.unavailable(true);
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(lock(&leader.world.cleaned).is_empty());
@@ -163,7 +163,7 @@ async fn a_leader_that_the_store_does_not_confirm_cleans_up_after_no_job_that_is
     assert!(!is_kept(&leader).await);
 }
 
-/// When the count was last written down, as the store has it.
+/// Returns the retention count that was last written to the store.
 async fn noted_ms(leader: &Leader) -> u64 {
     let results = recovered(&leader.store).await.results;
     let noted = results.iter().map(|(_, result)| result.counted_ms);

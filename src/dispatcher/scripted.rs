@@ -1,5 +1,5 @@
-//! A Dispatcher's surroundings for its tests: a term over the memory store, JobMasters that end when the test says so, and a
-//! ResourceManager and a cleaner that note what they hear. It decides nothing, and no test is here.
+//! A Dispatcher's surroundings for its tests: a term over the memory store, scripted JobMasters, and a
+//! ResourceManager and a cleaner that record their calls. Makes no decisions and contains no tests.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a scripted JobMaster has come to.
+/// How a scripted JobMaster has ended.
 #[derive(Debug, Clone)]
 pub(super) enum End {
     NotYet,
@@ -45,11 +45,11 @@ pub(super) enum End {
     Result(Box<pb::JobResult>),
 }
 
-/// Whether a scripted JobMaster says how its job stands.
+/// Whether a scripted JobMaster describes its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Describes {
     AtOnce,
-    /// Not before it is closed.
+    /// Not before it is set to `Closed`.
     Never,
     Closed,
 }
@@ -137,7 +137,7 @@ pub(super) struct World {
     pub(super) job_masters: Mutex<Vec<Arc<Scripted>>>,
     pub(super) withdrawn: Mutex<Vec<JobId>>,
     pub(super) cleaned: Mutex<Vec<String>>,
-    /// Directories that give no answer.
+    /// Directories whose cleanup hangs.
     pub(super) hanging: Mutex<Vec<String>>,
 }
 
@@ -203,7 +203,7 @@ pub(super) struct Leader {
     pub(super) cluster: MemoryCluster,
     pub(super) process: ProcessId,
     _election: LeaderElection,
-    /// What can go wrong with what it hears of leadership.
+    /// Faults of its view of the election.
     pub(super) election_faults: Faults,
     pub(super) session: LeaderSession,
     pub(super) records: Arc<MemoryStore>,
@@ -226,7 +226,7 @@ impl Leader {
         Leader::start(cluster, name, blobs, options, Results::Read).await
     }
 
-    /// Nobody has read the results of jobs that had ended before.
+    /// A leader that has not read the results of jobs that ended before.
     pub(super) async fn with_unread_results(cluster: &MemoryCluster, name: &str) -> Leader {
         let options = DispatcherOptions::default();
         Leader::start(cluster, name, None, options, Results::Unread).await
@@ -302,23 +302,26 @@ impl Leader {
     }
 
     pub(super) async fn submit(&self, job: JobId) -> GatewayResult<pb::SubmitJobResponse> {
-        self.submit_by(job, 0).await
+        Leader::submit_to(&self.dispatcher, submission(job)).await
     }
 
-    pub(super) async fn submit_by(
-        &self,
-        job: JobId,
-        deadline_ms: u64,
-    ) -> GatewayResult<pb::SubmitJobResponse> {
-        Leader::submit_to(&self.dispatcher, job, deadline_ms).await
+    /// Submits it after its deadline, by the clock of this term.
+    pub(super) async fn submit_late(&self, job: JobId) -> GatewayResult<pb::SubmitJobResponse> {
+        let late = Submission {
+            deadline: Deadline::OfTerm {
+                epoch: self.session.epoch().get(),
+                until_ms: 1,
+            },
+            ..submission(job)
+        };
+        Leader::submit_to(&self.dispatcher, late).await
     }
 
     pub(super) async fn submit_to(
         dispatcher: &DispatcherHandle,
-        job: JobId,
-        deadline_ms: u64,
+        submission: Submission,
     ) -> GatewayResult<pb::SubmitJobResponse> {
-        let submission = Box::new(submission(job, deadline_ms));
+        let submission = Box::new(submission);
         let command = |reply| Command::Submit { submission, reply };
         dispatcher.ask(command).await
     }
@@ -362,15 +365,11 @@ impl Leader {
     }
 }
 
-pub(super) fn submission(job: JobId, deadline_ms: u64) -> Submission {
+pub(super) fn submission(job: JobId) -> Submission {
     let graph = pb::JobGraph {
         job_id: job.to_string(),
         name: "test".to_owned(),
         ..pb::JobGraph::default()
-    };
-    let deadline = match deadline_ms {
-        0 => Deadline::Never,
-        until_ms => Deadline::WallClock { until_ms },
     };
     Submission {
         job,
@@ -379,7 +378,7 @@ pub(super) fn submission(job: JobId, deadline_ms: u64) -> Submission {
             token: "token".to_owned(),
             digest: vec![1],
         },
-        deadline,
+        deadline: Deadline::Never,
         flaw: None,
     }
 }
@@ -406,7 +405,7 @@ pub(super) async fn blobs() -> (tempfile::TempDir, Arc<BlobStore>) {
     (directory, Arc::new(store))
 }
 
-/// A name that no compression makes small.
+/// A name that does not compress.
 pub(super) fn large_name() -> String {
     (0..200)
         .map(|_| format!("{:016x}", rand::random::<u64>()))

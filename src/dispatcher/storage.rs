@@ -1,17 +1,18 @@
-//! The storage of blobs as a term relies on it: begun once, by a decision in the coordination store, and recognized from then on.
+//! The storage of blobs of a term: begun once, by a decision in the coordination store, and recognized from then on.
 //!
-//! The record `storages/<storage>` says that a storage was begun, where, and by which confirmations the leaders of this store are known
-//! there. The marker, an object in the storage, names the storage and the last confirmation (`docs/adr/0046`). So a directory without
-//! marker is one that lost its mount: nothing is acknowledged that relies on it, and it is not begun again. A marker with a confirmation
-//! that this store does not know was written by a cluster that has a copy of this store: nothing is deleted any more.
+//! The record `storages/<storage>` says that a storage was begun, where, and with which confirmations the
+//! leaders of this store are known there. The marker, an object in the storage, contains the storage's name and
+//! the last confirmation (`docs/adr/0046`). So a directory without a marker is one that lost its mount: nothing
+//! that relies on it is acknowledged, and it is not begun again. A marker with a confirmation unknown to this
+//! store was written by a cluster with a copy of this store: nothing is deleted any more.
 //!
-//! | interleaving | what follows |
-//! |---|---|
-//! | a crash after the record, before the marker | the record says that it is only about to begin: the next leader writes the marker |
-//! | a crash after the marker, before the record says so | the same, under the same name |
-//! | a leader that was deposed writes the marker late | with a confirmation that the store has known before: it is one of ours |
-//! | a leader that was deposed confirms late | the store refuses the record, and no marker is written |
-//! | a leader confirms while one of a copied store does | each sees the other's marker at its next look, and writes its own again: as long as both do, neither deletes |
+//! Interleavings:
+//! - A crash after the record, before the marker: the record says "not begun"; the next leader writes the marker.
+//! - A crash after the marker, before the record says "begun": the same, with the same name.
+//! - A deposed leader writes the marker late: its confirmation is in the store already, so it is one of ours.
+//! - A deposed leader confirms late: the store refuses the record, and no marker is written.
+//! - A leader confirms while one of a copied store does: each finds the other's marker at its next check, and
+//!   writes its own again. While both do this, neither deletes.
 
 use std::time::Duration;
 
@@ -30,21 +31,22 @@ use tracing::{error, info, warn};
 
 use super::job_store::{JobStore, JobStoreError};
 
-/// How many confirmations are known: of so many looks at a storage that two clusters share, or of so many terms.
+/// Number of confirmations kept: one is added per term, or per check while two clusters share a storage.
 const MOST_CONFIRMATIONS: usize = 256;
-/// After how many looks at which nobody else has written the marker a storage is this cluster's alone again.
+/// Number of checks without a foreign marker after which a contested storage counts as exclusive to this
+/// cluster again.
 const QUIET_LOOKS: u32 = 3;
 
-/// `storages/<storage>`.
+/// Record `storages/<storage>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageRecord {
-    /// The storage's name, which its marker has as well.
+    /// Name of the storage, also in its marker.
     storage: String,
-    /// Under which paths or addresses it was found.
+    /// Paths or addresses under which it was found.
     locations: Vec<String>,
-    /// The marker is there: it was written by then.
+    /// The marker was written.
     is_begun: bool,
-    /// What leaders of this store have written, or were about to write, the last one last.
+    /// Confirmations that leaders of this store have written or were about to write, in order.
     confirmations: Vec<String>,
 }
 
@@ -75,7 +77,7 @@ impl StorageRecord {
         self.locations.iter().any(|known| known == location)
     }
 
-    /// The next confirmation.
+    /// Adds and returns the next confirmation.
     fn confirm(&mut self) -> String {
         let confirmation = format!("{:016x}", rand::random::<u64>());
         self.confirmations.push(confirmation.clone());
@@ -85,7 +87,7 @@ impl StorageRecord {
     }
 }
 
-/// Who this term is, to those who read the marker.
+/// Identity of this term in the marker.
 #[derive(Debug, Clone)]
 pub struct StorageUser {
     cluster: String,
@@ -95,7 +97,7 @@ pub struct StorageUser {
 }
 
 impl StorageUser {
-    /// The term of this session.
+    /// Returns the identity of the session's term.
     pub fn of(session: &LeaderSession, cluster: &str) -> StorageUser {
         StorageUser {
             cluster: cluster.to_owned(),
@@ -106,7 +108,7 @@ impl StorageUser {
     }
 }
 
-/// What a term knows of its storage.
+/// State of a term's storage.
 #[derive(Debug, Default)]
 pub(super) struct Storage {
     known: Mutex<Known>,
@@ -115,33 +117,33 @@ pub(super) struct Storage {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// What the coordination store says, of all storages that it knows.
+    /// Records of all storages in the coordination store.
     all: Vec<StorageRecord>,
-    /// The one in use, once the marker was confirmed in this term.
+    /// The storage in use, once its marker was confirmed in this term.
     own: Option<Own>,
-    /// The cluster has ended for good, and its marker is removed.
+    /// The cluster has ended permanently, and its marker is removed.
     has_ended: bool,
 }
 
 #[derive(Debug)]
 struct Own {
     record: StorageRecord,
-    /// What this term has written into the marker last, and when.
+    /// The confirmation that this term last wrote into the marker, and when.
     last: String,
     confirmed_at: Instant,
-    /// Somebody else has written the marker, and has not stopped to.
+    /// Another cluster has written the marker, and may still do so.
     is_contested: bool,
     quiet: u32,
 }
 
-/// What is known of the storage at a location: one that was begun, if there is one.
+/// Returns the record of the storage at a location, preferring one that was begun.
 fn of_location<'a>(all: &'a [StorageRecord], location: &str) -> Option<&'a StorageRecord> {
     let here = all.iter().filter(|known| known.is_at(location));
     here.max_by_key(|known| known.is_begun)
 }
 
 impl JobStore {
-    /// The blob store that this term uses.
+    /// Returns the blob store of this term.
     pub fn blobs(&self) -> Option<&std::sync::Arc<BlobStore>> {
         self.records.blobs()
     }
@@ -151,7 +153,7 @@ impl JobStore {
         blobs.is_guarded().then_some(&**blobs)
     }
 
-    /// Why nothing can be acknowledged, or nothing deleted, that has to do with the storage.
+    /// Receives the reason why nothing that relies on the storage can be acknowledged or deleted.
     pub fn storage_trouble(&self) -> watch::Receiver<Option<String>> {
         self.storage.trouble.subscribe()
     }
@@ -163,12 +165,12 @@ impl JobStore {
         }
         match &trouble {
             Some(trouble) => error!("{trouble}"),
-            None => info!("the storage of large objects is as this cluster has begun it"),
+            None => info!("the storage of large objects is available and belongs to this cluster"),
         }
         self.storage.trouble.send_replace(trouble);
     }
 
-    /// Takes in what the coordination store says, at the beginning of a term: a storage that was begun is relied on from here on.
+    /// Reads the storage records at the start of a term. From then on a storage that was begun is relied on.
     pub async fn expect_storage(&self, records: &Records) {
         let Some(blobs) = self.guarded_blobs() else {
             return;
@@ -176,14 +178,14 @@ impl JobStore {
         let found = match self.records.decode::<StorageRecord>(records).await {
             Ok(found) => found,
             Err(error) => {
-                warn!(%error, "what is known of the storage can't be read");
+                warn!(%error, "the records of the storage can't be read");
                 return;
             }
         };
         let readable = found.into_iter().filter_map(|(name, stored)| match stored {
             Ok(stored) => Some(stored.record),
             Err(error) => {
-                warn!(storage = %name, %error, "what is known of a storage can't be read");
+                warn!(storage = %name, %error, "the record of a storage can't be read");
                 None
             }
         });
@@ -195,8 +197,8 @@ impl JobStore {
         self.storage.known.lock().await.all = all;
     }
 
-    /// Begins the storage if this cluster has not begun it yet, and confirms it in this term. An error: to be tried again, unless the
-    /// term is over.
+    /// Begins the storage if this cluster has not done so, and confirms it in this term. On an error the caller
+    /// retries, unless the term is over.
     pub async fn begin_storage(&self, user: &StorageUser) -> Result<(), JobStoreError> {
         let Some(blobs) = self.guarded_blobs() else {
             return Ok(());
@@ -224,11 +226,11 @@ impl JobStore {
         };
         let confirmation = record.confirm();
         self.put_storage(&record).await?;
-        // What fails from here on is tried again under the same name.
+        // A retry after a later failure uses the same name.
         known.note(record.clone());
         failpoint("storage.decided").await;
         if record.is_begun {
-            // What is lost is not made again.
+            // A lost storage is not created again.
             match blobs.marker().await.map_err(JobStoreError::Refused)? {
                 None => {
                     let error = blobs.lost();
@@ -269,8 +271,8 @@ impl JobStore {
         Ok(())
     }
 
-    /// Looks whether the storage is there, and this cluster's alone. Where another cluster has written the marker this one's is written
-    /// again, so that the other one sees it as well.
+    /// Checks that the storage is there and exclusive to this cluster. If another cluster has written the
+    /// marker, writes it again so that the other cluster notices as well.
     pub async fn look_at_storage(&self, user: &StorageUser) -> Result<(), JobStoreError> {
         let Some(blobs) = self.guarded_blobs() else {
             return Ok(());
@@ -320,7 +322,8 @@ impl JobStore {
         Ok(())
     }
 
-    /// Whether what nothing points to may be deleted: nobody else has written the marker since this term did, at least `settled` ago.
+    /// Whether unreferenced objects may be deleted: no other cluster has written the marker since this term
+    /// did, which is at least `settled` ago.
     pub(super) async fn may_sweep(&self, settled: Duration) -> Result<bool, JobStoreError> {
         let Some(blobs) = self.guarded_blobs() else {
             return Ok(true);
@@ -335,7 +338,7 @@ impl JobStore {
         Ok(is_own && own.confirmed_at.elapsed() >= settled)
     }
 
-    /// The cluster has ended for good, and deletes what it has: the marker too.
+    /// Removes the marker: the cluster has ended permanently and deletes its data.
     pub async fn remove_marker(&self) -> tanist_ha::Result<()> {
         let Some(blobs) = self.guarded_blobs() else {
             return Ok(());
@@ -403,9 +406,9 @@ fn refused(error: &impl std::fmt::Display) -> JobStoreError {
 /// What is at a location that this cluster has not begun.
 enum Found {
     Nothing,
-    /// A storage that it has begun under another path.
+    /// A storage that this cluster has begun under another path.
     Ours(StorageRecord),
-    /// One that a cluster of this incarnation has begun, and this one does not know.
+    /// A storage of another cluster: this store has no record of it.
     Strangers(Marker),
 }
 

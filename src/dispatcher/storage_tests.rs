@@ -1,4 +1,4 @@
-//! A storage in a directory that comes and goes as a mount does, used by leaders of one store and of its copy.
+//! A storage in a directory that appears and disappears like a mount, used by leaders of one store and of its copy.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::*;
 
 const OTHER: JobId = JobId::from_bits(8);
 
-/// Where the storage is mounted, in a directory that stays.
+/// The mount point of the storage, in a directory that stays.
 struct Mount {
     root: tempfile::TempDir,
 }
@@ -40,7 +40,7 @@ impl Mount {
         std::fs::rename(self.root.path().join("away"), self.path()).expect("unmounted");
     }
 
-    /// The names of what is there.
+    /// Returns the names of all objects.
     fn listed(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.path()).expect("there");
         let name = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -51,7 +51,7 @@ impl Mount {
     }
 }
 
-/// A leader with a guarded storage, which it has not begun yet.
+/// A leader with a guarded storage that it has not begun yet.
 async fn leader(cluster: &MemoryCluster, name: &str, mount: &Mount) -> (Leader, StorageUser) {
     let url = mount.path().to_string_lossy().into_owned();
     let options = BlobOptions { url, shared: true };
@@ -67,7 +67,7 @@ async fn leader(cluster: &MemoryCluster, name: &str, mount: &Mount) -> (Leader, 
     (leader, user)
 }
 
-/// One that has begun it, or recognized it.
+/// A leader that has begun or recognized the storage.
 async fn using(cluster: &MemoryCluster, name: &str, mount: &Mount) -> (Leader, StorageUser) {
     let (leader, user) = leader(cluster, name, mount).await;
     expect(&leader.store).await;
@@ -75,13 +75,13 @@ async fn using(cluster: &MemoryCluster, name: &str, mount: &Mount) -> (Leader, S
     (leader, user)
 }
 
-/// Takes in what the store says.
+/// Reads the storage records of the store.
 async fn expect(store: &JobStore) {
     let records: Records = known_to(store).await.into_iter().collect();
     store.expect_storage(&records).await;
 }
 
-/// The storages that a store knows.
+/// Returns the storages that a store has records of.
 async fn known_to(store: &JobStore) -> Vec<(Key, bytes::Bytes)> {
     let listed = store.coordination_store().list(Kind::Storages, None, 10);
     let items = listed.await.expect("listed").items.into_iter();
@@ -91,7 +91,7 @@ async fn known_to(store: &JobStore) -> Vec<(Key, bytes::Bytes)> {
 
 /// Submits a job whose graph becomes a blob.
 async fn submit_large(leader: &Leader, job: JobId) -> Result<(), JobStoreError> {
-    let mut graph = submission(job, 0).graph;
+    let mut graph = submission(job).graph;
     graph.name = large_name();
     let state = tanist_proto::v1::JobState {
         job_id: job.to_string(),
@@ -119,7 +119,7 @@ async fn a_submission_that_relies_on_a_storage_that_lost_its_mount_is_refused_an
     let swept = a.store.sweep(Duration::ZERO, Duration::ZERO).await;
     assert_eq!(swept.expect("nothing to do"), 0);
 
-    // The next leader knows that it was begun, and does not begin it again.
+    // The next leader knows that the storage was begun, and does not begin it again.
     lose(&a);
     let (b, user) = leader(&cluster, "b", &mount).await;
     expect(&b.store).await;
@@ -132,7 +132,7 @@ async fn a_submission_that_relies_on_a_storage_that_lost_its_mount_is_refused_an
     submit_large(&b, OTHER).await.expect("acknowledged");
 }
 
-/// It is cut off and gone, as far as others can tell.
+/// The leader is cut off, and its lease expires.
 fn lose(leader: &Leader) {
     leader.cluster.partition(&leader.process);
     leader.cluster.expire(&leader.process);
@@ -142,7 +142,7 @@ fn lose(leader: &Leader) {
 async fn a_leader_that_died_before_the_storage_was_begun_leaves_it_to_the_next_one() {
     let (mount, cluster) = (Mount::new(), MemoryCluster::default());
     let (a, user) = leader(&cluster, "a", &mount).await;
-    // It dies between the record and the marker.
+    // The leader dies between the record and the marker.
     let mut record = StorageRecord::new(&mount.path().to_string_lossy());
     let confirmation = record.confirm();
     a.store.put_storage(&record).await.expect("decided");
@@ -152,7 +152,7 @@ async fn a_leader_that_died_before_the_storage_was_begun_leaves_it_to_the_next_o
         using(&cluster, "b", &mount).await
     };
     submit_large(&b, JOB).await.expect("acknowledged");
-    // It was only frozen, and writes the marker late: it is one of ours.
+    // It was only frozen, and writes the marker late: the marker is one of ours.
     let blobs = b.store.blobs().expect("there are some");
     let late = a.store.write_marker(blobs, &user, &record, &confirmation);
     late.await.expect("written");
@@ -161,7 +161,7 @@ async fn a_leader_that_died_before_the_storage_was_begun_leaves_it_to_the_next_o
     submit_large(&b, OTHER).await.expect("acknowledged");
 }
 
-/// A leader, with the records of a copy of its store, which is led as well.
+/// A leader, and a copy of its store, which has a leader too.
 struct Copied {
     production: Leader,
     of_production: StorageUser,
@@ -181,7 +181,7 @@ impl Copied {
                 .commit(vec![Write::Put { key, value }]);
             put.await.expect("copied");
         }
-        // A copy has the incarnation of what it was made of.
+        // A copy has the incarnation of its original.
         let url = mount.path().to_string_lossy().into_owned();
         let options = BlobOptions { url, shared: true };
         let opened = BlobStore::open(&options).await.expect("opened");
@@ -210,9 +210,9 @@ async fn a_copy_of_the_store_and_production_delete_nothing_as_long_as_both_use_t
     let mount = Mount::new();
     let both = Copied::new(&mount).await;
     let (production, copy) = (&*both.production.store, &both.copy);
-    // The copy can't tell by itself: it has the same record.
+    // The copy can't notice it by itself: it has the same record.
     copy.begin_storage(&both.of_copy).await.expect("recognized");
-    // What nothing points to, as far as either knows.
+    // An object that nothing points to, as far as either leader knows.
     let blobs = copy.blobs().expect("there are some");
     let bytes = bytes::Bytes::from_static(b"record");
     let orphan = blobs.put(&name_of(OTHER), Epoch::new(0), bytes).await;
@@ -234,7 +234,7 @@ async fn a_copy_of_the_store_and_production_delete_nothing_as_long_as_both_use_t
     }
     assert!(trouble(copy).is_some(), "production was seen");
 
-    // The copy is gone.
+    // The copy has stopped.
     for _ in 0..QUIET_LOOKS {
         look(production, &both.of_production).await;
     }

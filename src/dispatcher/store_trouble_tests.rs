@@ -1,4 +1,4 @@
-//! What the Dispatcher answers while its store gives no answer, or has no space: on paused time over the memory store.
+//! Answers of the Dispatcher while its store does not answer or has no space. On paused time, over the memory store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ async fn submit(dispatcher: &DispatcherHandle) {
     assert!(accepted.is_ok(), "{accepted:?}");
 }
 
-/// To be asked again, for a reason that says this.
+/// Checks that the error is retryable and contains `reason`.
 fn check_passing(refused: Result<impl std::fmt::Debug, GatewayError>, reason: &str) {
     let error = refused.expect_err("refused");
     assert!(error.is_retryable(), "{error:?}");

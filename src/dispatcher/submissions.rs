@@ -1,4 +1,4 @@
-//! How the Dispatcher's loop takes submissions: admitted, persisted, started, acknowledged, in this order.
+//! How the Dispatcher's loop handles submissions: admit, persist, start, acknowledge, in this order.
 
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::NotLeading;
@@ -13,13 +13,13 @@ use super::handle::Reply;
 use super::job_store::JobStoreError;
 use crate::gateway::GatewayError;
 
-/// The answer to what would have to be decided while the store does not confirm the term.
+/// Error for a request that needs a decision while the term is suspended.
 pub(super) fn suspended() -> GatewayError {
     GatewayError::NotYet(format!("{}: try again", NotLeading::Suspended))
 }
 
 impl DispatcherActor {
-    /// Whether the term may not decide anything at present.
+    /// Whether the term must not decide anything now.
     pub(super) fn is_suspended(&self) -> bool {
         self.context.session.check() == Err(NotLeading::Suspended)
     }
@@ -38,7 +38,7 @@ impl DispatcherActor {
             Some(Entry::Quarantined { job }) => Known::Accepted(&job.key),
         };
         let job = submission.job;
-        // Whether it is the same submission only a newer version can tell.
+        // Only a newer version can tell whether it is the same submission.
         if let Some(Entry::Quarantined { job: quarantined }) = self.jobs.get(&job)
             && quarantined.quarantine.kind() == pb::QuarantineKind::TooNew
         {
@@ -46,7 +46,7 @@ impl DispatcherActor {
             let _ = reply.send(Err(GatewayError::NotYet(text)));
             return;
         }
-        // The same can be told when its records are read.
+        // Whether it is the same is known once the job's records are read.
         if let Some(Entry::Rebuilding { key, why, .. }) = self.jobs.get(&job)
             && key.is_unknown()
         {
@@ -71,7 +71,7 @@ impl DispatcherActor {
                     others.push((submission, reply));
                 }
             }
-            // Nothing new is decided: to be sent again, here or to a successor.
+            // A suspended term decides nothing new. The client sends it again, here or to a successor.
             Ok(Admission::Accept) if self.is_suspended() => {
                 let _ = reply.send(Err(suspended()));
             }
@@ -95,7 +95,7 @@ impl DispatcherActor {
         let store = self.context.store.clone();
         self.submissions += 1;
         let mut state = core::first_state(&submission, wall_clock_ms());
-        // No clock: those of two leaders may differ by more than lies between two submissions.
+        // Not a clock: the clocks of two leaders may differ by more than the time between two submissions.
         state.submission = Some(pb::SubmissionNumber {
             epoch: self.context.session.epoch().get(),
             number: self.submissions,

@@ -1,12 +1,15 @@
-//! Jobs that wait for their turn to be recovered, as terms before died in recovery (`docs/adr/0012-careful-recovery.md`).
+//! Crash suspects: jobs whose recovery is delayed because earlier terms died in recovery
+//! (`docs/adr/0012-careful-recovery.md`).
 //!
-//! Only the state of such a job is known, and no JobMaster is started for it before its turn. One that is cancelled meanwhile, or
-//! was before, ends without being led: its result CANCELED takes the place of its records in one transaction, then that is
-//! acknowledged. A crash before the transaction: it waits again; after it: it has ended. A turn that comes while the result is
-//! being written passes it over; should the result not get into the store, it is started then.
+//! Only the state of such a job is read, and no JobMaster is started before its turn. A job that is or was
+//! cancelled meanwhile ends without being led: its result CANCELED replaces its records in one transaction,
+//! then the request is acknowledged. After a crash before the transaction the job waits again; after it the job
+//! has ended. If its turn comes while the result is being written, the job is skipped; if that write fails, it
+//! is started then.
 //!
-//! Whether a job is cancelled or finishes, its record orders. Where that says that all tasks have finished, a former term may have made
-//! visible what they wrote: such a job ends when its turn has come, as its JobMaster finds.
+//! The job's record puts a cancellation and a finish in order. If the record says that all tasks have finished,
+//! an earlier term may have made their output visible: such a job ends only at its turn, by the decision of its
+//! JobMaster.
 
 use futures::stream::{self, StreamExt as _};
 use tanist_proto::id::JobId;
@@ -22,20 +25,20 @@ use super::quarantined::Quarantined;
 use super::recovery::RecoveredJob;
 use crate::gateway::GatewayError;
 
-/// How many jobs whose turn has come are read at once.
+/// Number of jobs that are read at the same time.
 const READ_AT_ONCE: usize = 16;
 
 /// A job whose turn has not come.
 #[derive(Debug)]
 pub(super) struct Suspect {
-    /// What is known of it, as for one that is set aside.
+    /// Its data, in the same form as for a quarantined job.
     pub(super) known: Quarantined,
-    /// It came while its result was being written.
+    /// Its turn came while its result was being written.
     was_passed_over: bool,
 }
 
 impl DispatcherActor {
-    /// It waits, unless that it is to end was acknowledged before.
+    /// Delays the job, unless its cancellation was acknowledged before.
     pub(super) fn suspect(&mut self, job: JobId, mut state: pb::JobState) {
         let is_canceled = state.wanted() == pb::WantedStatus::Canceled;
         let reason = "its turn to be recovered has not come".to_owned();
@@ -47,7 +50,7 @@ impl DispatcherActor {
         let entry = Entry::Rebuilding {
             key: state_key(&state),
             name: state.name,
-            why: "a term before died in recovery: this job is started when its turn comes",
+            why: "an earlier term died in recovery: this job is started when its turn comes",
             suspect: Some(Box::new(suspect)),
         };
         self.jobs.insert(job, entry);
@@ -56,7 +59,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Ends a job before its turn. Where it is not known what it leaves, or whether that is visible, its turn has to come.
+    /// Ends a job before its turn. Where it is not known whether what it leaves is visible, its turn has to come.
     pub(super) fn cancel_suspect(&mut self, job: JobId, reply: Reply<pb::Ack>) {
         let Some(Entry::Rebuilding {
             suspect: Some(suspect),
@@ -68,12 +71,11 @@ impl DispatcherActor {
             let _ = reply.send(Err(GatewayError::NotYet(text)));
             return;
         };
-        let leaves_unknown = suspect.known.has_finished || suspect.known.sink_directories.is_none();
-        if suspect.known.is_busy || leaves_unknown {
+        if suspect.known.is_busy || suspect.known.has_finished {
             let _ = reply.send(Err(GatewayError::NotYet(format!("job {job}: {why}"))));
             return;
         }
-        info!(%job, "it is cancelled before its turn to be recovered has come");
+        info!(%job, "a job is cancelled before it is recovered");
         suspect.known.is_busy = true;
         *why = "it was cancelled before its turn to be recovered came, and its result is being written";
         let epoch = self.context.session.epoch().get();
@@ -92,13 +94,13 @@ impl DispatcherActor {
             return;
         };
         suspect.known.is_busy = false;
-        *why = "it could not be written that it was cancelled: this job is started when its turn comes";
+        *why = "its cancellation could not be written: this job is started when its turn comes";
         if suspect.was_passed_over {
             self.read_suspects(vec![job], oneshot::channel().0);
         }
     }
 
-    /// Reads jobs whose turn has come, all of each.
+    /// Reads all records of jobs whose turn has come.
     pub(super) fn read_suspects(&mut self, jobs: Vec<JobId>, reply: Reply<()>) {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
@@ -127,7 +129,7 @@ impl DispatcherActor {
                     }),
                 ) if suspect.known.is_busy => suspect.was_passed_over = true,
                 (Ok(found), Some(Entry::Rebuilding { .. })) => self.take_up(job, found),
-                // It has ended.
+                // The job has ended.
                 (Ok(_), _) => {}
             }
         }

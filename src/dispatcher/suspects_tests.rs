@@ -1,4 +1,4 @@
-//! Jobs that are cancelled before their turn to be recovered has come.
+//! Jobs that are cancelled before their turn to be recovered.
 
 use std::time::Duration;
 
@@ -10,22 +10,18 @@ use super::{RecoveredJob, RecoveredJobs};
 use crate::gateway::{DispatcherGateway as _, GatewayError};
 
 /// What a term finds that recovers carefully.
-fn suspect(wanted: pb::WantedStatus, sinks: Option<&str>) -> RecoveredJobs {
+fn suspect(wanted: pb::WantedStatus, sinks: &str) -> RecoveredJobs {
     suspect_of(wanted, sinks, pb::JobState::default())
 }
 
 /// The same, of which this is recorded as well.
-fn suspect_of(
-    wanted: pb::WantedStatus,
-    sinks: Option<&str>,
-    recorded: pb::JobState,
-) -> RecoveredJobs {
+fn suspect_of(wanted: pb::WantedStatus, sinks: &str, recorded: pb::JobState) -> RecoveredJobs {
     let state = pb::JobState {
         job_id: JOB.to_string(),
         name: "stream".to_owned(),
         wanted: wanted.into(),
-        sinks: sinks.map(|path| pb::SinkDirectories {
-            paths: vec![path.to_owned()],
+        sinks: Some(pb::SinkDirectories {
+            paths: vec![sinks.to_owned()],
             ..pb::SinkDirectories::default()
         }),
         events: vec![pb::JobEvent {
@@ -44,14 +40,14 @@ fn suspect_of(
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_cancelled_before_its_turn_ends_without_being_led() {
     let fixture = Fixture::new().await;
-    let dispatcher = fixture.start(suspect(pb::WantedStatus::Running, Some("/out")));
+    let dispatcher = fixture.start(suspect(pb::WantedStatus::Running, "/out"));
     fixture.faults.delay(Duration::from_millis(100));
     let (one, two) = tokio::join!(
         dispatcher.cancel_job(cancel()),
         dispatcher.cancel_job(cancel())
     );
     one.expect("cancelled");
-    // The second one comes while the result is being written: its client asks again.
+    // It arrives while the result is being written: its client retries.
     assert!(matches!(two, Err(GatewayError::NotYet(_))), "{two:?}");
     fixture
         .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
@@ -65,7 +61,11 @@ async fn a_job_that_is_cancelled_before_its_turn_ends_without_being_led() {
     assert_eq!(ended.status(), pb::JobStatus::Canceled);
     use pb::JobEventKind as K;
     let kinds: Vec<K> = ended.events.iter().map(pb::JobEvent::kind).collect();
-    assert_eq!(kinds, [K::Restart, K::Cancel, K::Status], "never set aside");
+    assert_eq!(
+        kinds,
+        [K::Restart, K::Cancel, K::Status],
+        "never quarantined"
+    );
     assert_eq!(fixture.cleaned(), ["/out"]);
     assert_eq!(fixture.launches(), 0);
 }
@@ -73,7 +73,7 @@ async fn a_job_that_is_cancelled_before_its_turn_ends_without_being_led() {
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_cancellation_was_acknowledged_needs_no_turn() {
     let fixture = Fixture::new().await;
-    let dispatcher = fixture.start(suspect(pb::WantedStatus::Canceled, Some("/out")));
+    let dispatcher = fixture.start(suspect(pb::WantedStatus::Canceled, "/out"));
     fixture
         .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
         .await;
@@ -83,22 +83,13 @@ async fn a_job_whose_cancellation_was_acknowledged_needs_no_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_of_which_nobody_knows_what_it_wrote_is_cancelled_when_its_turn_has_come() {
-    let fixture = Fixture::new().await;
-    let dispatcher = fixture.start(suspect(pb::WantedStatus::Running, None));
-    let early = dispatcher.cancel_job(cancel()).await;
-    assert!(matches!(early, Err(GatewayError::NotYet(_))), "{early:?}");
-    assert!(fixture.cleaned().is_empty());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_turn_that_comes_while_the_end_is_being_written_passes_the_job_over() {
     let fixture = Fixture::new().await;
-    // So that its records are there when its turn comes.
+    // So that the store has its records when its turn comes.
     let first = fixture.start(RecoveredJobs::default());
     let submitted = first.submit_job(submission("token")).await;
     submitted.expect("accepted");
-    let dispatcher = fixture.start(suspect(pb::WantedStatus::Running, Some("/out")));
+    let dispatcher = fixture.start(suspect(pb::WantedStatus::Running, "/out"));
     fixture.cluster.out_of_space(true);
     let (canceled, started) = tokio::join!(
         dispatcher.cancel_job(cancel()),
@@ -121,7 +112,7 @@ async fn a_turn_that_comes_while_the_end_is_being_written_passes_the_job_over() 
     assert_eq!(fixture.launches(), 1, "by the first one alone");
 }
 
-/// Two subtasks that are placed in generation 2, and ended so in these.
+/// State of a job with two subtasks, placed in generation 2, with these terminal states by generation.
 pub(super) fn with_ends(ends: [(u64, pb::ExecutionState); 2]) -> pb::JobState {
     let vertex_id = format!("{:032x}", 1);
     let placement = |subtask| pb::Placement {
@@ -153,13 +144,13 @@ pub(super) fn with_ends(ends: [(u64, pb::ExecutionState); 2]) -> pb::JobState {
 async fn a_job_whose_tasks_have_all_finished_is_not_cancelled_before_its_turn() {
     use pb::ExecutionState::Finished;
     let fixture = Fixture::new().await;
-    // So that its records are there when its turn comes.
+    // So that the store has its records when its turn comes.
     let first = fixture.start(RecoveredJobs::default());
     let submitted = first.submit_job(submission("token")).await;
     submitted.expect("accepted");
     let finished = with_ends([(2, Finished), (2, Finished)]);
     let running = pb::WantedStatus::Running;
-    let dispatcher = fixture.start(suspect_of(running, Some("/out"), finished));
+    let dispatcher = fixture.start(suspect_of(running, "/out", finished));
     let early = dispatcher.cancel_job(cancel()).await;
     assert!(matches!(early, Err(GatewayError::NotYet(_))), "{early:?}");
     dispatcher
@@ -185,7 +176,7 @@ async fn a_job_of_which_a_task_has_not_finished_in_its_last_attempt_is_cancelled
     ] {
         let fixture = Fixture::new().await;
         let running = pb::WantedStatus::Running;
-        let found = suspect_of(running, Some("/out"), with_ends(ends));
+        let found = suspect_of(running, "/out", with_ends(ends));
         let dispatcher = fixture.start(found);
         dispatcher.cancel_job(cancel()).await.expect("cancelled");
     }
@@ -197,7 +188,7 @@ async fn a_job_that_was_cancelled_as_its_output_could_not_be_made_visible_needs_
     let fixture = Fixture::new().await;
     let finished = with_ends([(2, Finished), (2, Finished)]);
     let canceled = pb::WantedStatus::Canceled;
-    let dispatcher = fixture.start(suspect_of(canceled, Some("/out"), finished));
+    let dispatcher = fixture.start(suspect_of(canceled, "/out", finished));
     fixture
         .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
         .await;

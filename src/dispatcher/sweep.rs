@@ -1,24 +1,26 @@
-//! Removes objects of the blob store that nothing points to: what leaders left that died between an object and the record that
-//! would name it, and what was uploaded for submissions that never came.
+//! Removes objects of the blob store that nothing points to: those left by leaders that died between writing an
+//! object and the record that names it, and uploads whose submission never came.
 //!
-//! An object of a *term* gets its first pointer in that term, under its fence: one of an earlier term that no record names when a
-//! term begins never gets one. An *upload* is named by a submission, which may come in any term after it. So before an upload is
-//! deleted a fenced write says so (`doomed/<object>`), and a submission that names a doomed one is refused, also by the next
-//! leader: who submits uploads again, under a new name.
+//! An object of a *term* gets its first pointer in that term, under its fence: if no record names an object of
+//! an earlier term when a term begins, none ever will. An *upload* is named by a submission, which may come in
+//! any later term. So a fenced write (`doomed/<object>`) precedes the deletion of an upload. A submission that
+//! names a doomed upload is refused, also by the next leader; the client uploads it again under a new name.
 //!
-//! | interleaving | why no job loses what it names |
-//! |---|---|
-//! | a submission names an upload while it is swept | both go through [`Holdings`]: it holds the job first, and the sweep leaves its uploads alone; or the upload is doomed first, and it is refused |
-//! | the leader is deposed after the write, and deletes late | its successor knows what is doomed from the store, and refuses submissions that name it; names are never given twice |
-//! | the leader is deposed before the write | the write is refused, and nothing is deleted |
-//! | a crash between the write and the deletion | the next sweep deletes it and takes the name back |
-//! | a crash between the deletion and taking the name back | the same; deleting what is gone changes nothing |
-//! | a submission names an upload that is gone | it looks for every piece before it is written, and is refused |
-//! | a graph or result can't be read | which objects are its own is not known: those of that job are kept |
-//! | another cluster keeps its objects in the same place | names say of which cluster they are |
-//! | a cluster with a copy of this store does | the marker says so, and nothing is deleted (`storage.rs`) |
+//! Interleavings, and why no job loses an object that it names:
+//! - A submission names an upload while it is swept: both use [`Holdings`]. Either the submission holds the job
+//!   first, and the sweep keeps its uploads; or the upload is doomed first, and the submission is refused.
+//! - The leader is deposed after the write, and deletes late: its successor reads from the store what is
+//!   doomed, and refuses submissions that name it; names are never reused.
+//! - The leader is deposed before the write: the write is refused, and nothing is deleted.
+//! - A crash between write and deletion: the next sweep deletes the object and removes the record.
+//! - A crash between deletion and removing the record: the same; deleting a missing object changes nothing.
+//! - A submission names an upload that is gone: every piece is checked before the submission is written; it is
+//!   refused.
+//! - A graph or result can't be read: its objects are unknown, so all objects of that job are kept.
+//! - Another cluster keeps its objects in the same place: names contain the cluster.
+//! - A cluster with a copy of this store does: the marker shows it, and nothing is deleted (`storage.rs`).
 //!
-//! `blob.orphan-grace` is for those who submit, not for safety: so long an upload may wait for its submission.
+//! `blob.orphan-grace` is for clients, not for safety: the time that an upload may wait for its submission.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,15 +36,15 @@ use tracing::{debug, info};
 
 use super::job_store::{JobStore, JobStoreError};
 
-/// The format of `doomed/<object>`, which has no content.
+/// Format of the record `doomed/<object>`, which has no content.
 const DOOMED_FORMAT: u16 = 1;
 
-/// Whose objects are not swept, and which are about to go.
+/// Jobs whose objects are kept, and objects that are about to be deleted.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
-    /// Jobs with a graph, or about to be submitted.
+    /// Jobs that have a graph or are about to be submitted.
     graphs: BTreeSet<JobId>,
-    /// What was uploaded for them, as far as their graphs name it.
+    /// Uploads that the graphs of these jobs name.
     uploads: BTreeMap<JobId, Vec<pb::UploadedContent>>,
     /// Ended jobs whose result can't be read.
     unreadable: BTreeSet<JobId>,
@@ -50,12 +52,12 @@ pub(super) struct Holdings {
 }
 
 impl Holdings {
-    /// The job has a graph. True: it had none before.
+    /// Records that the job has a graph. Returns true if it had none before.
     pub(super) fn hold(&mut self, job: JobId) -> bool {
         self.graphs.insert(job)
     }
 
-    /// It has none any more.
+    /// Records that the job has no graph any more.
     pub(super) fn release(&mut self, job: JobId) {
         self.graphs.remove(&job);
         self.uploads.remove(&job);
@@ -67,7 +69,7 @@ impl Holdings {
         }
     }
 
-    /// What the graph of a job names.
+    /// Returns the uploads that the job's graph names.
     pub(super) fn uploads_of(&self, job: JobId) -> Vec<pb::UploadedContent> {
         self.uploads.get(&job).cloned().unwrap_or_default()
     }
@@ -94,29 +96,30 @@ impl Holdings {
 }
 
 impl JobStore {
-    /// Deletes objects that nothing points to and what ended processes were writing, if they are older than `grace`. How many objects
-    /// it were. Nothing where the storage is not this cluster's alone, for `settled` at least.
+    /// Deletes objects that nothing points to, and unfinished files of ended processes, if they are older than
+    /// `grace`. Returns the number of objects. Deletes nothing unless the storage has been exclusive to this
+    /// cluster for at least `settled`.
     pub async fn sweep(&self, grace: Duration, settled: Duration) -> Result<usize, JobStoreError> {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
         };
         if !self.may_sweep(settled).await? {
-            debug!("nothing is swept: the storage is not known to be this cluster's alone");
+            debug!("nothing is swept: the storage may be used by another cluster");
             return Ok(0);
         }
         let swept = self.sweep_objects(grace).await;
         let unfinished = blobs.remove_unfinished(grace).await;
         if let Ok(files) =
-            unfinished.inspect_err(|error| debug!(%error, "unfinished files are left"))
+            unfinished.inspect_err(|error| debug!(%error, "unfinished files can't be removed"))
             && files > 0
         {
-            info!(files, "removed what ended processes were writing");
+            info!(files, "removed unfinished files of ended processes");
         }
         swept
     }
 
-    /// The same of objects alone: those of this cluster. What is being written may be another one's, and where nothing is submitted any
-    /// more no object needs a grace.
+    /// The same for this cluster's objects only. Unfinished files may be another cluster's; and once no
+    /// submissions are accepted any more, objects need no grace time.
     pub async fn sweep_objects(&self, grace: Duration) -> Result<usize, JobStoreError> {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
@@ -148,7 +151,7 @@ impl JobStore {
         refused.map_or(Ok(swept), |error| Err(JobStoreError::Refused(error)))
     }
 
-    /// Whether an object that was listed is named by nothing and will not be.
+    /// Whether nothing names this object of the listing, and nothing will.
     fn is_orphan(&self, blobs: &BlobStore, name: &Name) -> bool {
         let Some(read) = BlobName::read(name).filter(|read| read.tag == *blobs.tag()) else {
             return false;
@@ -203,7 +206,7 @@ impl JobStore {
         };
         let written = self.pipeline.commit(doomed.iter().map(put).collect()).await;
         if let Err(error) = written {
-            // What the store does not say is not carried out.
+            // Without the record in the store nothing is deleted.
             let mut holdings = self.lock_holdings();
             for name in &doomed {
                 holdings.doomed.remove(name);
@@ -215,7 +218,7 @@ impl JobStore {
         Ok(doomed.len())
     }
 
-    /// Deletes what is doomed, and then takes that back. One that can't be deleted holds no other one up.
+    /// Deletes doomed objects, then their records. An object that can't be deleted does not block the others.
     async fn carry_out(&self, blobs: &BlobStore, doomed: &[Name]) -> Result<(), JobStoreError> {
         let mut refused = None;
         for some in doomed.chunks(self.pipeline.limits().writes.clamp(1, 64)) {

@@ -36,9 +36,9 @@ async fn uploaded(leader: &Leader, job: JobId) -> Name {
     pointer.piece_names().expect("few").remove(0)
 }
 
-/// Submits the job with a file that was uploaded.
+/// Submits the job with an uploaded file.
 async fn submit_with(leader: &Leader, pointer: &UploadPointer) -> GatewayResult<()> {
-    let mut submission = submission(JOB, 0);
+    let mut submission = submission(JOB);
     submission.graph.artifacts.push(pb::Artifact {
         name: "model".to_owned(),
         sha256: pointer.sha256.as_bytes().to_vec().into(),
@@ -101,7 +101,7 @@ async fn an_object_that_can_not_be_removed_holds_no_other_one_up() {
     let (directory, blobs) = blobs().await;
     let cluster = MemoryCluster::default();
     let a = leader(&cluster, "a", &blobs).await;
-    // A directory with something in it, where an object was.
+    // A non-empty directory in place of an object.
     let stays = Name::new("0-stays").expect("a name");
     let below = directory.path().join(stays.as_str());
     std::fs::create_dir_all(below.join("below")).expect("made");
@@ -149,7 +149,7 @@ async fn what_a_predecessor_doomed_is_known_and_goes() {
     let cluster = MemoryCluster::default();
     let a = leader(&cluster, "a", &blobs).await;
     let upload = uploaded(&a, OTHER).await;
-    // It died between saying so and doing it.
+    // The leader died between the record and the deletion.
     let put = tanist_ha::store::Write::Put {
         key: tanist_ha::keys::Key::new(Kind::Doomed, upload.clone()),
         value: super::nothing(),
@@ -176,7 +176,7 @@ async fn what_was_uploaded_stays_as_long_as_its_job_and_goes_with_it() {
     let cluster = MemoryCluster::default();
     let a = leader(&cluster, "a", &blobs).await;
     let pointer = upload(&a, JOB).await;
-    // Of a try that was broken off.
+    // Upload of a try that was aborted.
     uploaded(&a, JOB).await;
     submit_with(&a, &pointer).await.expect("acknowledged");
     a.dispatcher.stop().await;
@@ -223,7 +223,7 @@ async fn a_submission_that_names_an_upload_which_is_gone_or_about_to_go_is_refus
         .expect("swept");
     let gone = submit_with(&a, &pointer).await.expect_err("refused");
     assert!(gone.to_string().contains("not there any more"), "{gone}");
-    // Nothing is held for it: what it uploads and does not use is swept.
+    // The refused job holds nothing: its unused uploads are swept.
     uploaded(&a, JOB).await;
     assert_eq!(
         a.store

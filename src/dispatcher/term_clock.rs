@@ -1,8 +1,8 @@
-//! The clock of a term, by which deadlines of submissions are measured: the wall clock of the leader's host when its Dispatcher
-//! started, and what has passed since, the time in which the host was suspended included.
+//! The clock of a term, which measures deadlines of submissions: the wall clock of the leader's host when its
+//! Dispatcher started, plus the time since then, including time in which the host was suspended.
 //!
-//! Its times mean something in its own epoch only. Whoever names a deadline was told the time by this very clock, so that no two
-//! clocks are compared, and a deadline that another term's clock measured is refused (ADR 29).
+//! Its times are valid in its own epoch only. A client that sets a deadline first reads this clock, so no two
+//! clocks are compared. A deadline of another term's clock is refused (ADR 29).
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tanist_proto::v1 as pb;
 
 use super::core::Times;
 
-/// See the module.
+/// The clock of a term; see the module.
 #[derive(Debug, Clone)]
 pub(super) struct TermClock {
     epoch: u64,
@@ -23,7 +23,8 @@ pub(super) struct TermClock {
 }
 
 impl TermClock {
-    /// Starts it. Results are kept for `retention`: a deadline that is at most half of that ahead is over when one is forgotten.
+    /// Starts it. A deadline may be at most half of `retention` ahead, so it has passed before the job's result
+    /// is forgotten.
     pub(super) fn start(session: &LeaderSession, retention: Duration) -> TermClock {
         let clock = session.clock();
         TermClock {
@@ -35,17 +36,16 @@ impl TermClock {
         }
     }
 
-    /// What it shows, with the wall clock.
+    /// What it shows.
     pub(super) fn times(&self) -> Times {
         Times {
             epoch: self.epoch,
             term_ms: self.now_ms(),
-            wall_ms: wall_clock_ms(),
             longest_ms: self.longest_ms,
         }
     }
 
-    /// What those are told who are about to name a deadline.
+    /// Returns the time for clients that are about to set a deadline.
     pub(super) fn tell(&self) -> pb::TermTime {
         pb::TermTime {
             epoch: self.epoch,

@@ -1,4 +1,4 @@
-//! What tests of the Dispatcher share: a job with its requests, and jobs read as a new term reads them, at any moment.
+//! Shared by tests of the Dispatcher: a job with its requests, and jobs as a new term would read them at any time.
 
 use tanist_ha::store::cache::{CacheOptions, WarmCache};
 use tanist_proto::id::JobId;
@@ -56,7 +56,7 @@ pub(super) fn describe() -> pb::DescribeJobRequest {
     }
 }
 
-/// All jobs as the store has them now, by a cache that was cold.
+/// Returns all jobs as the store has them, read through a cold cache.
 pub(super) async fn recovered(store: &JobStore) -> RecoveredJobs {
     let found = found(store).await;
     let read = store.read_results(&found.kept).await.expect("readable");
@@ -66,19 +66,19 @@ pub(super) async fn recovered(store: &JobStore) -> RecoveredJobs {
     }
 }
 
-/// The same, with results that nobody has read.
+/// The same with unread results.
 pub(super) async fn found(store: &JobStore) -> RecoveredJobs {
     let coordination = store.coordination_store().clone();
     loop {
         let guard = coordination.guard().await.expect("the store answers");
-        let (_, _, incarnation) = guard.epoch.expect("somebody leads");
+        let (_, _, incarnation) = guard.epoch.expect("a term has begun");
         let options = CacheOptions {
             kinds: JobStore::KINDS.to_vec(),
             max_bytes: 1 << 20,
             compare_interval: std::time::Duration::from_secs(60),
         };
         let mut cache = WarmCache::new(coordination.clone(), options, watch::Sender::default());
-        // What is written meanwhile refutes the proof.
+        // Concurrent writes refute the proof.
         if let Ok(proven) = cache.prove(&incarnation, guard.change).await {
             return store
                 .recover(&proven.records, &Caution::default())

@@ -1,5 +1,5 @@
-//! The Dispatcher over the memory store, with JobMasters that do what the test says: what a leader says while it may be deposed,
-//! and what becomes of a job's records once it has ended.
+//! The Dispatcher over the memory store, with scripted JobMasters: answers of a leader that may be deposed, and
+//! a job's records after its end.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{DispatcherOptions, testing};
 use crate::gateway::{DispatcherGateway as _, GatewayError};
 use crate::job::{ColumnType, CompileOptions, CustomSpec, JobBuilder, artifact};
 
-/// B leads, and A, which is cut off from the store, has not heard of it.
+/// B leads. A is cut off from the store and does not know that it was deposed.
 async fn deposed_unawares() -> (Leader, Leader) {
     let cluster = MemoryCluster::default();
     let a = Leader::of(&cluster, "a").await;
@@ -36,12 +36,12 @@ async fn a_leader_that_does_not_know_that_it_is_deposed_denies_no_job() {
         a.describe(JOB).await.map(|_| ()),
         a.cancel(JOB).await.map(|_| ()),
         a.dispatcher.job_master(JOB).await.map(|_| ()),
-        a.submit_by(JOB, 1).await.map(|_| ()),
+        a.submit_late(JOB).await.map(|_| ()),
     ] {
         let denied = denied.expect_err("it knows nothing of the job");
         assert!(matches!(denied, GatewayError::NotYet(_)), "{denied:?}");
     }
-    // In the moment in which it reaches the store again it may learn of its end first.
+    // When it reaches the store again, it may first learn that its term is over.
     a.cluster.heal(&a.process);
     let denied = a
         .cancel(JOB)
@@ -58,7 +58,7 @@ async fn a_leader_that_the_store_confirms_says_that_there_is_no_such_job() {
         a.describe(JOB),
         a.cancel(JOB),
         a.dispatcher.job_master(JOB),
-        a.submit_by(JOB, 1),
+        a.submit_late(JOB),
     );
     assert!(
         matches!(described, Err(GatewayError::NotFound(_))),
@@ -90,7 +90,7 @@ async fn a_submission_whose_term_ends_under_it_is_not_said_to_be_unhandled() {
     assert_eq!(recovered(&a.store).await.jobs.len(), 1);
 }
 
-/// Submissions that a Dispatcher of this program does not take as jobs of their own where files may have 9 bytes, each with why.
+/// Submissions that this Dispatcher refuses as new jobs if files may have 9 bytes, each with the reason.
 fn flawed() -> Vec<(pb::SubmitJobRequest, &'static str)> {
     let graph = || testing::submission("token").graph.expect("it has one");
     let artifact = |uploaded, local_path: &str| pb::Artifact {
@@ -138,7 +138,7 @@ async fn what_another_leader_accepted_is_answered_though_this_one_would_refuse_i
         let cluster = MemoryCluster::default();
         let a = Leader::of(&cluster, "a").await;
         // By its key alone a submission is known again.
-        let mut accepted = submission(testing::JOB, 0);
+        let mut accepted = submission(testing::JOB);
         accepted.key.digest = artifact::digest(request.graph.as_ref().expect("it has one"));
         let submission = Box::new(accepted);
         let command = |reply| Command::Submit { submission, reply };
@@ -184,7 +184,7 @@ async fn a_job_that_takes_an_expired_ones_place_is_not_forgotten_with_it() {
     let mut result = result_of(JOB);
     result.ended_at_ms = 1;
     a.end_last(End::Result(Box::new(result)));
-    // Requests take longer than the look-out for expired results.
+    // Requests take longer than the interval of the check for expired results.
     a.records.faults().delay(Duration::from_millis(2500));
     while lock(&a.world.job_masters).len() < 2 {
         a.submit(JOB).await.expect("acknowledged");
@@ -202,7 +202,7 @@ async fn blobs_go_with_what_pointed_to_them() {
     let cluster = MemoryCluster::default();
     let options = DispatcherOptions::default();
     let a = Leader::with(&cluster, "a", Some(blobs.clone()), options).await;
-    let mut submission = submission(JOB, 0);
+    let mut submission = submission(JOB);
     submission.graph.name = large_name();
     let submission = Box::new(submission);
     let command = |reply| Command::Submit { submission, reply };
@@ -255,7 +255,7 @@ async fn what_a_late_task_left_behind_goes_with_the_result() {
         ..DispatcherOptions::default()
     };
     let a = Leader::with(&cluster, "a", None, options).await;
-    // The first look-out is over.
+    // The first check for expired results is over.
     tokio::time::sleep(Duration::from_secs(1)).await;
     a.submit(JOB).await.expect("acknowledged");
     let mut result = result_of(JOB);
@@ -300,7 +300,7 @@ async fn a_job_whose_result_cannot_be_read_is_not_run_again() {
     assert!(lock(&b.world.job_masters).is_empty());
 }
 
-/// A job that has ended, with a store that takes so long for each write.
+/// A job that has just ended, with a store that takes `delay` for each write.
 async fn just_ended(delay: Duration) -> Leader {
     let cluster = MemoryCluster::default();
     let a = Leader::of(&cluster, "a").await;
@@ -342,7 +342,7 @@ async fn a_job_whose_job_master_gives_no_answer_is_listed_as_it_is_known_by_then
     let a = Leader::of(&MemoryCluster::default(), "a").await;
     let (first, last) = (JobId::from_bits(1), JobId::from_bits(9));
     a.submit(first).await.expect("acknowledged");
-    // It breaks, it just gives no answer, or it ends, while the list is asked for.
+    // The JobMaster breaks, does not answer, or ends, while the list is requested.
     for (end, expected) in [
         (Some(End::Broken), pb::JobStatus::Reconciling),
         (None, pb::JobStatus::Reconciling),

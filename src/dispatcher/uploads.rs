@@ -1,8 +1,9 @@
-//! What is uploaded for a job before its submission, as far as the Dispatcher has to do with it: it must be there when a graph that
-//! names it is written, and goes with the job.
+//! Uploads of a job before its submission, as the Dispatcher sees them: they must exist when a graph that names
+//! them is written, and are removed with the job.
 //!
-//! A job holds all uploads that are its own from before the look at them until its result names those to be removed; what is
-//! doomed by then is refused (`sweep.rs`). So what an acknowledged graph names is there as long as the graph is.
+//! A job holds all its uploads from before the check until its result names those to be removed; a graph that
+//! names an upload doomed by then is refused (`sweep.rs`). So the uploads of an acknowledged graph exist as
+//! long as the graph.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tanist_ha::blob::{Checksum, UploadPointer};
@@ -13,10 +14,10 @@ use tanist_proto::v1 as pb;
 use super::job_store::{JobStore, JobStoreError};
 use crate::job::artifact;
 
-/// How many uploads are looked at at once.
+/// Number of uploads that are checked at the same time.
 const LOOKS_IN_FLIGHT: usize = 8;
 
-/// What an artifact points to; none if it could not be.
+/// Returns the pointer to an artifact's content; `None` if it is invalid.
 fn pointer_of(artifact: &pb::Artifact, uploaded: &pb::UploadedContent) -> Option<UploadPointer> {
     Some(UploadPointer {
         name: Name::new(&*uploaded.object).ok()?,
@@ -26,7 +27,7 @@ fn pointer_of(artifact: &pb::Artifact, uploaded: &pb::UploadedContent) -> Option
     })
 }
 
-/// The names of all objects of an upload; none that can't be.
+/// Returns the names of all objects of an upload; none if it is invalid.
 pub(super) fn objects_of(uploaded: &pb::UploadedContent) -> Vec<Name> {
     let pointer = Name::new(&*uploaded.object).map(|name| UploadPointer {
         name,
@@ -39,7 +40,7 @@ pub(super) fn objects_of(uploaded: &pb::UploadedContent) -> Vec<Name> {
 }
 
 impl JobStore {
-    /// Whether all that a graph names was uploaded, is there, and stays. The job is held already.
+    /// Checks that all uploads of a graph exist and will stay. The job must be held already.
     pub(super) async fn check_uploads(&self, graph: &pb::JobGraph) -> Result<(), JobStoreError> {
         let named = graph.artifacts.iter();
         let named = named.filter_map(|artifact| Some((artifact, artifact.uploaded.as_ref()?)));
@@ -78,7 +79,7 @@ impl JobStore {
         }
     }
 
-    /// The graph of a job, which names these uploads.
+    /// Records the uploads that the job's graph names.
     pub(super) fn note_uploads(&self, job: JobId, graph: &pb::JobGraph) {
         let uploads = artifact::uploads(graph).into_iter().cloned();
         self.lock_holdings().note_uploads(job, uploads.collect());

@@ -1,8 +1,8 @@
-//! Bulk data between processes: what a process serves to others, and how one fetches it.
+//! Transfer of bulk data between processes: a process serves content, others fetch it.
 //!
-//! Whoever serves checks nothing but that the content is there. Whoever fetches knows size and SHA-256 beforehand and takes
-//! nothing else: a mismatch is an error, wherever it comes from. It goes over connections of its own, so that it never
-//! holds up a control message.
+//! The server checks only that the content exists. The fetching side knows size and SHA-256 beforehand and
+//! accepts nothing else: a mismatch is an error. Transfers use their own connections, so
+//! they never delay a control message.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,21 +23,21 @@ use tokio::time::Instant;
 
 use super::{Connector, GatewayError, GatewayResult};
 
-/// Content as it comes.
+/// Content as a stream of pieces.
 pub type BlobStream = BoxStream<'static, GatewayResult<Bytes>>;
 
-/// The largest piece that is sent at once, in bytes.
+/// Maximum size of a piece, in bytes.
 const CHUNK: usize = 256 * 1024;
 
-/// What one asks of the blob server of a JobManager.
+/// Interface of a JobManager's blob server.
 #[async_trait]
 pub trait BlobGateway: Send + Sync + fmt::Debug + 'static {
-    /// The content, unchecked; `NotFound` if it is not there.
+    /// Returns the content, unchecked; `NotFound` if it does not exist.
     async fn fetch(&self, request: pb::FetchBlobRequest) -> GatewayResult<BlobStream>;
 }
 
-/// What this process serves: content that somebody here holds, and the objects of its blob store. Cheap to clone; all
-/// clones serve the same.
+/// Content that this process serves: what it holds in memory, and the objects of its blob store. Cheap to
+/// clone; all clones serve the same content.
 #[derive(Debug, Clone)]
 pub struct ServedBlobs {
     inner: Arc<Inner>,
@@ -45,7 +45,7 @@ pub struct ServedBlobs {
 
 #[derive(Debug)]
 struct Inner {
-    /// Where others fetch it.
+    /// Address at which other processes fetch it.
     endpoint: String,
     held: Mutex<HashMap<Checksum, Held>>,
     store: OnceLock<Arc<BlobStore>>,
@@ -58,7 +58,7 @@ struct Held {
 }
 
 impl ServedBlobs {
-    /// Nothing yet; others reach it at `endpoint` (`host:port`).
+    /// Creates it without content. Other processes reach it at `endpoint` (`host:port`).
     pub fn new(endpoint: impl Into<String>) -> ServedBlobs {
         ServedBlobs {
             inner: Arc::new(Inner {
@@ -69,17 +69,17 @@ impl ServedBlobs {
         }
     }
 
-    /// Serves the objects of a blob store as well, from here on. Only the first one given counts.
+    /// Also serves the objects of a blob store from here on. Only the first call has an effect.
     pub fn serve_store(&self, store: Arc<BlobStore>) {
         let _the_first_stays = self.inner.store.set(store);
     }
 
-    /// The blob store that is served, once it is known.
+    /// Returns the blob store that is served, once it is set.
     pub fn store(&self) -> Option<&Arc<BlobStore>> {
         self.inner.store.get()
     }
 
-    /// Serves `bytes` for as long as what is returned lives. Hashes beside the runtime's threads.
+    /// Serves `bytes` until the returned value is dropped. Hashes on a blocking thread.
     pub async fn hold(&self, bytes: Bytes) -> GatewayResult<HeldBlob> {
         let sha256 = checksum(bytes.clone()).await?;
         let size = bytes.len() as u64;
@@ -94,7 +94,7 @@ impl ServedBlobs {
         })
     }
 
-    /// How many different contents are held.
+    /// Returns the number of different contents held.
     pub fn held(&self) -> usize {
         self.lock().len()
     }
@@ -110,7 +110,7 @@ impl ServedBlobs {
         let sha256 = Checksum::try_from(sha256).map_err(invalid)?;
         let held = self.lock().get(&sha256).map(|held| held.bytes.clone());
         let held = held.ok_or_else(|| {
-            GatewayError::NotFound(format!("nobody here holds content of SHA-256 {sha256}"))
+            GatewayError::NotFound(format!("this process holds no content of SHA-256 {sha256}"))
         })?;
         Ok(stream::iter(cut(Ok(held))).boxed())
     }
@@ -132,7 +132,7 @@ impl ServedBlobs {
     }
 }
 
-/// In pieces that are small enough to be sent.
+/// Splits a chunk into pieces that are small enough to be sent.
 fn cut(chunk: GatewayResult<Bytes>) -> Vec<GatewayResult<Bytes>> {
     match chunk {
         Ok(mut rest) => {
@@ -159,7 +159,7 @@ impl BlobGateway for ServedBlobs {
     }
 }
 
-/// Content that is served while this lives.
+/// Content that is served until this is dropped.
 #[derive(Debug)]
 pub struct HeldBlob {
     served: ServedBlobs,
@@ -168,7 +168,7 @@ pub struct HeldBlob {
 }
 
 impl HeldBlob {
-    /// What others need to fetch it.
+    /// Returns the reference with which other processes fetch it.
     pub fn reference(&self) -> pb::BlobReference {
         pb::BlobReference {
             sha256: self.sha256.as_bytes().to_vec(),
@@ -191,11 +191,11 @@ impl Drop for HeldBlob {
     }
 }
 
-/// How soon a server that had no room is asked again at first, and at most.
+/// First and maximum delay before a server that had no free connection is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Fetches content from other processes, and checks it.
+/// Fetches content from other processes and checks it.
 #[derive(Debug, Clone)]
 pub struct BlobFetcher {
     connector: Arc<dyn Connector>,
@@ -204,7 +204,8 @@ pub struct BlobFetcher {
 }
 
 impl BlobFetcher {
-    /// Gives a server up that is silent for longer than `patience`, and refuses what is larger than any record.
+    /// Creates a fetcher that gives a server up after `patience` without data, and refuses content larger than
+    /// any record.
     pub fn new(connector: Arc<dyn Connector>, patience: Duration) -> BlobFetcher {
         BlobFetcher {
             connector,
@@ -213,13 +214,13 @@ impl BlobFetcher {
         }
     }
 
-    /// The content, from the first server that has it whole.
+    /// Returns the content from the first server that sends all of it correctly.
     pub async fn fetch(&self, reference: &pb::BlobReference) -> GatewayResult<Bytes> {
         let wanted = Checksum::try_from(reference.sha256.as_slice()).map_err(invalid)?;
         let size = usize::try_from(reference.size).unwrap_or(usize::MAX);
         if size > self.limit {
             return Err(GatewayError::Invalid(format!(
-                "content of {size} bytes is more than the {} bytes that are fetched",
+                "content of {size} bytes is larger than the {} bytes that may be fetched",
                 self.limit
             )));
         }
@@ -242,8 +243,8 @@ impl BlobFetcher {
         Err(failure)
     }
 
-    /// The same, tried again for `patience` while the servers have no room: with more connections than a blob port may have, those
-    /// that come last are closed. A try that has begun is not broken off.
+    /// The same, retried for `patience` while the servers have no free connection: a blob port closes the
+    /// latest connections beyond its limit. A try in progress is not aborted at that time.
     pub async fn fetch_patiently(
         &self,
         reference: &pb::BlobReference,
@@ -260,7 +261,7 @@ impl BlobFetcher {
             if next_try_at > last_try_by {
                 return Err(error);
             }
-            tracing::debug!(%error, "content is fetched again");
+            tracing::debug!(%error, "content could not be fetched; fetching is retried");
             tokio::time::sleep_until(next_try_at).await;
         }
     }
@@ -311,7 +312,7 @@ fn invalid(error: impl fmt::Display) -> GatewayError {
     GatewayError::Invalid(error.to_string())
 }
 
-/// Hashes beside the runtime's threads: large content would hold one up.
+/// Hashes on a blocking thread: large content would block a runtime thread.
 async fn checksum(bytes: Bytes) -> GatewayResult<Checksum> {
     let sum = tokio::task::spawn_blocking(move || Checksum::of(&bytes)).await;
     sum.map_err(|error| GatewayError::Internal(format!("content can't be hashed: {error}")))

@@ -1,4 +1,4 @@
-//! Content that is held, served and fetched within one process, and what is refused of it.
+//! Holding, serving and fetching content within one process, and the content that is refused.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,7 +16,7 @@ fn noise(size: usize) -> Bytes {
     Bytes::from(words.flat_map(u64::to_le_bytes).collect::<Vec<u8>>())
 }
 
-/// Sends what it is told to, whatever it is asked for.
+/// Sends its content, ignoring the request.
 #[derive(Debug)]
 struct Liar(Bytes);
 
@@ -117,7 +117,7 @@ async fn another_server_is_asked_when_one_is_gone_or_silent() {
     assert!(is_retryable, "{silent:?}");
 }
 
-/// Has no room for the first ones that ask.
+/// Refuses its first requests as if it had no free connection.
 #[derive(Debug)]
 struct Full {
     served: ServedBlobs,
@@ -154,7 +154,7 @@ async fn a_server_without_room_is_asked_again_while_there_is_patience() {
     let refused = fetcher.fetch_patiently(&reference, PATIENCE).await;
     assert_eq!(refused, Err(GatewayError::NotYet("it is full".to_owned())));
     assert!(begun.elapsed() <= PATIENCE, "{:?}", begun.elapsed());
-    // What is not there is not asked for again.
+    // A fetch of missing content is not retried.
     full.refuses.store(0, Ordering::SeqCst);
     drop(held);
     let begun = Instant::now();

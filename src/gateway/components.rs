@@ -1,4 +1,4 @@
-//! The components of one process as those see them who speak to the process, not to a term: a server's services.
+//! Access to the components of this process for its servers, whose clients address the process and not a term.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tanist_proto::id::JobId;
 
 use super::{DispatcherGateway, GatewayResult, JobMasterGateway, ResourceManagerGateway};
 
-/// Gives the components of this process that are responsible at this moment.
+/// Returns the components that are responsible at this moment.
 #[async_trait]
 pub trait Components: Send + Sync + fmt::Debug + 'static {
     /// The Dispatcher, while this process leads and has recovered.
@@ -17,7 +17,7 @@ pub trait Components: Send + Sync + fmt::Debug + 'static {
     fn resource_manager(&self) -> GatewayResult<Arc<dyn ResourceManagerGateway>>;
     /// The JobMaster of a job, while this process leads.
     async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>>;
-    /// Those of several jobs, in their order; none where [`Components::job_master`] has to tell why.
+    /// Returns the JobMasters of several jobs, in order; `None` where [`Components::job_master`] would fail.
     async fn job_masters(
         &self,
         jobs: Vec<JobId>,

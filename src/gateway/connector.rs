@@ -1,4 +1,4 @@
-//! How a component gets the gateway of another one, given its address.
+//! How a component gets the gateway of another one from its address.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::{
     TaskExecutorGateway,
 };
 
-/// Gives gateways by address. Over the wire it opens connections lazily, so that these calls neither wait nor fail: an
-/// address that leads nowhere shows when the gateway is used.
+/// Returns gateways by address. Over the wire, connections are opened lazily, so these calls neither wait nor
+/// fail; a wrong address is noticed when the gateway is used.
 #[async_trait]
 pub trait Connector: Send + Sync + fmt::Debug + 'static {
     /// The Dispatcher of the JobManager at `address` (`host:port`).
@@ -22,19 +22,19 @@ pub trait Connector: Send + Sync + fmt::Debug + 'static {
     fn resource_manager(&self, address: &str) -> Arc<dyn ResourceManagerGateway>;
     /// The JobMaster of `job` in the JobManager at `address`.
     fn job_master(&self, address: &str, job: JobId) -> Arc<dyn JobMasterGateway>;
-    /// All JobMasters in the JobManager at `address`; none where they are to be asked one by one.
+    /// All JobMasters in the JobManager at `address`; `None` if each must be called separately.
     fn job_masters(&self, address: &str) -> Option<Arc<dyn JobMastersGateway>> {
         let _there_is_no_way = address;
         None
     }
     /// The TaskExecutor at `address`.
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway>;
-    /// Whether it is proven that no process listens at `address`. A silent host, or one that refuses from afar, as a firewall
-    /// does, proves nothing.
+    /// Whether it is proven that no process listens at `address`. A host that does not answer, or that refuses
+    /// from remote, as a firewall does, proves nothing.
     async fn is_abandoned(&self, address: &str) -> bool {
         let _it_is_not_known = address;
         false
     }
-    /// The blob server of the JobManager at `address`, which is not the address of its components.
+    /// The blob server of the JobManager at `address`. This address differs from that of its components.
     fn blobs(&self, address: &str) -> Arc<dyn BlobGateway>;
 }

@@ -1,4 +1,4 @@
-//! How the Dispatcher starts, asks and ends the JobMaster of a job, without knowing what it is.
+//! How the Dispatcher starts, queries and ends the JobMaster of a job, without depending on its implementation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{GatewayResult, JobMasterGateway};
 
 /// Starts JobMasters within a term.
 pub trait JobMasterLauncher: Send + Sync + fmt::Debug + 'static {
-    /// Starts the JobMaster of a job whose graph and state are persisted. `recovered`: an earlier term had it.
+    /// Starts the JobMaster of a job whose graph and state are persisted. `recovered`: an earlier term led the job.
     fn launch(
         &self,
         graph: pb::JobGraph,
@@ -20,21 +20,21 @@ pub trait JobMasterLauncher: Send + Sync + fmt::Debug + 'static {
     ) -> Arc<dyn JobMasterControl>;
 }
 
-/// What became of the tasks that a recovered JobMaster's record had placed. Times in milliseconds since 1970.
+/// Outcome for the tasks that a recovered JobMaster's record had placed. Times in milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Adoption {
-    /// Tasks that go on as they were, or that ended while nobody led.
+    /// Tasks that continue unchanged, or that ended while there was no leader.
     pub tasks_adopted: u32,
     /// Tasks that were placed and whose region had to be restarted.
     pub tasks_restarted: u32,
-    /// When the first task was adopted.
+    /// Time at which the first task was adopted.
     pub first_adopted_at_ms: Option<u64>,
-    /// When the last task was adopted.
+    /// Time at which the last task was adopted.
     pub last_adopted_at_ms: Option<u64>,
 }
 
 impl Adoption {
-    /// The adoption of both jobs together.
+    /// Combines the adoptions of two jobs.
     pub fn and(self, other: Adoption) -> Adoption {
         let first = self
             .first_adopted_at_ms
@@ -49,33 +49,34 @@ impl Adoption {
     }
 }
 
-/// A started JobMaster, as its Dispatcher sees it.
+/// A started JobMaster, as the Dispatcher uses it.
 #[async_trait]
 pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
-    /// What TaskExecutors talk to.
+    /// The gateway for TaskExecutors.
     fn gateway(&self) -> Arc<dyn JobMasterGateway>;
-    /// Persists that the job is to be canceled, then cancels it. `Conflict` if it has ended.
+    /// Persists the request to cancel the job, then cancels it. `Conflict` if it has ended.
     async fn cancel(&self) -> GatewayResult<()>;
-    /// Persists that the job's sources are to end, then has them end. `Conflict` if it ends otherwise.
+    /// Persists the request to end the job's sources, then ends them. `Conflict` if the job ends in another way.
     async fn stop_job(&self) -> GatewayResult<()>;
-    /// The job in full.
+    /// Describes the job in full.
     async fn describe(&self) -> GatewayResult<pb::JobDetails>;
-    /// Completes with the result (dirty) when the job is globally terminal; it writes nothing any more then. `None`: it
-    /// stopped with its term.
+    /// Completes with the (dirty) result when the job is globally terminal; the JobMaster writes nothing after
+    /// that. `None`: it stopped with its term, or broke.
     async fn ended(&self) -> Option<pb::JobResult>;
-    /// Why no JobMaster can be made of a job that had one before, where it ended for that.
+    /// Returns why no JobMaster can be created from the job's records, if this one ended for that reason.
     fn unfit(&self) -> Option<String> {
         None
     }
-    /// It is proven that this incarnation of a TaskManager is gone: another one answers at its address, or its host
-    /// refuses. What the record places there is not waited for any longer. Says nothing of one that has registered.
+    /// Reports proof that this incarnation of a TaskManager is gone: another one answers at its address, or its
+    /// host refuses. The JobMaster stops waiting for what the record places there. Has no effect on a
+    /// TaskManager that has registered.
     fn task_manager_gone(&self, resource_id: ResourceId, incarnation: String);
-    /// Completes when nothing that the record places is waited for any more; at once if nothing ever was. `None`: it
-    /// stopped before that.
+    /// Completes when the JobMaster waits for nothing that the record places; at once if it never did. `None`:
+    /// it stopped before.
     async fn reconciled(&self) -> Option<Adoption>;
-    /// The result is in the store: lets go of TaskExecutors and slots, and ends.
+    /// The result is in the store: releases TaskExecutors and slots, and ends.
     async fn result_written(&self);
-    /// The term is over: forgets everything, telling nobody.
+    /// The term is over: forgets everything and informs no one.
     async fn stop(&self);
 }
 

@@ -1,7 +1,8 @@
-//! All JobMasters of one process as one address: a TaskExecutor that registers at many of them does so in one message.
+//! All JobMasters of one process at one address: a TaskExecutor registers at many of them with one message.
 //!
-//! Nothing is shared but the message. Each registration in it has its own number, report and answer, and is admitted or
-//! refused by its own JobMaster as if it had come alone. What is not answered here is tried alone by whoever asks.
+//! Only the message is shared. Each registration in it has its own number, report and answer, and its own
+//! JobMaster accepts or refuses it as if it had arrived alone. The caller retries an unanswered registration on
+//! its own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,13 +16,14 @@ use tokio::time::timeout;
 
 use super::{Components, GatewayResult, JobMasterGateway};
 
-/// A JobMaster that takes longer, because it is still being built, does not hold up the others.
+/// Timeout for one JobMaster, so that one that is still being created does not delay the others.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What TaskExecutors ask of several JobMasters of one process at once.
+/// Requests of TaskExecutors to several JobMasters of one process at once.
 #[async_trait]
 pub trait JobMastersGateway: Send + Sync + fmt::Debug + 'static {
-    /// Registers a TaskManager at each of these; the outcomes come in the same order. `NotYet`: the process does not lead.
+    /// Registers a TaskManager at each of these JobMasters; the outcomes have the same order. `NotYet`: the
+    /// process does not lead.
     async fn register_task_managers(
         &self,
         request: pb::RegisterTaskManagersRequest,
@@ -39,7 +41,7 @@ impl JobMastersGateway for JobMastersOf {
         request: pb::RegisterTaskManagersRequest,
     ) -> GatewayResult<pb::RegisterTaskManagersResponse> {
         let mut registrations = request.registrations;
-        // All of a term may come at once, and wait. A list is decoded with room for four.
+        // All registrations of a term may arrive at once and wait. Decoded lists have spare capacity; release it.
         for registration in &mut registrations {
             registration.executions.shrink_to_fit();
             registration.slots.shrink_to_fit();

@@ -1,8 +1,9 @@
-//! The typed gateways through which components meet: what one may ask of another, whether it runs in this process (its
-//! `Handle`) or in another one (its `Client` over the wire).
+//! The typed gateways between components: the requests that one component sends to another, in this process
+//! (its `Handle`) or in another one (its `Client` over the wire).
 //!
-//! Both implementations take the same message structs and make the same checks; in one process nothing is encoded.
-//! Every message names its term ([`tanist_proto::v1::Sender`]); the receiver's [`fencing`] refuses outdated ones.
+//! Both implementations take the same message structs and make the same checks; within one process nothing is
+//! encoded. Every message names its term ([`tanist_proto::v1::Sender`]); the receiver's [`fencing`] refuses
+//! outdated ones.
 
 pub mod blobs;
 mod components;
@@ -35,61 +36,62 @@ pub use job_masters::{JobMastersGateway, JobMastersOf};
 pub use job_records::{JobRecords, JobStanding, JobStandings, NoAnswer};
 pub use local::LocalConnector;
 
-/// Why a gateway gave no answer, or none that helps.
+/// Why a gateway call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GatewayError {
     /// The other side could not be reached, or its actor has ended; the message was not handled.
     #[error("{target} can't be reached: {reason}")]
     Unreachable {
-        /// What was called.
+        /// Target of the call.
         target: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// The answer did not come in time or was lost; the message may have been handled.
+    /// The answer was late or lost; the message may have been handled.
     #[error("no answer from {target}: {reason}")]
     NoAnswer {
-        /// What was called.
+        /// Target of the call.
         target: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// The other side belongs to a younger term or refuses this one: the epoch it named, if it did.
+    /// The other side belongs to a newer term, or refuses this one.
     #[error("outdated: {reason}")]
     Outdated {
-        /// The epoch that the receiver has heard of.
+        /// Epoch that the receiver knows; 0 if it named none.
         epoch: u64,
-        /// What did not match.
+        /// Reason for the refusal.
         reason: String,
     },
-    /// The other side does not lead, or its leader is still recovering: ask again later.
+    /// The other side does not lead, or its leader is still recovering: retry later.
     #[error("not yet: {0}")]
     NotYet(String),
-    /// The leader's store takes nothing at present: it has no space, or its blob store refuses. That may pass, but mostly by people.
+    /// The leader's store accepts nothing at present: it has no space, or its blob store refuses. Mostly an
+    /// operator must fix it.
     #[error("not yet: {0}")]
     StoreRefused(String),
-    /// What was named does not exist.
+    /// The named object does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// It exists already, with other content, or is in a state that does not allow this.
+    /// It exists already with other content, or its state does not allow this.
     #[error("{0}")]
     Conflict(String),
-    /// It exists already, and whether with this content can't be told: its record can't be read.
+    /// It exists already, and its record can't be read, so its content can't be compared.
     #[error("{0}")]
     Incomparable(String),
     /// The request itself is wrong.
     #[error("{0}")]
     Invalid(String),
-    /// It is not known whether it took effect: try again with the same id.
+    /// Unknown whether it took effect: retry with the same id.
     #[error("it is not known whether this took effect, try again with the same id: {0}")]
     Unknown(String),
-    /// Anything else.
+    /// Any other error.
     #[error("{0}")]
     Internal(String),
 }
 
 impl GatewayError {
-    /// The other side's actor has ended or was never there.
+    /// Error for an actor that has ended or never existed.
     pub fn gone(target: impl fmt::Display) -> GatewayError {
         GatewayError::Unreachable {
             target: target.to_string(),
@@ -97,7 +99,7 @@ impl GatewayError {
         }
     }
 
-    /// Whether the same request may simply be sent again, later or elsewhere.
+    /// Whether the same request may be sent again, later or elsewhere.
     pub fn is_retryable(&self) -> bool {
         match self {
             GatewayError::Unreachable { .. }
@@ -115,50 +117,51 @@ impl GatewayError {
     }
 }
 
-/// The result of asking through a gateway.
+/// Result of a gateway call.
 pub type GatewayResult<T> = Result<T, GatewayError>;
 
-/// What clients and REST ask of the leading JobManager.
+/// Requests of clients and REST to the leading JobManager.
 #[async_trait]
 pub trait DispatcherGateway: Send + Sync + fmt::Debug + 'static {
-    /// Persists a job and starts it. Acknowledged is durable; repeated with the same id and token it takes effect once.
+    /// Persists a job and starts it. An acknowledged job is durable; repeating it with the same id and token
+    /// has no further effect.
     async fn submit_job(
         &self,
         request: pb::SubmitJobRequest,
     ) -> GatewayResult<pb::SubmitJobResponse>;
-    /// What the clock of the leader's term shows, by which deadlines of submissions are measured.
+    /// Returns the clock of the leader's term, which measures deadlines of submissions.
     async fn tell_term_time(&self, request: pb::TermTimeRequest) -> GatewayResult<pb::TermTime>;
-    /// Persists that the job is to be canceled.
+    /// Persists the request to cancel the job.
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack>;
-    /// Persists that the job's sources are to end, so that it finishes. `Conflict`: it ends otherwise.
+    /// Persists the request to end the job's sources, so that it finishes. `Conflict`: it ends in another way.
     async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack>;
-    /// Every job, running and ended.
+    /// Lists all jobs, running and ended.
     async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse>;
-    /// One job in full.
+    /// Describes one job in full.
     async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails>;
-    /// Counts of TaskManagers, slots and jobs.
+    /// Counts TaskManagers, slots and jobs.
     async fn describe_cluster(
         &self,
         request: pb::DescribeClusterRequest,
     ) -> GatewayResult<pb::ClusterOverview>;
-    /// The registered TaskManagers.
+    /// Lists the registered TaskManagers.
     async fn list_task_managers(
         &self,
         request: pb::ListTaskManagersRequest,
     ) -> GatewayResult<pb::ListTaskManagersResponse>;
-    /// Gives no slots of a TaskManager away any more; it leaves when the last one is free.
+    /// Drains TaskManagers: their slots are not given to jobs any more, and each leaves when its last slot is free.
     async fn drain_task_manager(
         &self,
         request: pb::DrainTaskManagerRequest,
     ) -> GatewayResult<pb::Ack>;
-    /// Leads a quarantined job again, or ends it. `Conflict`: it is not quarantined, or not to be helped.
+    /// Retries a quarantined job, or ends it. `Conflict`: it is not quarantined, or this action is impossible.
     async fn resolve_quarantine(
         &self,
         request: pb::ResolveQuarantineRequest,
     ) -> GatewayResult<pb::Ack>;
 }
 
-/// What TaskExecutors ask of the leading ResourceManager.
+/// Requests of TaskExecutors to the leading ResourceManager.
 #[async_trait]
 pub trait ResourceManagerGateway: Send + Sync + fmt::Debug + 'static {
     /// Registers a TaskExecutor with its slots, or answers why not.
@@ -166,52 +169,52 @@ pub trait ResourceManagerGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         request: pb::RegisterTaskExecutorRequest,
     ) -> GatewayResult<pb::RegistrationResponse>;
-    /// Slots became free or changed hands.
+    /// Reports slots that became free or changed their job.
     async fn notify_slots_available(
         &self,
         request: pb::NotifySlotsAvailableRequest,
     ) -> GatewayResult<pb::Ack>;
-    /// A TaskExecutor says goodbye.
+    /// A TaskExecutor disconnects.
     async fn disconnect_task_executor(
         &self,
         request: pb::DisconnectTaskExecutorRequest,
     ) -> GatewayResult<pb::Ack>;
 }
 
-/// What JobMasters ask of the ResourceManager. Both live in the leading JobManager, in one term.
+/// Requests of JobMasters to the ResourceManager. Both live in the leading JobManager, in one term.
 #[async_trait]
 pub trait ResourceRequirementsGateway: Send + Sync + fmt::Debug + 'static {
-    /// Registers the JobMaster of a job, which then has to state all that the job needs. The same again is a success; an
-    /// older one than the present is `Outdated`.
+    /// Registers the JobMaster of a job, which must then declare all that the job needs. Repeating it succeeds;
+    /// an older JobMaster than the registered one is `Outdated`.
     async fn register_job_master(&self, registration: JobMasterRegistration) -> GatewayResult<()>;
-    /// States all that a job needs, replacing what was stated before. Empty: nothing. `NotFound`: register first, or again.
-    /// `Outdated`: another JobMaster speaks for the job.
+    /// Declares all that a job needs, replacing its earlier declaration. Empty: nothing. `NotFound`: register
+    /// first, or again. `Outdated`: another JobMaster is registered for the job.
     async fn declare_required_resources(
         &self,
         requirements: ResourceRequirements,
     ) -> GatewayResult<()>;
-    /// The JobMaster of a job is gone: the job needs nothing, or nothing until there is another one.
+    /// The JobMaster of a job is gone: the job needs nothing, either permanently or until another JobMaster registers.
     async fn disconnect_job_master(
         &self,
         job: tanist_proto::id::JobId,
         departure: Departure,
     ) -> GatewayResult<()>;
-    /// Drains a TaskManager or all of a host, or takes that back. That is durable.
+    /// Drains a TaskManager or all of a host, or ends a drain. Durable.
     async fn drain_task_manager(&self, request: pb::DrainTaskManagerRequest) -> GatewayResult<()> {
         let id = request.resource_id;
         let text = format!("no TaskManager {id} is registered");
         Err(GatewayError::NotFound(text))
     }
-    /// Registered TaskManagers and their slots.
+    /// Returns the registered TaskManagers and their slots.
     async fn resource_overview(&self) -> GatewayResult<ResourceOverview>;
 }
 
-/// Tells the JobMasters of one job apart; a younger one is greater.
+/// Identifies a JobMaster among those of its job; a newer one is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobMasterId {
-    /// The term that it is part of.
+    /// Epoch of its term.
     pub epoch: tanist_ha::election::Epoch,
-    /// Which one of that term, and of the job.
+    /// Its number among the job's JobMasters in that term.
     pub incarnation: u64,
 }
 
@@ -221,90 +224,91 @@ impl fmt::Display for JobMasterId {
     }
 }
 
-/// Why a JobMaster speaks for its job no more.
+/// Why a JobMaster no longer represents its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Departure {
-    /// The job has a durable result, says its JobMaster.
+    /// The JobMaster reports that the job has a durable result.
     JobEnded(JobMasterId),
-    /// It broke, whichever it was; the job goes on with another one.
+    /// The JobMaster broke, whichever it was; the job continues with another one.
     Broke,
 }
 
-/// A JobMaster that speaks for a job.
+/// Registration of a JobMaster for a job.
 #[derive(Debug, Clone)]
 pub struct JobMasterRegistration {
-    /// For which one.
+    /// Id of the job.
     pub job: tanist_proto::id::JobId,
-    /// Who.
+    /// Id of the JobMaster.
     pub job_master: JobMasterId,
-    /// Where it is told what becomes of it.
+    /// Cell through which the ResourceManager informs this JobMaster.
     pub verdict: Notice<Verdict>,
 }
 
-/// What the ResourceManager tells a JobMaster.
+/// The ResourceManager's message to a JobMaster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verdict {
-    /// A younger one has taken its place.
+    /// A newer JobMaster has replaced it.
     pub is_superseded: bool,
-    /// The job needs what it will never get.
+    /// A need of the job that can never be fulfilled.
     pub unfulfillable: Option<Box<Unfulfillable>>,
-    /// What the job needs at least would fit into the TaskManagers that there are, or that may be started, if others left it: it waits
-    /// for its turn.
+    /// The job's minimum would fit into the existing TaskManagers, or those that may be started, if other jobs
+    /// left them: the job waits for its turn.
     pub has_room: bool,
-    /// The TaskManagers that the job has slots of and is to leave.
+    /// TaskManagers where the job has slots and that it must leave.
     pub leaving: Arc<Leaving>,
 }
 
-/// The TaskManagers that a job is to leave, and how.
+/// The TaskManagers that a job must leave, and how.
 pub type Leaving = std::collections::BTreeMap<ResourceId, Leave>;
 
-/// How a job is to leave a TaskManager that is drained.
+/// How a job leaves a TaskManager that is drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leave {
-    /// It begins nothing there; what runs there ends by itself.
+    /// It starts nothing there; running tasks end on their own.
     ByItself,
-    /// What runs there is moved once there are slots for it elsewhere.
+    /// Running tasks are moved once slots for them are free elsewhere.
     Moved,
-    /// What runs there is stopped, and starts elsewhere when there are slots.
+    /// Running tasks are stopped, and start elsewhere when slots are free.
     AtOnce,
 }
 
-/// A slot that no TaskManager could give, if nothing of it were taken.
+/// A slot that no TaskManager could provide even if it were empty.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no TaskManager can ever give a slot of {profile}: the largest there is has {largest}")]
 pub struct Unfulfillable {
-    /// What it was to have.
+    /// Requested resources of the slot.
     pub profile: ResourceProfile,
-    /// The most that one of them has.
+    /// Largest resources of one TaskManager.
     pub largest: Resources,
 }
 
 /// All that a job needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResourceRequirements {
-    /// Whose.
+    /// Id of the job.
     pub job: tanist_proto::id::JobId,
-    /// Who states it: the registered JobMaster.
+    /// The registered JobMaster, which declares this.
     pub job_master: JobMasterId,
-    /// Where its JobMaster is reached: `host:port`.
+    /// Address of the JobMaster: `host:port`.
     pub job_master_address: String,
-    /// What it needs, by profile.
+    /// Needed slots, by profile.
     pub resources: Vec<ResourceRequirement>,
-    /// The slots that it has held since before this term on each of these TaskManagers. One that has not registered at
-    /// the ResourceManager yet has them all the same.
+    /// Slots that the job has held on each TaskManager since before this term. They count even if the
+    /// TaskManager has not registered at the ResourceManager yet.
     pub held: Arc<SmallMap<ResourceId, Vec<ResourceProfile>>>,
-    /// Its place among the jobs that lack slots.
+    /// Position among the jobs that lack slots.
     pub submission: SubmissionNumber,
-    /// Whether it ends by itself: what it holds comes free some day.
+    /// Whether the job ends on its own, so that its slots become free at some time.
     pub is_bounded: bool,
 }
 
-/// The order in which jobs were submitted: by the term that took each, and by its number there. Persisted with the job.
+/// Order in which jobs were submitted: by the term that accepted each, and its number in that term. Persisted
+/// with the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct SubmissionNumber {
-    /// The term.
+    /// Epoch of the term.
     pub epoch: u64,
-    /// How many it had taken with this one.
+    /// Number of submissions that the term had accepted, including this one.
     pub number: u64,
 }
 
@@ -320,32 +324,32 @@ impl From<&tanist_proto::v1::SubmissionNumber> for SubmissionNumber {
 /// A number of slots of one profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResourceRequirement {
-    /// Unknown: the TaskManagers' default slot.
+    /// Profile of the slots; unknown: the TaskManagers' default slot.
     pub profile: ResourceProfile,
-    /// With fewer the job can't run.
+    /// Minimum number with which the job can run.
     pub minimum: u32,
-    /// More are of no use.
+    /// Maximum number that the job can use.
     pub maximum: u32,
 }
 
-/// How the text about missing slots ends where nobody but people starts TaskManagers.
+/// End of the text about missing slots where no driver starts TaskManagers.
 pub const START_BY_HAND: &str = ": start TaskManagers or lower the parallelism";
 
 /// The ResourceManager's TaskManagers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ResourceOverview {
-    /// Each with its slots.
+    /// The registered TaskManagers with their slots.
     pub task_managers: Vec<pb::TaskManagerInfo>,
-    /// The drains that hold for none of them, the oldest first.
+    /// Drains that match no registered TaskManager, oldest first.
     pub unmatched_drains: Vec<pb::DrainInfo>,
-    /// Those that a driver starts and that have not registered; nothing where none does.
+    /// TaskManagers that a driver is starting and that have not registered; `None` without a driver.
     pub workers: Option<pb::WorkersInfo>,
 }
 
-/// What TaskExecutors ask of the JobMaster of one job.
+/// Requests of TaskExecutors to the JobMaster of one job.
 #[async_trait]
 pub trait JobMasterGateway: Send + Sync + fmt::Debug + 'static {
-    /// Registers a TaskManager with what it runs and holds for the job. Idempotent by incarnation.
+    /// Registers a TaskManager with the tasks and slots that it has for the job. Idempotent per incarnation.
     async fn register_task_manager(
         &self,
         request: pb::RegisterTaskManagerRequest,
@@ -360,22 +364,23 @@ pub trait JobMasterGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         request: pb::UpdateTaskExecutionStatesRequest,
     ) -> GatewayResult<pb::UpdateTaskExecutionStatesResponse>;
-    /// A slot is lost.
+    /// Reports a lost slot.
     async fn fail_slot(&self, request: pb::FailSlotRequest) -> GatewayResult<pb::Ack>;
-    /// A task asks the JobMaster's half of one of its operators; answered when the answer is durable. The same number has the
-    /// same answer. `Conflict`: the execution is not, or not yet, one that is served; `Invalid`: this is never answered.
+    /// Asks the coordinator of an operator, which runs in the JobMaster; answered when the answer is durable.
+    /// The same number gets the same answer. `Conflict`: the execution is not served, or not yet; `Invalid`:
+    /// this request is never answered.
     async fn ask_coordinator(
         &self,
         request: pb::AskCoordinatorRequest,
     ) -> GatewayResult<pb::AskCoordinatorResponse>;
-    /// A TaskManager says goodbye.
+    /// A TaskManager disconnects.
     async fn disconnect_task_manager(
         &self,
         request: pb::DisconnectTaskManagerRequest,
     ) -> GatewayResult<pb::Ack>;
 }
 
-/// What the leading JobManager asks of a TaskExecutor.
+/// Requests of the leading JobManager to a TaskExecutor.
 #[async_trait]
 pub trait TaskExecutorGateway: Send + Sync + fmt::Debug + 'static {
     /// Allocates a slot to a job. Idempotent for the same slot, job and allocation.
@@ -383,7 +388,7 @@ pub trait TaskExecutorGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         request: pb::RequestSlotRequest,
     ) -> GatewayResult<pb::RequestSlotResponse>;
-    /// Frees allocations, cancelling what runs in them.
+    /// Frees allocations and cancels the tasks in them.
     async fn free_slots(&self, request: pb::FreeSlotsRequest) -> GatewayResult<pb::Ack>;
     /// Deploys tasks. Each (subtask, generation) starts at most once.
     async fn submit_tasks(
@@ -392,7 +397,7 @@ pub trait TaskExecutorGateway: Send + Sync + fmt::Debug + 'static {
     ) -> GatewayResult<pb::SubmitTasksResponse>;
     /// Cancels tasks up to a generation; they are never started afterwards.
     async fn cancel_tasks(&self, request: pb::CancelTasksRequest) -> GatewayResult<pb::Ack>;
-    /// These terminal executions are persisted: they need not be reported again.
+    /// Acknowledges terminal executions that are persisted: they need not be reported again.
     async fn acknowledge_executions(
         &self,
         request: pb::AcknowledgeExecutionsRequest,
@@ -407,17 +412,17 @@ pub trait TaskExecutorGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         request: pb::HeartbeatFromJobMasterRequest,
     ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse>;
-    /// The JobMaster lets go: the job ended, or this TaskExecutor is given up.
+    /// The JobMaster disconnects: the job ended, or this TaskExecutor is given up.
     async fn disconnect_job_master(
         &self,
         request: pb::DisconnectJobMasterRequest,
     ) -> GatewayResult<pb::Ack>;
-    /// The ResourceManager lets go: register again.
+    /// The ResourceManager disconnects: register again.
     async fn disconnect_resource_manager(
         &self,
         request: pb::DisconnectResourceManagerRequest,
     ) -> GatewayResult<pb::Ack>;
-    /// A process that took leadership says so: its epoch counts from here on, and it is registered at.
+    /// A process announces that it took leadership. The TaskExecutor accepts its epoch and registers there.
     async fn announce_leader(
         &self,
         request: pb::AnnounceLeaderRequest,

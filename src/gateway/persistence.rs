@@ -1,7 +1,7 @@
-//! How a JobMaster persists its job's state: the trait that it is given, so that it knows neither store nor fence, and
-//! an in-memory one with faults for tests.
+//! How a JobMaster persists its job's state: a trait that hides store and fence, and an in-memory
+//! implementation with faults for tests.
 //!
-//! Invariant: an answer is definite. Whoever implements it repeats an ambiguous write until the store has answered.
+//! Invariant: an answer is definite. An implementation repeats an ambiguous write until the store has answered.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,21 +10,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tanist_proto::v1 as pb;
 
-/// Why a job's state was not persisted. Definite: it was not, and never will be.
+/// Why a job's state was not persisted. Definite: it was not and never will be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PersistError {
-    /// This term is over: forget everything and tell nobody.
+    /// The term is over: forget everything and inform no one.
     #[error("this term is over")]
     TermOver,
-    /// The record is larger than the store takes.
+    /// The record is larger than the store's limit.
     #[error("the job's state of {size} bytes is more than the {limit} bytes that the store takes")]
     TooLarge {
-        /// The record's size in bytes.
+        /// Size of the record in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,
     },
-    /// The store refused it for another reason that does not pass.
+    /// The store refused it for another permanent reason.
     #[error("the store refused the job's state: {0}")]
     Refused(String),
 }
@@ -32,12 +32,12 @@ pub enum PersistError {
 /// Persists the states of one term's jobs under its fence.
 #[async_trait]
 pub trait JobStateStore: Send + Sync + fmt::Debug + 'static {
-    /// Replaces `states/<job>`. Returns when the store's answer is definite, however long that takes. The caller has one
-    /// write in flight.
+    /// Replaces `states/<job>`. Returns when the store's answer is definite, without a timeout. The caller has
+    /// one write in flight.
     async fn put_state(&self, state: &pb::JobState) -> Result<(), PersistError>;
 }
 
-/// Whether nothing of the job ever had a place, so that nothing of it can have begun.
+/// Whether no task of the job was ever placed, so that none can have started.
 pub fn was_never_placed(state: &pb::JobState) -> bool {
     let mut regions = state.regions.iter();
     regions.all(|region| region.placements.is_empty() && !region.placed_before)
@@ -62,12 +62,12 @@ impl MemoryJobStateStore {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Each write takes this long from here on.
+    /// Delays each write by this time from here on.
     pub fn set_delay(&self, delay: Duration) {
         self.lock().delay = delay;
     }
 
-    /// A younger term exists: every write that is not applied yet is refused.
+    /// Simulates a newer term: every write that is not applied yet is refused.
     pub fn end_term(&self) {
         self.lock().term_is_over = true;
     }
@@ -77,12 +77,12 @@ impl MemoryJobStateStore {
         self.lock().refusal = Some(error);
     }
 
-    /// All that was written, oldest first.
+    /// Returns all writes, oldest first.
     pub fn history(&self) -> Vec<pb::JobState> {
         self.lock().history.clone()
     }
 
-    /// What was written last for `job_id`.
+    /// Returns the last write for `job_id`.
     pub fn state(&self, job_id: &str) -> Option<pb::JobState> {
         self.lock()
             .history

@@ -1,8 +1,9 @@
-//! What it means that a TaskManager refuses calls: it may be gone, or a firewall cuts off whoever calls it.
+//! Interpretation of calls that a TaskManager refuses: it may be gone, or a firewall may cut off the caller.
 //!
-//! Not here: who counts refused calls, and who finds out which of both it is. Rule: a refusal at an address of this very host
-//! and network namespace is proof at once; one from afar counts only when so many came in a row, and when it is known that this
-//! process is not what is cut off, or that nobody is better off.
+//! Counting refused calls in the callers, and deciding which case applies, is not done here. Rule: a refusal at
+//! an address of this host and network namespace is proof at once. One from remote counts only after a number
+//! in a row, and when it is known that this process is not the one cut off, or that no other process has a
+//! better connection.
 
 use std::fmt;
 
@@ -10,15 +11,15 @@ use async_trait::async_trait;
 
 use super::Connector;
 
-/// Finds out whether refusals from afar may count.
+/// Decides whether refusals from remote count.
 #[async_trait]
 pub trait Refusals: Send + Sync + fmt::Debug + 'static {
-    /// Whether the TaskManager at `address`, which refused as many calls in a row as are tolerated, counts as lost. False: that is
-    /// open, and its silence has to tell. May take as long as it takes to ask others.
+    /// Whether the TaskManager at `address`, which refused as many calls in a row as are tolerated, counts as
+    /// lost. False: undecided; its heartbeat timeout decides. May take as long as asking other processes takes.
     async fn count(&self, address: &str) -> bool;
 }
 
-/// Where nobody else could lead: refusals count as such.
+/// For a process without peers that could lead: every refusal counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RefusalsCount;
 
@@ -40,58 +41,59 @@ pub async fn is_lost(
     connector.is_abandoned(address).await || (is_over && refusals.count(address).await)
 }
 
-/// The calls in a row that one TaskManager has refused, and whether it is being found out what that means: one question at a time.
+/// Number of calls in a row that one TaskManager has refused, and the check in progress about their meaning;
+/// one at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RefusedCalls {
     calls: u32,
-    /// So many were found to leave it open.
+    /// Number of refused calls after which the last check was undecided.
     open: u32,
     question: Option<Question>,
 }
 
-/// What is to be found out.
+/// A check to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
-    /// Fewer calls were refused in a row than it takes: only proof counts.
+    /// Fewer calls in a row were refused than the threshold: only proof counts.
     pub is_tolerated: bool,
 }
 
-/// What follows from the answer to a [`Question`].
+/// Result of a check, see [`Question`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judged {
-    /// It is lost.
+    /// The TaskManager is lost.
     Lost,
-    /// So many calls were refused meanwhile that more is to be found out.
+    /// More calls were refused meanwhile, so another check is needed.
     Ask(Question),
-    /// That is open.
+    /// Undecided.
     Open,
 }
 
 impl RefusedCalls {
-    /// How many.
+    /// Returns the number of failed calls in a row.
     pub fn calls(&self) -> u32 {
         self.calls
     }
 
-    /// It was reached.
+    /// A call succeeded: resets the count.
     pub fn reached(&mut self) {
         self.calls = 0;
         self.open = 0;
     }
 
-    /// One more call failed, of which nothing has to be found out. Whether that is as many as it takes.
+    /// Counts a failed call that needs no check. Returns whether the threshold is reached.
     pub fn failed(&mut self, threshold: u32) -> bool {
         self.calls = self.calls.saturating_add(1);
         self.question.is_none() && !self.is_tolerated(threshold)
     }
 
-    /// It refused one more call: what is to be found out, unless that is under way.
+    /// Counts a refused call. Returns the check to make, unless one is in progress.
     pub fn refused(&mut self, threshold: u32) -> Option<Question> {
         self.calls = self.calls.saturating_add(1);
         self.question.is_none().then(|| self.ask(threshold))
     }
 
-    /// A question was answered. Whoever was reached meanwhile is not lost.
+    /// Takes the result of a check. A TaskManager that was reached meanwhile is not lost.
     pub fn judged(&mut self, is_lost: bool, threshold: u32) -> Judged {
         let Some(asked) = self.question.take() else {
             return Judged::Open;
@@ -164,7 +166,7 @@ mod tests {
         assert_eq!(calls.refused(2), None, "it is being found out");
         assert_eq!(calls.judged(false, 2), Judged::Ask(ALL));
         assert_eq!(calls.judged(false, 2), Judged::Open);
-        // What was left open is asked again after as many more.
+        // After an undecided check, as many more refused calls lead to the next one.
         assert_eq!(calls.refused(2), Some(PROOF));
         assert_eq!(calls.judged(false, 2), Judged::Open);
         assert_eq!(calls.refused(2), Some(ALL));

@@ -1,15 +1,17 @@
-//! How one component registers at another: attempts until an answer is definite.
+//! Registration of one component at another: repeats attempts until an answer is definite.
 //!
-//! The same for every connection. Each attempt asks anew what to send, so that it carries a registration number of its own and
-//! a report of that moment. An attempt ends at a timeout that doubles; after an error or a refusal there is a delay. The
-//! caller's wake-up ends a delay at once, and an attempt that takes longer than the first timeout: its message may have been
-//! lost long ago. It is cancelled by dropping it, with which a late answer is dropped as well.
+//! Used for every connection. Each attempt builds its message again, with its own registration number and a
+//! current report. An attempt has a timeout, which doubles each time; after an error or a refusal there is a
+//! delay. The caller's wake-up ends a delay at once. It also ends an attempt that takes longer than the first
+//! timeout, whose message may have been lost long ago. The future is cancelled by dropping it; a late answer is
+//! dropped with it.
 //!
-//! The first timeout is long. A message does not get lost on a connection that stands, it waits, and the next one would wait
-//! behind it. What is given up while the other side gets to it is a registration there which nobody here holds to.
+//! The first timeout is long. A message on an open connection does not get lost but waits, and the next one
+//! would wait behind it. An attempt that is given up while the other side processes it leaves a registration
+//! there that this side does not know of.
 //!
-//! Registrations are numbered, and the other side takes none at or below the highest that it has seen. It says which one
-//! that is; the caller's next attempt, which follows at once, is to have a higher one.
+//! Registrations are numbered. The other side accepts none at or below the highest number that it has seen, and
+//! returns that number; the caller's next attempt, which follows at once, must have a higher one.
 
 use std::future::Future;
 use std::pin::pin;
@@ -22,16 +24,16 @@ use tokio::time::Instant;
 
 use super::{GatewayError, GatewayResult};
 
-/// How long attempts and the delays between them take.
+/// Timeouts of attempts and delays between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistrationOptions {
-    /// `cluster.registration.initial-timeout`: of the first attempt.
+    /// `cluster.registration.initial-timeout`: timeout of the first attempt.
     pub initial_timeout: Duration,
-    /// `cluster.registration.max-timeout`.
+    /// `cluster.registration.max-timeout`: maximum timeout.
     pub max_timeout: Duration,
-    /// `cluster.registration.error-delay`: delays after errors double up to this.
+    /// `cluster.registration.error-delay`: maximum delay after errors, which doubles up to this.
     pub error_delay: Duration,
-    /// `cluster.registration.refused-registration-delay`.
+    /// `cluster.registration.refused-registration-delay`: delay after a refusal.
     pub refused_delay: Duration,
 }
 
@@ -46,30 +48,30 @@ impl Default for RegistrationOptions {
     }
 }
 
-/// The first delay after an error.
+/// First delay after an error.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 
-/// The longest delay after "not yet".
+/// Maximum delay after the answer "not yet".
 const NOT_YET_DELAY: Duration = Duration::from_secs(1);
 
-/// What an attempt was answered.
+/// Answer to an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer<S> {
     /// Registered.
     Success(S),
-    /// Not this time.
+    /// Refused this time.
     Failure(String),
-    /// A registration of this one with a number up to this was seen: it takes a higher one.
+    /// The number is too low: registrations up to `highest` were seen.
     TooLow {
-        /// The highest number that was seen.
+        /// Highest number that was seen.
         highest: u64,
     },
-    /// Never.
+    /// Rejected permanently.
     Rejection(String),
 }
 
 impl Answer<pb::RegistrationSuccess> {
-    /// Takes the answer out of the message.
+    /// Reads the answer from the message.
     pub fn from_message(message: pb::RegistrationResponse) -> GatewayResult<Self> {
         use pb::registration_response::Answer as Message;
         match message.answer {
@@ -85,7 +87,7 @@ impl Answer<pb::RegistrationSuccess> {
         }
     }
 
-    /// The answer as a message of a process of this cluster incarnation.
+    /// Returns the answer as a message of a process of this cluster incarnation.
     pub fn into_message(self, cluster_incarnation: &str) -> pb::RegistrationResponse {
         use pb::registration_response::Answer as Message;
         let answer = match self {
@@ -108,7 +110,7 @@ impl Answer<pb::RegistrationSuccess> {
 }
 
 impl<S> Answer<S> {
-    /// The same answer with another success.
+    /// Converts the value of a success.
     pub fn map<T>(self, change: impl FnOnce(S) -> T) -> Answer<T> {
         match self {
             Answer::Success(success) => Answer::Success(change(success)),
@@ -119,17 +121,17 @@ impl<S> Answer<S> {
     }
 }
 
-/// How a registration ended.
+/// Outcome of a registration.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Registered<S> {
-    /// With success.
+    /// Registered.
     Success(S),
     /// The other side will never accept this one.
     Rejected(String),
 }
 
-/// Refuses what was not answered by the cluster that was asked: the address belongs to another one's process by now, whose
-/// answers say nothing about this cluster, its jobs least of all.
+/// Refuses an answer of another cluster: the address now belongs to a process of that cluster, whose answers
+/// say nothing about this cluster or its jobs.
 pub fn check_cluster(
     response: &pb::RegistrationResponse,
     asked: Option<&pb::Sender>,
@@ -137,14 +139,14 @@ pub fn check_cluster(
 ) -> GatewayResult<()> {
     let ours = asked.map_or("", |sender| sender.cluster_incarnation.as_str());
     let theirs = response.cluster_incarnation.as_str();
-    if theirs.is_empty() || theirs == ours {
+    if theirs == ours {
         return Ok(());
     }
     tracing::warn!(
         target_address = target,
         ours,
         theirs,
-        "another cluster's process listens where the leader is looked for"
+        "a process of another cluster listens at the leader's address"
     );
     Err(GatewayError::Unreachable {
         target: target.to_owned(),
@@ -152,8 +154,9 @@ pub fn check_cluster(
     })
 }
 
-/// Attempts until the answer is definite. `wake` ends a delay at once, also the one after an attempt that is being made, and
-/// starts the timeouts from the first again, also that of such an attempt.
+/// Repeats attempts until the answer is definite. `wake` ends a delay at once, including the delay after the
+/// attempt in progress. It also resets the timeouts to the first one, including that of the attempt in
+/// progress.
 pub async fn register<S, F>(
     options: &RegistrationOptions,
     target: &str,
@@ -201,7 +204,7 @@ where
                 );
                 Duration::ZERO
             }
-            // Also with a number above the last one that was seen: another process has the same id.
+            // The number was above the last one that was seen, so another process has the same id.
             Ok(Ok(Answer::TooLow { highest })) => {
                 tracing::warn!(
                     target_address = target,
@@ -214,8 +217,8 @@ where
             }
             Ok(Err(error)) => {
                 tracing::debug!(target_address = target, %error, "registration failed");
-                // A leader that is still recovering is there soon: backoff must not add to a takeover. That there is nobody
-                // to register at may be the word of anybody who listens there: it is no answer.
+                // A recovering leader is ready soon: backoff must not lengthen a takeover. `NotFound` may come
+                // from any process that listens there, so it is not definite.
                 let is_soon = matches!(error, GatewayError::NotYet(_) | GatewayError::NotFound(_));
                 let delay = if is_soon {
                     error_delay.min(NOT_YET_DELAY)
@@ -250,10 +253,10 @@ where
     }
 }
 
-/// An attempt's time is over.
+/// Timeout of an attempt.
 struct Elapsed;
 
-/// Three quarters to all of `delay`, so that many that lost the same target don't come back at the same moment.
+/// Returns 75 to 100 % of `delay`, so that many processes that lost the same target do not return at the same moment.
 fn jittered(delay: Duration) -> Duration {
     delay.mul_f64(rand::rng().random_range(0.75..=1.0))
 }
@@ -271,7 +274,8 @@ mod tests {
         }
     }
 
-    /// Registers against scripted answers (`None`: never answered); gives the result and when each attempt began.
+    /// Registers against scripted answers (`None`: never answered). Returns the outcome and the start time of
+    /// each attempt.
     async fn run(
         script: Vec<Option<GatewayResult<Answer<u8>>>>,
         wake: &Notify,
@@ -380,7 +384,7 @@ mod tests {
             ..pb::Sender::default()
         };
         let rejection = Answer::<pb::RegistrationSuccess>::Rejection("no".to_owned());
-        for (theirs, counts) in [("c1", true), ("", true), ("c2", false)] {
+        for (theirs, counts) in [("c1", true), ("", false), ("c2", false)] {
             let response = rejection.clone().into_message(theirs);
             let checked = check_cluster(&response, Some(&asked), "jm:1");
             assert_eq!(checked.is_ok(), counts, "{theirs:?}: {checked:?}");
@@ -409,7 +413,7 @@ mod tests {
         let script = lost.chain([Some(Ok(Answer::Success(1)))]).collect();
         let wake = Notify::new();
         let ring = async {
-            // In the middle of the ninth, of 25.6 s.
+            // In the middle of the ninth attempt, whose timeout is 25.6 s.
             tokio::time::sleep(Duration::from_secs(30)).await;
             wake.notify_one();
         };

@@ -1,10 +1,12 @@
-//! Files that a job names by their address: fetched once, by whoever submits it, and then shipped like any other file.
+//! Files that a job names by their address: the submitting process fetches them once, then they are shipped
+//! like any other file.
 //!
-//! `http://` is always there, `https://` with the feature `https`, `s3://` with the feature `s3`. Invariants: what is given back
-//! is what the server had to its end, with the SHA-256 that was named if one was; no more than the bound is ever read; nothing
-//! that is secure is answered by what is not; what an address has behind its `?`, which may be a signature, is in no message.
+//! `http://` is always supported, `https://` with the feature `https`, `s3://` with the feature `s3`.
+//! Invariants: the result is the complete content from the server, with the given SHA-256 if one was given; no
+//! more than the limit is ever read; a secure address never leads to an insecure one; the part of an address
+//! after `?`, which may be a signature, appears in no message.
 //!
-//! Not here: who submits, and how a file then reaches TaskManagers.
+//! Submission, and the distribution of files to TaskManagers, are not done here.
 
 use std::time::Duration;
 
@@ -24,21 +26,20 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use crate::job::artifact::{self, MAX_SHIPPED};
 use crate::net::{self, HttpConnector};
 
-/// How often a file is asked for.
+/// Maximum number of tries per file.
 const TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Further than so a file is not looked for.
+/// Maximum number of redirections followed.
 const MOST_REDIRECTIONS: u32 = 5;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Terms of a fetch.
+/// Settings of a fetch.
 #[derive(Debug, Clone)]
 struct Terms {
-    /// Timeout for the next byte: after it a try is given up.
+    /// Timeout for the next byte; then the try fails.
     patience: Duration,
-    /// Authorities that certificates must come from; `None`: those that the host trusts, or that `SSL_CERT_FILE` and
-    /// `SSL_CERT_DIR` name.
+    /// Trusted certificate authorities; `None`: those of the host, or of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
     #[cfg(feature = "https")]
     roots: Option<std::sync::Arc<rustls::RootCertStore>>,
 }
@@ -64,13 +65,13 @@ pub struct FetchError {
 }
 
 impl FetchError {
-    /// Whether the same may go well later: nobody answered, or the server had trouble.
+    /// Whether a retry may succeed: the server did not answer or had an error.
     pub fn is_passing(&self) -> bool {
         self.is_passing
     }
 }
 
-/// Why one try came to nothing.
+/// Why one try failed.
 #[derive(Debug)]
 struct Failure {
     reason: String,
@@ -93,18 +94,18 @@ impl Failure {
     }
 }
 
-/// A file as it comes, and its size if that was said.
+/// Content of a file as a stream, and its size if the server states it.
 struct Answer {
     size: Option<u64>,
     pieces: BoxStream<'static, Result<Bytes, Failure>>,
 }
 
-/// Where the content of a file is put; begun anew with each try.
+/// Receives the content of a file; restarted with each try.
 #[expect(async_fn_in_trait, reason = "it is used where it is known")]
 pub trait Destination {
     /// Empties it.
     async fn restart(&mut self) -> std::io::Result<()>;
-    /// Takes the next bytes.
+    /// Appends the next bytes.
     async fn take(&mut self, bytes: &[u8]) -> std::io::Result<()>;
 }
 
@@ -136,7 +137,7 @@ fn assert_writes<W: AsyncWrite + Unpin>(writer: &mut W) -> &mut W {
     writer
 }
 
-/// Fetches all files of a graph that it only names by address, into the graph.
+/// Fetches all files of a graph that have only an address, into the graph.
 pub async fn embed_remote(graph: &mut pb::JobGraph) -> Result<(), FetchError> {
     for index in 0..graph.artifacts.len() {
         if graph.artifacts[index].url.is_empty() {
@@ -147,7 +148,7 @@ pub async fn embed_remote(graph: &mut pb::JobGraph) -> Result<(), FetchError> {
         let mut content = Vec::new();
         let bound = Bound {
             bytes: room,
-            what: "is the room that is left for files in the job's graph",
+            what: "are left for files in the job's graph",
         };
         let artifact = &mut graph.artifacts[index];
         let sha256 = fetch(artifact, bound, &mut content).await?;
@@ -158,16 +159,16 @@ pub async fn embed_remote(graph: &mut pb::JobGraph) -> Result<(), FetchError> {
     Ok(())
 }
 
-/// How large a file may be.
+/// Maximum size of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
     /// In bytes.
     pub bytes: u64,
-    /// What makes it so: the end of the sentence "and N bytes ...".
+    /// Reason of the limit: the end of the sentence "and N bytes ...".
     pub what: &'static str,
 }
 
-/// Fetches the file of an artifact and gives its SHA-256, which is the one that the artifact names if it names one.
+/// Fetches the file of an artifact. Returns its SHA-256, which equals that of the artifact if it has one.
 pub async fn fetch(
     artifact: &pb::Artifact,
     bound: Bound,
@@ -210,7 +211,10 @@ async fn fetch_on(
                 is_passing: failure.is_passing,
             });
         }
-        tracing::debug!(reason = failure.reason, "a file is asked for again");
+        tracing::debug!(
+            reason = failure.reason,
+            "a file could not be fetched; fetching is retried"
+        );
         tokio::time::sleep(backoff.next_delay()).await;
     }
 }
@@ -262,14 +266,14 @@ async fn open(terms: &Terms, url: &str) -> Result<Answer, Failure> {
     let client = Client::builder(TokioExecutor::new()).build(connector(terms)?);
     let mut uri: Uri = url
         .parse()
-        .map_err(|error| Failure::lasting(format!("it is no address: {error}")))?;
+        .map_err(|error| Failure::lasting(format!("it is not an address: {error}")))?;
     for _ in 0..=MOST_REDIRECTIONS {
         let request = hyper::Request::get(uri.clone())
             .header(USER_AGENT, concat!("tanist/", env!("CARGO_PKG_VERSION")))
-            // Its bytes count, as they are.
+            // The checksum is of the bytes as stored.
             .header(ACCEPT_ENCODING, "identity")
             .body(Empty::<Bytes>::new())
-            .map_err(|error| Failure::lasting(format!("it is no address: {error}")))?;
+            .map_err(|error| Failure::lasting(format!("it is not an address: {error}")))?;
         let answer = patiently(terms, client.request(request)).await?;
         let answer = answer.map_err(|error| no_answer(&error))?;
         let status = answer.status();
@@ -297,11 +301,11 @@ async fn open(terms: &Terms, url: &str) -> Result<Answer, Failure> {
         uri = redirected(&uri, location)?;
     }
     Err(Failure::lasting(format!(
-        "it is more than {MOST_REDIRECTIONS} redirections away"
+        "it is behind more than {MOST_REDIRECTIONS} redirections"
     )))
 }
 
-/// Where a redirection leads.
+/// Returns the target of a redirection.
 fn redirected(from: &Uri, location: &str) -> Result<Uri, Failure> {
     let wrong = |why: &str| {
         let to = artifact::shown(location);
@@ -319,7 +323,9 @@ fn redirected(from: &Uri, location: &str) -> Result<Uri, Failure> {
         let directory = from.path().rsplit_once('/').map_or("", |it| it.0);
         format!("{scheme}://{authority}{directory}/{location}")
     };
-    let target: Uri = target.parse().map_err(|_| wrong(", which is no address"))?;
+    let target: Uri = target
+        .parse()
+        .map_err(|_| wrong(", which is not an address"))?;
     match (scheme, target.scheme_str()) {
         ("http", Some("http" | "https")) | ("https", Some("https")) => Ok(target),
         ("https", Some("http")) => Err(wrong(", which is not secure")),
@@ -341,7 +347,7 @@ fn connector(terms: &Terms) -> Result<hyper_rustls::HttpsConnector<HttpConnector
     Ok(tls.https_or_http().enable_http1().wrap_connector(http))
 }
 
-/// The provider of cryptography is named: without a name rustls takes the process's, and panics where there are two.
+/// Names the cryptography provider: without a name rustls takes the process's default, and panics if there are two.
 #[cfg(feature = "https")]
 fn tls(terms: &Terms) -> Result<rustls::ClientConfig, Failure> {
     use hyper_rustls::ConfigBuilderExt as _;
@@ -382,12 +388,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Why a request got no answer. A certificate that is not trusted will not be the next time either.
+/// Why a request failed. A certificate that is not trusted will not be trusted on a retry either.
 fn no_answer(error: &(dyn std::error::Error + 'static)) -> Failure {
     let reason = root_cause(error);
     if is_untrusted(error) {
         return Failure::lasting(format!(
-            "{reason} (certificates are trusted that this host trusts, or that SSL_CERT_FILE names)"
+            "{reason} (only certificates that this host trusts, or that SSL_CERT_FILE names, are accepted)"
         ));
     }
     Failure::passing(reason)
@@ -401,7 +407,7 @@ fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
         if matches!(tls, Some(rustls::Error::InvalidCertificate(_))) {
             return true;
         }
-        // An I/O error may have another one in it that is not its source.
+        // An I/O error may contain another error that is not its source.
         let inner = error.downcast_ref::<std::io::Error>();
         let inner = inner.and_then(|error| error.get_ref());
         let inner = inner.map(|inner| inner as &(dyn std::error::Error + 'static));
@@ -415,7 +421,7 @@ fn is_untrusted(_error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-/// hyper's own words (`client error (Connect)`) say less than what lies beneath them.
+/// Returns the innermost error: hyper's own text (`client error (Connect)`) says less.
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

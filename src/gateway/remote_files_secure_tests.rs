@@ -1,4 +1,4 @@
-//! Files from `https://` addresses: fetched from a server whose authority is trusted, and from no other.
+//! Files from `https://` addresses: fetched from a server with a trusted authority only.
 
 use tanist_ha::testing::certificates::TestAuthority;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
@@ -6,14 +6,14 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// What the server does with a request, by its path.
+/// Reaction of the server to a request, by path.
 #[derive(Debug, Clone, Copy)]
 enum Conduct {
     /// Sends this answer and closes.
     Says(&'static str),
     /// Sends these pieces with [`PAUSE`] before each, and closes.
     Slowly(&'static [&'static str]),
-    /// Sends this much, and then nothing.
+    /// Sends this and then nothing.
     Silent(&'static str),
 }
 
@@ -25,13 +25,13 @@ const LEADS_ASTRAY: &str =
 const DENIED: &str = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n";
 const MISSING: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
 
-/// As long as a test can wait.
+/// Timeout that is short enough for tests.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Three of them are longer than the patience of the client that reads over them.
+/// Three of these pauses are longer than the timeout of the client that reads.
 const PAUSE: Duration = Duration::from_millis(700);
 const PATIENCE_WITH_PAUSES: Duration = Duration::from_millis(1_800);
 
-/// Serves with a certificate for `name`. Gives its port.
+/// Serves with a certificate for `name`. Returns the port.
 async fn serve_secure(authority: &TestAuthority, name: &str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -40,7 +40,7 @@ async fn serve_secure(authority: &TestAuthority, name: &str) -> u16 {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                // A client that does not trust the certificate leaves in the handshake.
+                // A client that does not trust the certificate aborts the handshake.
                 if let Ok(mut stream) = acceptor.accept(stream).await {
                     let _ = converse(&mut stream).await;
                     let _ = stream.shutdown().await;
@@ -76,7 +76,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> std::io:
         Conduct::Says(answer) => stream.write_all(answer.as_bytes()).await,
         Conduct::Slowly(pieces) => {
             for piece in pieces {
-                // What makes it slow: nothing is waited for.
+                // The delay under test, not a wait for something.
                 tokio::time::sleep(PAUSE).await;
                 stream.write_all(piece.as_bytes()).await?;
                 stream.flush().await?;
@@ -98,7 +98,7 @@ fn trusting(authority: &TestAuthority) -> Terms {
     }
 }
 
-/// One try.
+/// Makes one try.
 async fn tried(terms: &Terms, url: &str) -> Result<String, Failure> {
     let mut content = Vec::new();
     fetch_once(terms, url, BOUND, &mut content).await?;
@@ -118,7 +118,7 @@ async fn a_file_is_fetched_from_a_server_whose_authority_is_trusted() {
     let mut content = Vec::new();
     let sha256 = fetch_on(&terms, &artifact, BOUND, &mut content).await;
     assert_eq!(sha256.expect("fetched")[..], Sha256::digest("content")[..]);
-    // A process has one provider of cryptography or another, or two: none is asked for, and none is chosen for it.
+    // A process may have one provider of cryptography or two: the default is neither used nor set.
     assert!(rustls::crypto::CryptoProvider::get_default().is_none());
 }
 
@@ -150,7 +150,7 @@ async fn a_server_without_a_certificate_that_is_trusted_for_its_name_is_told_not
         let url = format!("https://127.0.0.1:{port}/file");
         let refused = tried(terms, &url).await.expect_err("not trusted");
         assert!(refused.reason.contains(reason), "{refused:?}");
-        // It will be no other one the next time.
+        // A retry would meet the same certificate.
         assert!(!refused.is_passing, "{refused:?}");
         assert!(refused.reason.contains("SSL_CERT_FILE"), "{refused:?}");
     }

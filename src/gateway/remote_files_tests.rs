@@ -1,4 +1,4 @@
-//! A file is fetched as it is or not at all, and what went wrong is said with its address.
+//! A file is fetched completely or not at all, and an error names its address.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// Answers a path with these answers, one after the other, the last one again and again.
+/// Answers by path, sent in order; the last one is repeated.
 type Script = BTreeMap<&'static str, Vec<String>>;
 
-/// Serves a script on the loopback for as long as the test runs. Gives `host:port`.
+/// Serves a script on the loopback until the test ends. Returns `host:port`.
 async fn serve(script: impl IntoIterator<Item = (&'static str, Vec<String>)>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -132,7 +132,7 @@ async fn a_server_that_is_not_there_may_be_there_later() {
     let address = nobody.local_addr().expect("bound");
     drop(nobody);
     let error = fetched(&named(format!("http://{address}/x"))).await;
-    let error = error.expect_err("nobody is there");
+    let error = error.expect_err("no server is there");
     assert!(error.is_passing(), "{error}");
 }
 

@@ -8,15 +8,11 @@
 //! Vertex ids are a hash of the graph only, so that the same job has the same ids in every process and every
 //! version.
 
-use std::borrow::Cow;
-
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::job_graph::coordinated_spec;
-use super::operator::OperatorSpec;
 use super::stream_graph::Exchange;
 use super::validate::{ResolvedJob, ResolvedOperator};
 
@@ -172,19 +168,7 @@ fn vertex(job: &ResolvedJob, position: usize, chain: &[usize]) -> v1::JobVertex 
     }
 }
 
-/// The part of a specification that an id depends on. It does not include whether a coordinator assigns the
-/// splits of a source.
-fn identity(spec: &str) -> Cow<'_, str> {
-    match coordinated_spec(spec) {
-        Some(OperatorSpec::FileSource { paths, .. }) => {
-            let coordinated = false;
-            Cow::Owned(OperatorSpec::FileSource { paths, coordinated }.to_json())
-        }
-        Some(_) | None => Cow::Borrowed(spec),
-    }
-}
-
-/// Every part is preceded by its length, so that different graphs never write the same bytes.
+/// Every part is preceded by its length, so that no two graphs write the same bytes.
 fn vertex_id(position: usize, operators: &[v1::Operator]) -> JobVertexId {
     let mut hash = Xxh3::new();
     let mut part = |bytes: &[u8]| {
@@ -195,7 +179,7 @@ fn vertex_id(position: usize, operators: &[v1::Operator]) -> JobVertexId {
     part(&(position as u64).to_le_bytes());
     for operator in operators {
         part(operator.name.as_bytes());
-        part(identity(&operator.spec).as_bytes());
+        part(operator.spec.as_bytes());
     }
     JobVertexId::from_bits(hash.digest128())
 }

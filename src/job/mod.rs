@@ -48,8 +48,7 @@ pub(crate) use endless::input_ends;
 pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::NamedExpression;
 pub use job_graph::{
-    InvalidJobGraph, coordinated_spec, has_expressions, is_coordinated, unsupported,
-    validate_job_graph,
+    InvalidJobGraph, coordinated_spec, has_expressions, unsupported, validate_job_graph,
 };
 pub use operator::{Comparison, Emit, OperatorSpec};
 pub use paths::check_paths;
@@ -58,12 +57,12 @@ pub use problem::{InvalidJob, Position, Problem};
 pub use schema::{Column, ColumnType, Schema};
 pub use stream_graph::{Exchange, Partition, StreamGraph, StreamNode, Transformation, Windows};
 pub use topology::{
-    RegionRule, blocking_edges_within_regions, chosen_rule, edges_into, edges_out_of, fed_subtasks,
-    feeding_subtasks, regions, slots_needed, subtask_regions,
+    MAX_REGIONS, blocking_edges_within_regions, count_regions, edges_into, edges_out_of,
+    fed_subtasks, feeding_subtasks, slots_needed, subtask_regions,
 };
 
 #[cfg(test)]
-pub(crate) use topology::count_regions;
+pub(crate) use topology::regions;
 
 #[cfg(test)]
 mod tests;

@@ -17,12 +17,8 @@ use super::spec::{
 pub enum OperatorSpec {
     /// Reads text files line by line. Emits `line: string`. Bounded.
     FileSource {
-        /// Paths or globs. Matching files are sorted, cut into byte ranges and distributed to the subtasks.
+        /// Paths or globs. The JobMaster sorts the files that match, cuts them into byte ranges and shares these out among the subtasks.
         paths: Vec<String>,
-        /// Whether the JobMaster cuts the files and assigns the splits. Absent in graphs from before it did:
-        /// then each subtask lists the files itself and takes its part.
-        #[serde(default, skip_serializing_if = "is_false")]
-        coordinated: bool,
     },
     /// Generates records. Emits `seq: int64, key: int64, value: int64`. Bounded if `count` is given.
     Datagen {
@@ -128,16 +124,7 @@ pub enum OperatorSpec {
     ExecSink(Box<ExecSpec>),
 }
 
-/// The default, which is omitted in JSON.
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "that is how serde passes it"
-)]
-fn is_false(it: &bool) -> bool {
-    !it
-}
-
-/// Comparison of a filter.
+/// How a filter compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Comparison {
@@ -224,13 +211,7 @@ impl OperatorSpec {
 
     /// Whether it has a coordinator at the JobMaster.
     pub fn is_coordinated(&self) -> bool {
-        matches!(
-            self,
-            OperatorSpec::FileSource {
-                coordinated: true,
-                ..
-            }
-        )
+        matches!(self, OperatorSpec::FileSource { .. })
     }
 
     /// Whether it has no input.

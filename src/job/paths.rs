@@ -2,8 +2,7 @@
 //! directory, so only the job's author knows what a relative path means: it is made absolute when the job is
 //! compiled, and refused when the job is submitted.
 //!
-//! Invariant: no job is accepted with a relative path. A job that an earlier version accepted continues
-//! unchanged.
+//! Invariant: no job is accepted with a relative path.
 
 use std::borrow::Cow;
 use std::path::Path;

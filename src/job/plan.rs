@@ -9,7 +9,7 @@ use super::operator::OperatorSpec;
 use super::resources::slot_profile;
 use super::restart;
 use super::schema::Schema;
-use super::topology::{chosen_rule, slots_needed};
+use super::topology::{MAX_REGIONS, count_regions, slots_needed};
 
 /// Displays a JobGraph: its vertices with their operators, schemas and inputs.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,7 @@ impl fmt::Display for Plan<'_> {
             "job `{}`: {}, {}, {}",
             graph.name,
             counted(vertices, "vertex", "vertices"),
-            counted(chosen_rule(graph).1, "region", "regions"),
+            counted(count_regions(graph, MAX_REGIONS), "region", "regions"),
             counted(slots as usize, "slot", "slots"),
         )?;
         let strategy = graph

@@ -126,18 +126,7 @@ impl Schema {
         self.columns.iter().map(|column| column.name.as_str())
     }
 
-    /// Whether the columns are those of `wider`, except that some nullable ones are not nullable here.
-    pub fn narrows(&self, wider: &Schema) -> bool {
-        let fits = |(own, other): (&Column, &Column)| {
-            own.name == other.name
-                && own.column_type == other.column_type
-                && (other.nullable || !own.nullable)
-        };
-        self.columns.len() == wider.columns.len()
-            && self.columns.iter().zip(&wider.columns).all(fits)
-    }
-
-    /// Encodes it for a JobGraph.
+    /// As it stands in a JobGraph.
     pub fn to_proto(&self) -> Vec<v1::Column> {
         let column = |column: &Column| v1::Column {
             name: column.name.clone(),

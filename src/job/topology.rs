@@ -1,7 +1,7 @@
 //! Properties that follow from the shape of a JobGraph: its regions, the slots that it needs, its connections.
 //! For an invalid graph the functions return some value and never panic.
 //!
-//! Jobs' records refer to regions only by number: the numbering of a rule must never change.
+//! A job's record and its TaskManagers know regions by their numbers alone: every JobMaster of a job numbers them alike.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -9,23 +9,17 @@ use std::ops::Range;
 use tanist_proto::id::JobVertexId;
 use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
 
-/// The unit that regions are made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RegionRule {
-    /// A vertex, with all its subtasks.
-    Vertices,
-    /// A subtask.
-    #[default]
-    Subtasks,
-}
+/// How many regions a job may have. What happens to a region costs the same however many there are, but each takes memory of the
+/// leader, and each write of the job's record names all of them (`docs/adr/0026`).
+pub const MAX_REGIONS: usize = 20_000;
 
 /// The number of each subtask's region: by vertex in the graph's order, then by subtask.
 ///
-/// With [`RegionRule::Vertices`] the regions are those of [`regions`]. With [`RegionRule::Subtasks`] these are
-/// divided further: subtasks are in one region if pipelined channels connect them, directly or through others.
-/// So a region is divided into one part per subtask if all its pipelined edges are forward, and stays whole
-/// otherwise. The parts take the position of the whole, in the order of their first subtasks.
-pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
+/// Subtasks are in one region if pipelined channels connect them, over however many others. So a set of vertices that pipelined edges
+/// connect falls into as many regions as its vertices have subtasks if all these edges are forward, and is one region otherwise.
+/// Regions stand in the topological order of these sets, within a set in the order of their first subtasks. Where there would be more
+/// than `max_regions`, each of the sets is one region.
+pub fn subtask_regions(graph: &JobGraph, max_regions: usize) -> Vec<usize> {
     let of_vertices = region_of(graph);
     let parallelism = |vertex: &JobVertex| usize::try_from(vertex.parallelism).unwrap_or_default();
     let (mut starts, mut whole) = (Vec::with_capacity(graph.vertices.len()), Vec::new());
@@ -33,7 +27,7 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
         starts.push(whole.len());
         whole.resize(whole.len() + parallelism(vertex), region);
     }
-    if rule == RegionRule::Vertices {
+    if count_parts(graph) > max_regions {
         return whole;
     }
     let index_of = index_of(graph);
@@ -72,7 +66,7 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
             }
         }
     }
-    // A part is identified by its first subtask, and lies within one region of the other rule.
+    // A part is named by its first subtask, and lies within one set of vertices.
     let firsts: Vec<usize> = (0..whole.len()).map(|task| parts.first_of(task)).collect();
     let mut named: Vec<usize> = (0..whole.len())
         .filter(|task| firsts[*task] == *task)
@@ -85,24 +79,18 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
     firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
-/// Maximum number of regions of subtasks; a job with more uses regions of vertices. The cost of an event does
-/// not depend on the number of regions, but each region takes memory of the leader, and each write of the job's
-/// record contains all of them (`docs/adr/0026`).
-const MOST_REGIONS: usize = 20_000;
-
-/// The region rule of a new job and its number of regions: subtasks, if that gives more regions and not too
-/// many.
-pub fn chosen_rule(graph: &JobGraph) -> (RegionRule, usize) {
-    let (whole, parts) = (regions(graph).len(), count_regions(graph));
-    if parts > whole && parts <= MOST_REGIONS {
-        (RegionRule::Subtasks, parts)
-    } else {
-        (RegionRule::Vertices, whole)
+/// How many regions [`subtask_regions`] numbers.
+pub fn count_regions(graph: &JobGraph, max_regions: usize) -> usize {
+    let parts = count_parts(graph);
+    if parts > max_regions {
+        let region_of = region_of(graph).into_iter();
+        return region_of.max().map_or(0, |last| last + 1);
     }
+    parts
 }
 
-/// Number of regions with [`RegionRule::Subtasks`].
-pub(crate) fn count_regions(graph: &JobGraph) -> usize {
+/// How many sets of subtasks pipelined channels connect.
+fn count_parts(graph: &JobGraph) -> usize {
     let (region_of, index_of) = (region_of(graph), index_of(graph));
     let mut counts: Vec<usize> = vec![0; graph.vertices.len()];
     for (vertex, region) in graph.vertices.iter().zip(&region_of) {
@@ -121,10 +109,10 @@ pub(crate) fn count_regions(graph: &JobGraph) -> usize {
     counts.into_iter().fold(0, usize::saturating_add)
 }
 
-/// The pipelined regions of whole vertices, which run, fail and restart together: vertices connected by
-/// pipelined edges, and regions that need each other's complete output. Regions, and the vertices in them, are
-/// in topological order.
-pub fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
+/// The sets of vertices that pipelined edges connect, and those joined that need each other's complete output. Sets, and the vertices in
+/// them, stand in topological order.
+#[cfg(test)]
+pub(crate) fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
     let region_of = region_of(graph);
     let count = region_of.iter().max().map_or(0, |last| last + 1);
     let mut regions: Vec<Vec<JobVertexId>> = vec![Vec::new(); count];
@@ -136,8 +124,7 @@ pub fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
     regions
 }
 
-/// Returns the blocking edges within a region: their consumer would wait for a producer that can't end before
-/// it.
+/// The blocking edges within a set of vertices that pipelined edges connect: they would wait for what can't end before them.
 pub fn blocking_edges_within_regions(graph: &JobGraph) -> Vec<&JobEdge> {
     let region_of = region_of(graph);
     let index_of = index_of(graph);
@@ -149,7 +136,7 @@ pub fn blocking_edges_within_regions(graph: &JobGraph) -> Vec<&JobEdge> {
     graph.edges.iter().filter(is_within).collect()
 }
 
-/// The number of each vertex' region.
+/// The number of the set that each vertex is in.
 fn region_of(graph: &JobGraph) -> Vec<usize> {
     let index_of = index_of(graph);
     let (mut parts, mut blocking) = (Parts::new(graph.vertices.len()), Vec::new());
@@ -366,25 +353,16 @@ mod tests {
     #[test]
     fn subtasks_that_forward_edges_connect_are_a_region_each() {
         let graph = forward(&[3, 3], &[(0, 1, Exchange::Pipelined)]);
-        let regions = subtask_regions(&graph, RegionRule::Subtasks);
+        let regions = subtask_regions(&graph, 3);
         assert_eq!(regions, [0, 1, 2, 0, 1, 2]);
-        let whole = subtask_regions(&graph, RegionRule::Vertices);
-        assert_eq!(whole, [0; 6]);
-        assert_eq!(count_regions(&graph), 3);
+        assert_eq!(count_regions(&graph, 3), 3);
     }
 
     #[test]
     fn a_job_that_would_have_too_many_regions_has_those_of_vertices() {
-        let of = |parallelism| {
-            chosen_rule(&forward(
-                &[parallelism, parallelism],
-                &[(0, 1, Exchange::Pipelined)],
-            ))
-        };
-        assert_eq!(of(1), (RegionRule::Vertices, 1));
-        let most = u32::try_from(MOST_REGIONS).expect("not too many");
-        assert_eq!(of(most), (RegionRule::Subtasks, MOST_REGIONS));
-        assert_eq!(of(most + 1), (RegionRule::Vertices, 1));
+        let graph = forward(&[3, 3], &[(0, 1, Exchange::Pipelined)]);
+        assert_eq!(subtask_regions(&graph, 2), [0; 6]);
+        assert_eq!(count_regions(&graph, 2), 1);
     }
 
     #[test]
@@ -392,9 +370,9 @@ mod tests {
         let edges = [(0, 1, Exchange::Pipelined), (1, 2, Exchange::Pipelined)];
         let mut graph = forward(&[2, 2, 2, 2], &edges);
         graph.edges[1].set_partitioning(Partitioning::Hash);
-        let regions = subtask_regions(&graph, RegionRule::Subtasks);
+        let regions = subtask_regions(&graph, MAX_REGIONS);
         assert_eq!(regions, [0, 0, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(count_regions(&graph), 3);
+        assert_eq!(count_regions(&graph, MAX_REGIONS), 3);
     }
 
     #[test]
@@ -402,9 +380,9 @@ mod tests {
         // The region of 0 and 3 has the first vertex, but reads 1.
         let edges = [(0, 3, Exchange::Pipelined), (1, 3, Exchange::Blocking)];
         let graph = forward(&[2, 2, 1, 2], &edges);
-        let regions = subtask_regions(&graph, RegionRule::Subtasks);
+        let regions = subtask_regions(&graph, MAX_REGIONS);
         assert_eq!(regions, [2, 3, 0, 1, 4, 2, 3]);
-        assert_eq!(count_regions(&graph), 5);
+        assert_eq!(count_regions(&graph, MAX_REGIONS), 5);
     }
 
     #[test]

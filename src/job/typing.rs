@@ -221,18 +221,8 @@ impl OperatorSpec {
         }
     }
 
-    /// Whether a graph may declare that it emits `declared` if it emits `output`. In graphs of earlier
-    /// versions, a kept nullable column may be declared as not nullable.
-    pub(crate) fn may_declare(&self, declared: &Schema, output: &Schema) -> bool {
-        let computes = matches!(
-            self,
-            OperatorSpec::Map { .. } | OperatorSpec::Project { .. }
-        );
-        declared == output || computes && declared.narrows(output)
-    }
-
-    /// Returns what it emits for this input (empty for a source), or all problems of the input. The error may
-    /// be empty if a problem of the fields, such as a missing feature, is the reason.
+    /// What it emits for this input (empty for a source), or everything that is wrong with the input. Nothing is wrong and
+    /// it is an error all the same where the fields' problems say it: a feature is missing.
     pub(crate) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
         match self {
             OperatorSpec::FileSource { .. }

@@ -124,6 +124,7 @@ async fn begin(
                 asks: BTreeMap::new(),
                 last_ask: 0,
                 wanted: None,
+                heard: Verdict::default(),
                 is_declaring: false,
                 is_registered: false,
                 next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
@@ -225,6 +226,8 @@ pub(super) struct JobMasterActor {
     pub(super) asks: BTreeMap<u64, Reply<pb::AskCoordinatorResponse>>,
     pub(super) last_ask: u64,
     wanted: Option<Arc<Needs>>,
+    /// The ResourceManager's verdict as this actor last took it.
+    heard: Verdict,
     is_declaring: bool,
     /// Whether the ResourceManager accepted the last declaration.
     is_registered: bool,
@@ -241,17 +244,32 @@ pub(super) enum Next {
 }
 
 impl JobMasterActor {
+    /// Takes the ResourceManager's verdict if it has changed since this actor last took it.
+    fn look_at_verdict(&mut self) -> Next {
+        let told = self.calls.verdict.look(|told| (*told != self.heard).then(|| told.clone()));
+        match told {
+            Some(told) => self.take_verdict(told),
+            None => Next::Continue,
+        }
+    }
+
     /// Passes on the changed parts of the ResourceManager's verdict.
-    fn note_told(&mut self, before: &Verdict, told: &Verdict) {
+    fn take_verdict(&mut self, told: Verdict) -> Next {
+        let before = std::mem::replace(&mut self.heard, told.clone());
+        if told.is_superseded {
+            tracing::warn!(job = self.calls.job.job_id, "another JobMaster took over");
+            return Next::Forget;
+        }
         if told.has_room != before.has_room {
             self.note(Event::HasRoom(told.has_room));
         }
         if told.leaving != before.leaving {
-            self.note(Event::Leaving(told.leaving.clone()));
+            self.note(Event::Leaving(told.leaving));
         }
         if told.unfulfillable != before.unfulfillable {
-            self.note(Event::Unfulfillable(told.unfulfillable.clone()));
+            self.note(Event::Unfulfillable(told.unfulfillable));
         }
+        Next::Continue
     }
 
     async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
@@ -259,21 +277,13 @@ impl JobMasterActor {
             tracing::error!(%refusal, "the first event was refused, which is a bug");
         }
         self.declare();
-        let mut heard = Verdict::default();
         let closing = loop {
             let wakeup = self.next_wakeup();
             let next = tokio::select! {
                 biased;
                 () = self.seen.to_stop() => Next::Forget,
-                verdict = self.calls.verdict.find(|told| (*told != heard).then(|| told.clone())) => {
-                    let before = std::mem::replace(&mut heard, verdict);
-                    if heard.is_superseded {
-                        tracing::warn!(job = self.calls.job.job_id, "another JobMaster took over");
-                        Next::Forget
-                    } else {
-                        self.note_told(&before, &heard);
-                        Next::Continue
-                    }
+                verdict = self.calls.verdict.find(|told| (*told != self.heard).then(|| told.clone())) => {
+                    self.take_verdict(verdict)
                 }
                 Some(done) = self.io.join_next() => match done {
                     Ok(done) => self.note_done(done),
@@ -284,7 +294,11 @@ impl JobMasterActor {
                     }
                 },
                 message = messages.next() => match message {
-                    Some(message) => self.answer(*message),
+                    // `has_room` wakes no JobMaster when it is set, but descriptions show it.
+                    Some(message) => match self.look_at_verdict() {
+                        Next::Continue => self.answer(*message),
+                        ended => ended,
+                    },
                     None => Next::Forget,
                 },
                 () = tokio::time::sleep_until(wakeup) => {
@@ -312,6 +326,16 @@ impl JobMasterActor {
 
     /// Gives an event to the core and starts its effects. Returns the answer to an offer.
     pub(super) fn hear(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
+        // `has_room` wakes no JobMaster when it is set. It is taken before every event, since the core fails no region while it is set.
+        let has_room = self.calls.verdict.look(|told| told.has_room);
+        if has_room != self.heard.has_room {
+            self.heard.has_room = has_room;
+            self.hear_one(Event::HasRoom(has_room))?;
+        }
+        self.hear_one(event)
+    }
+
+    fn hear_one(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
         self.forgive_standstill();
         let effects = self.core.handle(self.clock.now_ms(), event)?;
         let mut answer = pb::OfferSlotsResponse::default();

@@ -24,15 +24,13 @@ impl JobMasterActor {
             task_manager,
             registration: Registration::new(sender.registration),
         };
-        let (executions, slots) = (request.executions, request.slots);
-        let (outputs, takes_regions) = (request.outputs, request.takes_regions);
+        let (executions, slots, outputs) = (request.executions, request.slots, request.outputs);
         let event = Event::Registered {
             connection,
             location,
             executions,
             slots,
             outputs,
-            takes_regions,
         };
         let job_incarnation = self.core.job_incarnation();
         let answer = match self.hear(event) {

@@ -209,7 +209,6 @@ fn a_registration_that_is_older_than_one_that_was_seen_adopts_nothing() {
         executions: vec![],
         slots: vec![],
         outputs: vec![],
-        takes_regions: true,
     });
     assert!(matches!(late, Err(Refusal::Outdated { .. })));
     // It registers again during the reconciliation.

@@ -1,9 +1,9 @@
 //! Builds an ExecutionGraph from a JobGraph. Pure.
 //!
-//! [`subtask_regions`] numbers the regions, by the rule that the job's record names, so that every JobMaster
-//! of the job uses the same numbers.
+//! Regions are numbered as [`subtask_regions`] says, so that every JobMaster of the job numbers them alike.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tanist_proto::id::{Generation, JobVertexId};
 use tanist_proto::v1 as pb;
@@ -15,7 +15,7 @@ use super::execution_graph::{
 use super::overview::{News, Overview};
 use super::profiles::profiles;
 use super::slot_uses::Kinds;
-use crate::job::{self, RegionRule, blocking_edges_within_regions, subtask_regions};
+use crate::job::{self, blocking_edges_within_regions, subtask_regions};
 
 /// Why a graph can't be executed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,15 +56,32 @@ pub enum BuildError {
 }
 
 impl ExecutionGraph {
-    /// Builds the graph with all executions CREATED in generation 0.
-    pub fn build(graph: &pb::JobGraph, rule: RegionRule) -> Result<ExecutionGraph, BuildError> {
+    /// The graph of a job, whose record gets its regions if it has none.
+    pub(super) fn of_record(
+        graph: &pb::JobGraph,
+        state: &mut Arc<pb::JobState>,
+        max_regions: usize,
+    ) -> Result<ExecutionGraph, BuildError> {
+        let execution = ExecutionGraph::build(graph, max_regions)?;
+        let (there, needed) = (state.regions.len(), execution.regions.len());
+        if there == 0 {
+            let regions = &mut Arc::make_mut(state).regions;
+            regions.resize_with(needed, pb::RegionState::default);
+        } else if there != needed {
+            let other = format!("it has {there} regions, the graph {needed}");
+            return Err(BuildError::OtherGraph(other));
+        }
+        Ok(execution)
+    }
+
+    /// All executions CREATED with generation 0.
+    pub fn build(graph: &pb::JobGraph, max_regions: usize) -> Result<ExecutionGraph, BuildError> {
         let (mut vertices, by_id) = build_vertices(graph)?;
         let profiles = profiles(graph, &vertices);
         let edges = build_edges(graph, &vertices, &by_id)?;
         let (mut blocking_into, mut blocking_out_of) = (Vec::new(), Vec::new());
         if edges.iter().any(|edge| edge.is_blocking) {
-            // Under any rule a region runs as a whole, so a vertex can't wait for another one in its own
-            // region.
+            // A region runs as a whole: a vertex that waits for another one is in none with that.
             let within = blocking_edges_within_regions(graph);
             if let Some(target) = within.first().map(|edge| &edge.target) {
                 let mut all = graph.vertices.iter();
@@ -84,7 +101,7 @@ impl ExecutionGraph {
             blocking_into[edge.target].push(number);
             blocking_out_of[edge.source].push(number);
         }
-        let region_of = subtask_regions(graph, rule);
+        let region_of = subtask_regions(graph, max_regions);
         let count = region_of.iter().max().map_or(0, |last| last + 1);
         let mut regions = vec![Region::default(); count];
         let mut tasks = Vec::with_capacity(region_of.len());

@@ -30,7 +30,6 @@ use super::kept_graph::KeptGraph;
 use super::moving::Moves;
 use super::patience::Patience;
 use super::reconciling::Reconciliation;
-use super::region_rule;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::SlotPool;
 use super::strays::Strays;
@@ -57,6 +56,8 @@ pub struct CoreOptions {
     pub failover_strategy: FailoverStrategy,
     /// Number of failures that the record keeps.
     pub exception_history_size: usize,
+    /// A job that would have more regions has one for each set of vertices that pipelined edges connect.
+    pub max_regions: usize,
     /// Seed of the jitter.
     pub seed: u64,
 }
@@ -72,8 +73,6 @@ pub(super) struct TaskManager {
     pub(super) outputs: BTreeMap<(usize, u64), Cancellation>,
     // Whether it received, in this registration, the request that sources end.
     pub(super) is_told_to_stop: bool,
-    // Whether it reads the region from a deployment.
-    pub(super) takes_regions: bool,
 }
 
 /// A task failed, or could not be placed.
@@ -206,7 +205,7 @@ impl JobMasterCore {
             );
             return Err(BuildError::OtherGraph(other));
         }
-        let mut execution = region_rule::build(&graph, &mut state)?;
+        let mut execution = ExecutionGraph::of_record(&graph, &mut state, options.max_regions)?;
         let in_graph = graph
             .options
             .as_ref()
@@ -292,10 +291,9 @@ impl JobMasterCore {
                 executions,
                 slots,
                 outputs,
-                takes_regions,
             } => {
                 let reported = (executions.as_slice(), slots.as_slice());
-                self.register(&connection, location, takes_regions, reported, now_ms)?;
+                self.register(&connection, location, reported, now_ms)?;
                 self.note_outputs(&connection.task_manager, &outputs, None);
             }
             Event::SlotsOffered { connection, slots } => {

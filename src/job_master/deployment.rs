@@ -50,7 +50,7 @@ pub fn task_deployment(graph: &ExecutionGraph, task: usize) -> pb::TaskDeploymen
         generation: this.execution.generation.get(),
         allocation_id: allocation.unwrap_or_default(),
         inputs: inputs.collect(),
-        region: u32::try_from(this.region).ok(),
+        region: u32::try_from(this.region).unwrap_or(u32::MAX),
     }
 }
 
@@ -66,16 +66,16 @@ pub fn execution_id(graph: &ExecutionGraph, task: usize, generation: u64) -> pb:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::RegionRule;
+    use crate::job::MAX_REGIONS;
     use crate::job_master::testing::graph_of;
 
     #[test]
     fn a_forward_edge_gives_one_channel_and_every_other_edge_one_from_each_producer() {
         let mut graph = graph_of(&[("a", 3), ("b", 3)], &[(0, 1)]);
-        let built = ExecutionGraph::build(&graph, RegionRule::Vertices).expect("valid");
+        let built = ExecutionGraph::build(&graph, MAX_REGIONS).expect("valid");
         assert_eq!(task_deployment(&built, 4).inputs[0].channels.len(), 3);
         graph.edges[0].partitioning = pb::Partitioning::Forward.into();
-        let built = ExecutionGraph::build(&graph, RegionRule::Vertices).expect("valid");
+        let built = ExecutionGraph::build(&graph, MAX_REGIONS).expect("valid");
         let channels = &task_deployment(&built, 4).inputs[0].channels;
         assert_eq!(
             channels
@@ -90,11 +90,11 @@ mod tests {
     #[test]
     fn a_descriptor_names_the_region_as_the_record_numbers_it() {
         let graph = graph_of(&[("a", 2), ("b", 1)], &[]);
-        let numbers = |rule| {
-            let built = ExecutionGraph::build(&graph, rule).expect("valid");
+        let numbers = |max_regions| {
+            let built = ExecutionGraph::build(&graph, max_regions).expect("valid");
             (0..3).map(move |task| task_deployment(&built, task).region)
         };
-        assert!(numbers(RegionRule::Vertices).eq([Some(0), Some(0), Some(1)]));
-        assert!(numbers(RegionRule::Subtasks).eq([Some(0), Some(1), Some(2)]));
+        assert!(numbers(2).eq([0, 0, 1]));
+        assert!(numbers(3).eq([0, 1, 2]));
     }
 }

@@ -61,8 +61,6 @@ pub enum Event {
         slots: Vec<pb::SlotOffer>,
         /// Finished executions of the job whose output it keeps.
         outputs: Vec<pb::ExecutionId>,
-        /// Whether it reads the region from a deployment.
-        takes_regions: bool,
     },
     /// A TaskManager offers slots.
     SlotsOffered {

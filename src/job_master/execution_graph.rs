@@ -292,11 +292,11 @@ pub fn as_index(subtask: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::RegionRule;
+    use crate::job::MAX_REGIONS;
     use crate::job_master::testing::graph_of;
 
     fn built(graph: &pb::JobGraph) -> Result<ExecutionGraph, BuildError> {
-        ExecutionGraph::build(graph, RegionRule::Vertices)
+        ExecutionGraph::build(graph, MAX_REGIONS)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::recovered::{
     RECONCILE_MS, Recovered, both, end, one_region, options, placed, report, two_regions,
 };
 use super::restart::RestartStrategy;
-use super::testing::{apart, submitted_earlier};
+use super::testing::{apart, submitted_whole};
 
 fn only(job: &Recovered) -> pb::Hindrance {
     let mut hindrances = job.core.hindrances();
@@ -185,7 +185,7 @@ fn it_says_so_of_a_job_that_is_to_end_as_well() {
 #[test]
 fn what_waits_for_slots_fails_a_while_after_the_last_region_that_could_have_left_some() {
     let graph = apart(&[1, 2]);
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     let began_ms = job.now_ms;
     job.register("tm0", "1", vec![]);
     let hindrance = only(&job);
@@ -210,10 +210,10 @@ fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
     let mut graph = one_region();
     graph.vertices[0].operators = vec![pb::Operator {
         name: "lines".to_owned(),
-        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),
     }];
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     for name in ["tm0", "tm1"] {
         job.register(name, "1", vec![]);
     }
@@ -226,7 +226,7 @@ fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
 #[test]
 fn regions_that_have_their_slots_wait_for_earlier_attempts_and_for_their_turn() {
     let graph = apart(&[2, 1]);
-    let mut state = submitted_earlier(&graph);
+    let mut state = submitted_whole(&graph);
     state.regions[0].generation = 2;
     let mut job = Recovered::new(&graph, state);
     for (name, subtask) in [("tm0", 0), ("tm1", 1)] {

@@ -150,7 +150,6 @@ impl Job {
             executions,
             slots,
             outputs: vec![],
-            takes_regions: true,
         });
     }
 

@@ -105,9 +105,8 @@ mod recovered;
 mod recovery;
 #[cfg(test)]
 mod refused_writes_tests;
-mod region_rule;
 #[cfg(test)]
-mod region_rule_tests;
+mod regions_tests;
 mod registering;
 #[cfg(test)]
 mod registering_tests;

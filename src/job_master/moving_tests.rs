@@ -9,14 +9,14 @@ use tanist_proto::v1::{ExecutionState as S, HindranceKind};
 
 use super::event::{Effect, Event};
 use super::recovered::{Recovered, both, id, one_region, report, two_regions};
-use super::testing::{apart, submitted_earlier};
+use super::testing::{apart, submitted_whole};
 use crate::gateway::{Leave, Leaving};
 
 /// One round of the move, or of regions that wait beside it.
 pub(super) const TURN_MS: u64 = 500;
 
 pub(super) fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
-    let mut job = Recovered::new(graph, submitted_earlier(graph));
+    let mut job = Recovered::new(graph, submitted_whole(graph));
     for name in task_managers {
         job.register(name, "1", vec![]);
     }

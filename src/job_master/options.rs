@@ -17,6 +17,7 @@ use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::persistence::JobStateStore;
 use crate::gateway::refusals::Refusals;
 use crate::gateway::{Connector, ResourceRequirementsGateway};
+use crate::job::MAX_REGIONS;
 
 /// Timeouts of isolated jobs, sent to TaskManagers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +112,7 @@ impl JobMasterOptions {
             restart_strategy: self.restart_strategy.clone(),
             failover_strategy: self.failover_strategy,
             exception_history_size: self.exception_history_size,
+            max_regions: MAX_REGIONS,
             seed: rand::random(),
         }
     }

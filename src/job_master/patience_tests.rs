@@ -9,7 +9,7 @@ use super::core::CoreOptions;
 use super::event::{Effect, Event};
 use super::recovered::{Recovered, one_region, options, report};
 use super::restart::RestartStrategy;
-use super::testing::{apart, submitted_earlier};
+use super::testing::{apart, submitted_whole};
 use crate::gateway::Unfulfillable;
 use crate::job::OperatorSpec;
 
@@ -30,7 +30,7 @@ fn never_ends(graph: &mut pb::JobGraph, vertex: usize) {
 
 /// A job that was not recovered, and these TaskManagers with one slot each.
 fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
-    let mut job = Recovered::new(graph, submitted_earlier(graph));
+    let mut job = Recovered::new(graph, submitted_whole(graph));
     for name in task_managers {
         job.register(name, "1", vec![]);
     }
@@ -63,7 +63,7 @@ fn finishes(job: &mut Recovered, vertex: u32) {
 #[test]
 fn regions_of_a_job_run_one_after_the_other_in_the_slot_that_there_is() {
     let graph = apart(&[1, 1]);
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     assert_eq!(asked(&job), (1, 2));
     job.register("tm0", "1", vec![]);
     assert_eq!(job.deployed().len(), 1);
@@ -104,7 +104,7 @@ fn what_bounds_the_slots_is_named_where_they_are_too_few() {
             max_slots,
             ..options()
         };
-        let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, bounded);
+        let mut job = Recovered::with_options(&graph, submitted_whole(&graph), 2, bounded);
         job.register("tm0", "1", vec![]);
         job.pass(10_000);
         let cause = &job.stored.fatal_cause;
@@ -149,7 +149,7 @@ fn slots_that_are_too_few_go_back_while_a_region_runs_whose_slots_are_waited_for
         ..options()
     };
     let graph = apart(&[1, 2]);
-    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    let mut job = Recovered::with_options(&graph, submitted_whole(&graph), 2, options);
     for name in ["tm0", "tm1"] {
         job.register(name, "1", vec![]);
     }
@@ -171,7 +171,7 @@ fn what_a_region_that_stands_back_has_in_the_next_turn_does_not_idle() {
         ..options()
     };
     let graph = apart(&[1, 1, 2, 1]);
-    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    let mut job = Recovered::with_options(&graph, submitted_whole(&graph), 2, options);
     for name in ["tm0", "tm1"] {
         job.register(name, "1", vec![]);
     }
@@ -205,7 +205,7 @@ fn restarting(delay_ms: u64) -> Recovered {
         ..options()
     };
     let graph = one_region();
-    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    let mut job = Recovered::with_options(&graph, submitted_whole(&graph), 2, options);
     job.register("tm0", "1", vec![]);
     job
 }
@@ -269,7 +269,7 @@ fn what_no_task_manager_can_ever_give_fails_at_once_also_where_there_is_room_for
         })
             .into(),
     );
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     job.hear(Event::HasRoom(true));
     let profile = job.core.profiles_needed[0].0.clone();
     let verdict = Unfulfillable {
@@ -332,7 +332,7 @@ const TURN_MS: u64 = 500;
 #[test]
 fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_other_turn() {
     let graph = apart(&[3, 1]);
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     assert_eq!(asked(&job), (3, 4));
     for _ in 0..3 {
         job.pass(TURN_MS - 1);
@@ -363,7 +363,7 @@ fn of_those_behind_it_each_that_needs_something_else_has_its_turn() {
         };
         vertex.resources = Some((&resources).into());
     }
-    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let mut job = Recovered::new(&graph, submitted_whole(&graph));
     let mut turns = Vec::new();
     for _ in 0..6 {
         turns.push(asked(&job).0);

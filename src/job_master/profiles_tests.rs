@@ -50,7 +50,6 @@ fn offer(job: &mut Recovered, slots: &[(u32, u32)]) {
         executions: vec![],
         slots,
         outputs: vec![],
-        takes_regions: true,
     });
 }
 

@@ -11,6 +11,7 @@ use super::event::{Connection, Effect, Event, Refusal, Registration};
 use super::failover::FailoverStrategy;
 use super::restart::RestartStrategy;
 use super::testing::{graph_of, submitted};
+use crate::job::MAX_REGIONS;
 
 pub(super) const RECONCILE_MS: u64 = 50_000;
 
@@ -36,7 +37,7 @@ pub(super) fn one_region() -> pb::JobGraph {
     graph_of(&[("a", 2), ("b", 2)], &[(0, 1)])
 }
 
-/// The same vertices, each in a region of its own.
+/// The same vertices in a region each, as no more are allowed.
 pub(super) fn two_regions() -> pb::JobGraph {
     graph_of(&[("a", 2), ("b", 2)], &[])
 }
@@ -119,6 +120,7 @@ pub(super) fn options() -> CoreOptions {
         restart_strategy: RestartStrategy::None,
         failover_strategy: FailoverStrategy::Region,
         exception_history_size: 16,
+        max_regions: MAX_REGIONS,
         seed: 1,
     }
 }
@@ -131,8 +133,6 @@ pub(super) struct Recovered {
     pub(super) now_ms: u64,
     pub(super) registrations: u64,
     pub(super) effects: Vec<Effect>,
-    /// Value that TaskManagers report when they register.
-    pub(super) takes_regions: bool,
 }
 
 impl Recovered {
@@ -162,9 +162,13 @@ impl Recovered {
         graph: &pb::JobGraph,
         state: pb::JobState,
         epoch: u64,
-        options: CoreOptions,
+        mut options: CoreOptions,
         now_ms: u64,
     ) -> Recovered {
+        if !state.regions.is_empty() {
+            // As many as the former term had.
+            options.max_regions = state.regions.len();
+        }
         let epoch = Epoch::new(epoch);
         let core = JobMasterCore::build(graph.clone(), state.clone(), true, epoch, options, now_ms);
         let mut recovered = Recovered {
@@ -174,7 +178,6 @@ impl Recovered {
             now_ms,
             registrations: 10 * epoch.get(),
             effects: Vec::new(),
-            takes_regions: true,
         };
         recovered.hear(Event::Started);
         recovered
@@ -229,7 +232,6 @@ impl Recovered {
             executions,
             slots,
             outputs: vec![],
-            takes_regions: self.takes_regions,
         });
     }
 

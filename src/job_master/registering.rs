@@ -36,7 +36,6 @@ impl JobMasterCore {
         &mut self,
         connection: &Connection,
         location: pb::TaskManagerLocation,
-        takes_regions: bool,
         (executions, slots): (&[pb::ExecutionReport], &[pb::SlotOffer]),
         now_ms: u64,
     ) -> Result<(), Refusal> {
@@ -68,10 +67,8 @@ impl JobMasterCore {
             unacknowledged: BTreeSet::new(),
             outputs: BTreeMap::new(),
             is_told_to_stop: false,
-            takes_regions,
             location: self.execution.keep_once(&task_manager, location),
         });
-        self.suit_older(&registered, now_ms);
         self.task_managers.insert(task_manager.clone(), registered);
         self.reconcile_all(&task_manager, executions, now_ms);
         // Late offers of the former registration are refused, so slots that were given back under it may be
@@ -110,11 +107,6 @@ impl JobMasterCore {
         now_ms: u64,
     ) -> (Vec<AllocationId>, Vec<AllocationId>) {
         let (mut accepted, mut rejected) = (Vec::new(), Vec::new());
-        let known = self.task_managers.get(task_manager);
-        if known.is_some_and(|known| !self.may_have_tasks(known)) {
-            // It offers them again until its timeout. If rejected, they would be offered again at once.
-            return (accepted, rejected);
-        }
         for offer in offers {
             let Some(allocation) = parse::<AllocationId>(&offer.allocation_id) else {
                 continue;

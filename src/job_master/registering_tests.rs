@@ -89,7 +89,6 @@ fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure(
         executions: vec![],
         slots: vec![],
         outputs: vec![],
-        takes_regions: true,
     });
     job.register("tm1", "1", vec![]);
     assert_eq!(job.deployed().len(), 0, "one slot is gone");

@@ -239,7 +239,6 @@ impl JobMasterCore {
             ..pb::RegionState::default()
         };
         self.has_placed = true;
-        self.fix_rule();
         self.record_prepared(region);
         self.revision += 1;
     }

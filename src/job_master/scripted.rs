@@ -398,7 +398,6 @@ impl Fixture {
             }),
             executions: self.task_executor(name).reports(),
             slots: offers,
-            takes_regions: true,
         };
         self.job_master.register_task_manager(request).await
     }

@@ -52,10 +52,9 @@ pub fn apart(parallelisms: &[u32]) -> pb::JobGraph {
     graph
 }
 
-/// The state that an earlier version stores before anything is placed. It put all subtasks of a vertex into
-/// one region.
-pub fn submitted_earlier(graph: &pb::JobGraph) -> pb::JobState {
-    let count = crate::job::regions(graph).len();
+/// What is stored before anything was placed of a job that is allowed no more regions than sets of vertices.
+pub fn submitted_whole(graph: &pb::JobGraph) -> pb::JobState {
+    let count = crate::job::count_regions(graph, 1);
     pb::JobState {
         regions: vec![pb::RegionState::default(); count],
         ..submitted(graph)

@@ -1,8 +1,9 @@
-//! The bodies of requests: what comes of them is counted against a bound of the process, and none may be silent for long.
+//! Request bodies: their memory is limited per process, and a body must not be silent for too long.
 //!
-//! Each port has a share of the bound, so that bodies that one port is flooded with refuse none of another. An eighth of each share is for small
-//! bodies alone: a heartbeat passes where large ones have taken all they may. What a handler has taken out of memory again, as an upload
-//! that goes to the blob store, it releases.
+//! Each port has a share of the limit, so that a flood of bodies on one port does not cause refusals on
+//! another. An eighth of each share is reserved for small bodies: a heartbeat passes when large bodies have
+//! used all they may. A handler releases memory that it no longer holds, as for an upload that goes to the blob
+//! store.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,27 +18,27 @@ use tonic::Status;
 
 use super::limits::Port;
 
-/// How long nothing of a body may come.
+/// Timeout for the next data of a body.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Up to this size a body is small, in bytes.
+/// Maximum size of a small body, in bytes.
 const SMALL: usize = 64 << 10;
 
-/// Why a body is not there whole.
+/// Why a body is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// All bodies together take what they may.
+    /// All bodies together have reached the limit.
     #[error("the bodies of other requests take all the memory that bodies may: try again")]
     Full(#[source] Status),
-    /// Nothing more of it came.
+    /// No data arrived within the silence timeout (60 s).
     #[error("nothing of the body came for {SILENCE_TIMEOUT:?}")]
     Silent,
-    /// The connection broke, or the sender did.
+    /// The connection or the sender broke.
     #[error(transparent)]
     Broken(#[from] hyper::Error),
 }
 
 impl BodyError {
-    /// With what a caller over gRPC is told: tonic looks for it among the sources.
+    /// The status is for gRPC callers: tonic looks for it among the sources.
     fn full() -> BodyError {
         BodyError::Full(Status::unavailable(
             "the bodies of other requests take all the memory that bodies may: try again",
@@ -49,13 +50,13 @@ impl BodyError {
 #[derive(Debug, Clone)]
 pub struct BodyShare {
     held: Arc<AtomicUsize>,
-    /// What large bodies may take together, in bytes.
+    /// Limit for large bodies together, in bytes.
     large: usize,
-    /// What all may, in bytes.
+    /// Limit for all bodies together, in bytes.
     all: usize,
 }
 
-/// In bytes. All shares make up 256 MiB.
+/// Returns the share in bytes. All shares together are 256 MiB.
 fn share_of(port: Port) -> usize {
     match port {
         Port::Rest => 128 << 20,
@@ -67,13 +68,14 @@ fn share_of(port: Port) -> usize {
 }
 
 impl BodyShare {
-    /// What this process may hold for that port. One body of the `largest` size that the port takes always has room if it is alone.
+    /// Returns this process's share of the port. One body of the `largest` size that the port accepts always
+    /// fits if it is alone.
     pub fn of_process(port: Port, largest: usize) -> BodyShare {
         static HELD: LazyLock<[Arc<AtomicUsize>; 5]> = LazyLock::new(Default::default);
         BodyShare::new(HELD[port as usize].clone(), share_of(port), largest)
     }
 
-    /// That of a process which is simulated in this one.
+    /// Returns the share of another process that is simulated in this one.
     #[cfg(feature = "simulation")]
     pub(crate) fn of_another_process(port: Port, largest: usize) -> BodyShare {
         BodyShare::new(Arc::default(), share_of(port), largest)
@@ -89,19 +91,19 @@ impl BodyShare {
         }
     }
 
-    /// That of no port.
+    /// Returns a share for tests, of no port.
     #[cfg(test)]
     pub(crate) fn of_a_test(largest: usize) -> BodyShare {
         BodyShare::new(Arc::default(), 0, largest)
     }
 
-    /// How much of it is taken, in bytes.
+    /// Returns the used memory, in bytes.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Nothing yet.
+    /// Creates an empty reservation.
     pub(super) fn reserve(&self) -> Arc<Reservation> {
         Arc::new(Reservation {
             share: self.clone(),
@@ -113,14 +115,14 @@ impl BodyShare {
         if size <= SMALL { self.all } else { self.large }
     }
 
-    /// Whether there is no room for a body of that size, as far as that is known.
+    /// Whether a body of at least this size does not fit.
     pub(super) fn is_full(&self, size: &SizeHint) -> bool {
         let size = usize::try_from(size.lower()).unwrap_or(usize::MAX);
         self.held.load(Ordering::Relaxed) >= self.bound_for(size)
     }
 }
 
-/// What one request's body takes. Given back when the request is over.
+/// Memory of one request's body. Returned when the request is over.
 #[derive(Debug)]
 pub struct Reservation {
     share: BodyShare,
@@ -139,7 +141,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// So many bytes of the body are no longer in memory.
+    /// Gives back `bytes` of memory that the body no longer uses.
     pub fn release(&self, bytes: usize) {
         let take = |held: usize| Some(held.saturating_sub(bytes));
         let before = self
@@ -162,7 +164,7 @@ impl Drop for Reservation {
 pub struct RequestBody {
     inner: Incoming,
     reservation: Arc<Reservation>,
-    /// Set while nothing comes.
+    /// Timer, set while no data arrives.
     silence: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,10 +1,13 @@
-//! Who calls: over loopback, or from another address of this host, only the process's own user and root are served.
+//! Identity of callers: over loopback, or from another address of this host, only the process's own user and
+//! root are served.
 //!
-//! Every user of a host reaches its loopback ports, also those who run a container that shares its network. The kernel knows whose socket is
-//! at the other end of a connection within the network namespace. Whom it does not know is refused: a caller who has gone already, or one whose
-//! user has no number in this process's user namespace.
+//! Every user of a host can reach its loopback ports, also those who run a container that shares its network.
+//! Within the network namespace, the kernel knows the owner of the socket at the other end of a connection. A
+//! caller that the kernel does not know is refused: it has gone already, or its user has no number in this
+//! process's user namespace.
 //!
-//! A caller on another host, or in another network namespace, is not looked up: it reaches only what was bound beyond loopback.
+//! A caller on another host, or in another network namespace, is not looked up: it can only reach ports that
+//! were bound beyond loopback.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,9 +24,9 @@ const ROOT: Uid = 0;
 /// Why a caller is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It is another user's.
+    /// It belongs to another user.
     OtherUser(Uid),
-    /// Nothing tells whose it is.
+    /// Its user is unknown.
     Unknown,
 }
 
@@ -31,14 +34,12 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::OtherUser(uid) => write!(f, "user {uid} of this host called"),
-            Refusal::Unknown => {
-                f.write_str("a user of this host called whom the system does not name")
-            }
+            Refusal::Unknown => f.write_str("an unknown user of this host called"),
         }
     }
 }
 
-/// Tells callers that are served from others.
+/// Decides which callers are served.
 #[derive(Debug)]
 pub(super) struct Callers {
     users: LocalUsers,
@@ -55,7 +56,7 @@ impl Callers {
         }
     }
 
-    /// Why the caller at `caller` is not served that was accepted at `ours`; none: it is.
+    /// Returns why `caller`, accepted at `ours`, is refused; `None`: it is served.
     pub(super) fn refuse(&self, caller: SocketAddr, ours: SocketAddr) -> Option<Refusal> {
         match self.users {
             LocalUsers::Any => None,
@@ -78,7 +79,7 @@ impl Callers {
             Some(Ok(user)) => user,
             Some(Err(error)) => {
                 tracing::debug!(%error, "netlink can't tell whose a socket is");
-                // What was not read of it would be taken for the next answer.
+                // Unread data of it would be taken for the next answer.
                 *diag = None;
                 listed_user(ends).ok().flatten()
             }
@@ -87,7 +88,7 @@ impl Callers {
     }
 }
 
-/// Where the kernel does not say whose an address is the caller may be of this host.
+/// Whether the caller is on this host; true if the kernel can't tell.
 fn is_of_this_host(ends: Ends) -> bool {
     let caller = ends.caller.ip();
     caller == ends.ours.ip() || caller.is_loopback() || route::is_local(caller).unwrap_or(true)
@@ -102,7 +103,8 @@ fn judge(user: Option<Uid>, own: Uid, is_ambiguous: impl Fn(Uid) -> bool) -> Opt
     }
 }
 
-/// Whether this number may stand for several users: all those that have none in the process's user namespace are shown by it.
+/// Whether this user number is ambiguous: the overflow number stands for all users without a number in the
+/// process's user namespace.
 fn is_ambiguous(user: Uid) -> bool {
     static STAND_IN: LazyLock<Option<Uid>> = LazyLock::new(|| {
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -126,7 +128,7 @@ mod tests {
         assert_eq!(judged(Some(1001)), Some(Refusal::OtherUser(1001)));
         assert_eq!(judged(None), Some(Refusal::Unknown));
         assert_eq!(judged(Some(65534)), Some(Refusal::Unknown));
-        // Also where that is the own number.
+        // Also if it is the process's own number.
         let judged = judge(Some(65534), 65534, |user| user == 65534);
         assert_eq!(judged, Some(Refusal::Unknown));
     }

@@ -1,4 +1,4 @@
-//! Connects: for records, for calls, for REST; and looks whose an address is.
+//! Outgoing connections for records, calls and REST; and checks of addresses.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
@@ -15,17 +15,18 @@ use super::http::KEPT_IDLE;
 use super::route;
 use super::socket::{PROBES, Probing, SERVED_SILENCE, set_up};
 
-/// A client of REST servers that keeps its connections for a while.
+/// An HTTP client for REST servers that keeps connections open for a while.
 pub type HttpClient<B> = Client<HttpConnector, B>;
 
-/// Connects to `host:port` within `patience`, for as long as the other end acknowledges what is sent.
+/// Connects to `host:port` within `patience`. The connection lasts while the other end acknowledges what is sent.
 pub async fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
     let stream = timeout(patience, TcpStream::connect(address)).await??;
     set_up(&stream, SERVED_SILENCE)?;
     Ok(stream)
 }
 
-/// Connects for HTTP. With `silence` a connection breaks when the other end has not acknowledged anything for that long.
+/// Returns a connector for HTTP. With `silence`, a connection breaks when the other end has acknowledged
+/// nothing for that time.
 pub fn http_connector(silence: Option<Duration>) -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
@@ -39,8 +40,8 @@ pub fn http_connector(silence: Option<Duration>) -> HttpConnector {
     connector
 }
 
-/// A client that connects by `connector`. It closes a connection before a server of ours would: no request is sent into a
-/// connection that is just being closed.
+/// Returns a client that connects with `connector`. It closes an idle connection before one of our servers
+/// would, so that no request is sent into a connection that is being closed.
 pub fn http_client<B>(connector: HttpConnector) -> HttpClient<B>
 where
     B: Body + Send,
@@ -52,7 +53,7 @@ where
         .build(connector)
 }
 
-/// Whether a connection to that address is refused, within `patience`. No answer is no refusal.
+/// Whether a connection to that address is refused within `patience`. No answer is not a refusal.
 pub async fn is_refused(address: SocketAddr, patience: Duration) -> bool {
     match timeout(patience, TcpStream::connect(address)).await {
         Ok(Err(error)) => error.kind() == ErrorKind::ConnectionRefused,
@@ -60,7 +61,7 @@ pub async fn is_refused(address: SocketAddr, patience: Duration) -> bool {
     }
 }
 
-/// Whether an address is known to be this host's, in this network namespace. Nothing is sent.
+/// Whether an address is known to belong to this host, in this network namespace. Sends nothing to it.
 pub fn is_own(address: IpAddr) -> bool {
     address.is_loopback() || !address.is_unspecified() && route::is_local(address).unwrap_or(false)
 }
@@ -74,10 +75,10 @@ mod tests {
     #[tokio::test]
     async fn an_address_is_own_if_the_host_takes_what_is_sent_to_it() {
         assert!(is_own("127.0.0.2".parse().expect("an address")));
-        // An address for documentation, which no interface has.
+        // A documentation address, which no interface has.
         assert!(!is_own("192.0.2.1".parse().expect("an address")));
         assert!(!is_own("0.0.0.0".parse().expect("an address")));
-        // Whatever address this host sends from to others is its own.
+        // An address from which this host sends is its own.
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a free port");
         if socket.connect("192.0.2.1:9").is_ok() {
             let own = socket.local_addr().expect("it is bound").ip();

@@ -1,9 +1,10 @@
-//! Asks the kernel whose socket is at the other end of a connection within this network namespace.
+//! Asks the kernel for the owner of the socket at the other end of a connection within this network namespace.
 //!
-//! By a netlink socket of `SOCK_DIAG` (sock_diag(7)): one message there, one back, no privilege needed, some microseconds. Where that is not
-//! to be had, by the lists in `/proc/net`.
+//! Uses a netlink socket of `SOCK_DIAG` (sock_diag(7)): one message each way, no privilege needed, some
+//! microseconds. If that is not available, reads the lists in `/proc/net`.
 //!
-//! A socket that its process has closed is nobody's: kernels show root as its user. It has no inode, and counts as unknown here.
+//! A socket that its process has closed has no owner: kernels show root as its user. It has no inode, and
+//! counts as unknown here.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,7 +17,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
 };
 
-/// The number of a user, as this process's user namespace has it.
+/// User id as seen in this process's user namespace.
 pub(super) type Uid = u32;
 
 /// `SOCK_DIAG_BY_FAMILY`.
@@ -41,14 +42,14 @@ const ENOENT: i32 = 2;
 /// The two ends of a connection, seen from the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ends {
-    /// The caller's.
+    /// The caller's end.
     pub(super) caller: SocketAddr,
-    /// Ours.
+    /// Our end.
     pub(super) ours: SocketAddr,
 }
 
 impl Ends {
-    /// An address of IPv4 is one, also where a socket of IPv6 shows it.
+    /// Converts IPv4 addresses that an IPv6 socket shows to IPv4.
     pub(super) fn new(caller: SocketAddr, ours: SocketAddr) -> Ends {
         let canonical = |mut address: SocketAddr| {
             address.set_ip(address.ip().to_canonical());
@@ -61,14 +62,14 @@ impl Ends {
     }
 }
 
-/// Answers by netlink.
+/// Lookup by netlink.
 #[derive(Debug)]
 pub(super) struct Diag {
     socket: OwnedFd,
     sequence: u32,
 }
 
-/// Whether netlink has ever known a socket: then one that it does not know is not there.
+/// Whether netlink has ever found a socket. If so, a socket that it does not find does not exist.
 static IS_PROVEN: AtomicBool = AtomicBool::new(false);
 
 impl Diag {
@@ -85,7 +86,7 @@ impl Diag {
         })
     }
 
-    /// Whose socket the caller's end is; none: nobody's that is known. An error: netlink can't tell.
+    /// Returns the owner of the caller's socket; `None`: it has no known owner. An error: netlink can't tell.
     pub(super) fn user(&mut self, ends: Ends) -> io::Result<Option<Uid>> {
         self.sequence = self.sequence.wrapping_add(1);
         let question = question(ends, self.sequence);
@@ -93,13 +94,13 @@ impl Diag {
         sendto(&self.socket, &question, SendFlags::empty(), &kernel)?;
         let mut buffer = [0; 512];
         loop {
-            // The kernel has answered before it took the question.
+            // The kernel puts its answer into the queue before `sendto` returns.
             let (_, length) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
             let answer = buffer.get(..length).unwrap_or_default();
             match read_answer(answer, ends, self.sequence)? {
                 Heard::Stale => {}
                 Heard::None if !IS_PROVEN.load(Ordering::Relaxed) => {
-                    return Err(io::Error::other("netlink may know no sockets of TCP"));
+                    return Err(io::Error::other("netlink may not support TCP sockets"));
                 }
                 Heard::None => return Ok(None),
                 Heard::Known(user) => {
@@ -113,11 +114,11 @@ impl Diag {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
-    /// The answer to another question.
+    /// Answer to another question.
     Stale,
     /// There is no such socket.
     None,
-    /// There is; none: it is nobody's.
+    /// The socket exists; `None`: it has no owner.
     Known(Option<Uid>),
 }
 
@@ -159,7 +160,7 @@ fn question(ends: Ends, sequence: u32) -> [u8; QUESTION] {
     put(&sequence.to_ne_bytes());
     put(&[0; 4]);
     put(&[family, IPPROTO_TCP, 0, 0]);
-    // In any state.
+    // Sockets in any state.
     put(&u32::MAX.to_ne_bytes());
     put(&socket_id(ends));
     put(&interface.to_ne_bytes());
@@ -194,7 +195,7 @@ fn read_answer(message: &[u8], ends: Ends, sequence: u32) -> io::Result<Heard> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let state = message[HEADER + 1];
-    // A socket of IPv6 may be connected to an address of IPv4: it is found, and shows both ends as it has them.
+    // An IPv6 socket may be connected to an IPv4 address: it is found, and shows both ends as mapped addresses.
     let shown = match message[HEADER] {
         AF_INET6 => mapped(ends),
         _ => ends,
@@ -204,7 +205,7 @@ fn read_answer(message: &[u8], ends: Ends, sequence: u32) -> io::Result<Heard> {
     Ok(Heard::Known((is_it && inode != 0).then_some(uid)))
 }
 
-/// Whose socket the caller's end is, by the lists in `/proc/net`; none: nobody's that is known.
+/// Returns the owner of the caller's socket from the lists in `/proc/net`; `None`: it has no known owner.
 pub(super) fn listed_user(ends: Ends) -> io::Result<Option<Uid>> {
     let found = match ends.caller {
         SocketAddr::V4(_) => find("/proc/net/tcp", ends)?,
@@ -212,7 +213,7 @@ pub(super) fn listed_user(ends: Ends) -> io::Result<Option<Uid>> {
     };
     match found {
         Some(user) => Ok(user),
-        // A socket of IPv6 may be connected to an address of IPv4.
+        // An IPv6 socket may be connected to an IPv4 address.
         None => Ok(find("/proc/net/tcp6", mapped(ends))?.flatten()),
     }
 }
@@ -234,7 +235,7 @@ fn find(list: &str, ends: Ends) -> io::Result<Option<Option<Uid>>> {
     Ok(find_in(&std::fs::read_to_string(list)?, ends))
 }
 
-/// The outer one: whether it is listed; the inner one: whose it is.
+/// The outer option: whether the socket is listed; the inner one: its owner.
 fn find_in(list: &str, ends: Ends) -> Option<Option<Uid>> {
     let wanted = [listed(ends.caller), listed(ends.ours)];
     list.lines().find_map(|line| {
@@ -249,7 +250,7 @@ fn find_in(list: &str, ends: Ends) -> Option<Option<Uid>> {
     })
 }
 
-/// An address as these lists have it: each four bytes are a number of this machine.
+/// Formats an address as in these lists: each four bytes are a number in the machine's byte order.
 fn listed(address: SocketAddr) -> String {
     let bytes: &[u8] = match address.ip() {
         IpAddr::V4(ip) => &Ipv4Addr::octets(&ip),
@@ -275,7 +276,7 @@ mod tests {
         let port = listener.local_addr().expect("bound").port();
         let to = match address {
             "[::]:0" | "127.0.0.1:0" => format!("127.0.0.1:{port}"),
-            // As a Java program calls an address of IPv4.
+            // As a Java program connects to an IPv4 address.
             "127.0.0.2:0" => format!("[::ffff:127.0.0.2]:{port}"),
             _ => format!("[::1]:{port}"),
         };

@@ -1,7 +1,8 @@
-//! Serves HTTP on a [`Listener`], whatever the messages are: REST over HTTP/1, calls and bulk data over HTTP/2.
+//! Serves HTTP on a [`Listener`], independent of the messages: REST over HTTP/1, calls and bulk data over HTTP/2.
 //!
-//! The bounds are those of every port: ten seconds until a connection has said what it wants, also when it begins to ask again; a time for idle ones;
-//! no silent bodies; memory for bodies from the port's [`BodyShare`]. A connection that has to go for another one is dropped.
+//! Every port has the same limits: ten seconds for a connection to send its request, also when it starts the
+//! next one; an idle timeout; a timeout for silent bodies; memory for bodies from the port's [`BodyShare`]. A
+//! connection that must make room for another one is dropped.
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
@@ -31,30 +32,31 @@ use super::body::{BodyShare, RequestBody};
 use super::limits::{Busy, Connection, HANDSHAKE_TIMEOUT};
 use super::listener::{Accepted, Listener};
 
-/// How long a connection of HTTP/1 is kept without a request.
+/// Time for which an HTTP/1 connection is kept without a request.
 pub const KEPT_IDLE: Duration = Duration::from_secs(75);
-/// The same of HTTP/2, which is told before.
+/// The same for HTTP/2, whose client is notified before.
 const KEPT_IDLE_MULTIPLEXED: Duration = Duration::from_secs(600);
-/// What a sender of HTTP/2 may send of one request, and of all, before it is read, in bytes.
+/// Flow control window: bytes that an HTTP/2 sender may send before they are read, per request and per connection.
 const WINDOW: u32 = 1 << 20;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How connections are spoken on.
+/// Protocol of a port's connections.
 #[derive(Debug, Clone, Copy)]
 pub enum Protocol {
     /// HTTP/1: one request after the other.
     Http1,
     /// HTTP/2.
     Http2 {
-        /// How many requests of one connection may be in progress.
+        /// Maximum number of requests in progress on a connection.
         streams: u32,
-        /// How many requests that were given up before anybody looked at them may wait: with more the connection ends.
+        /// Maximum number of requests cancelled before they were handled; with more the connection ends.
         resets: usize,
     },
 }
 
-/// Serves until `stop`, then no new connections, and until the requests in progress are answered. What is left ends when this is dropped.
+/// Serves until `stop`. Then accepts no connections and finishes the requests in progress. Connections that are
+/// left end when this future is dropped.
 pub async fn serve<S, B>(
     mut listener: Listener,
     service: S,
@@ -83,7 +85,7 @@ pub async fn serve<S, B>(
         connections.spawn(serving.connection(accepted, protocol));
         while connections.try_join_next().is_some() {}
     }
-    // A connection that comes from here on is refused, and does not wait.
+    // From here on a new connection is refused and does not wait.
     drop(listener);
     while connections.join_next().await.is_some() {}
 }
@@ -142,7 +144,7 @@ where
     }
 }
 
-/// Runs a connection until it ends, has to go, or takes too long.
+/// Runs a connection until it ends, is evicted, or exceeds a timeout.
 async fn drive<C>(
     serving: C,
     connection: &Connection,
@@ -154,7 +156,7 @@ where
 {
     let mut serving = pin!(serving);
     let mut is_closing = false;
-    // Until when an idle one may still send what it had on the way when it was told to go.
+    // Deadline for an idle connection to send what was in transit when it was told to close.
     let mut gone_by = None;
     loop {
         let look_at = Instant::now() + HANDSHAKE_TIMEOUT;
@@ -175,7 +177,7 @@ where
                 if is_closing || !connection.is_idle() {
                     return Ok(());
                 }
-                // It hears of it before it asks again.
+                // The client receives this before it sends the next request.
                 is_closing = true;
                 gone_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
                 serving.as_mut().graceful_shutdown();
@@ -212,7 +214,7 @@ where
     Ok(answer.map(|body| AnswerBody { body, busy }))
 }
 
-/// The answer to a request whose body there is no memory for.
+/// Answer to a request whose body does not fit into memory.
 fn full() -> Response<Full<Bytes>> {
     let text = r#"{"errors":["the bodies of other requests take all the memory that bodies may: try again"]}"#;
     let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
@@ -223,14 +225,15 @@ fn full() -> Response<Full<Bytes>> {
     answer
 }
 
-/// An answer's body: its request is in progress until the body was sent.
+/// Body of an answer: its request is in progress until the body is sent.
 #[derive(Debug)]
 struct AnswerBody<B> {
     body: Either<B, Full<Bytes>>,
     busy: Arc<Busy>,
 }
 
-/// A piece of an answer. The server drops the body once it has taken the last piece, and a piece once the socket has taken it.
+/// Piece of an answer. The server drops the body once it has taken the last piece, and a piece once the socket
+/// has taken it.
 #[derive(Debug)]
 struct Piece {
     bytes: Bytes,
@@ -284,7 +287,7 @@ where
     }
 }
 
-/// A socket whose reads are noted: between two requests of HTTP/1 nothing else tells that another one begins.
+/// A socket whose reads are recorded: between two HTTP/1 requests, only a read shows that the next one begins.
 #[derive(Debug)]
 struct Watched {
     stream: TcpStream,

@@ -1,4 +1,4 @@
-//! Tests of [`super`]: connections that say nothing, or not enough.
+//! Tests of [`super`]: connections that send nothing, or too little.
 
 use axum::Router;
 use axum::body::{Bytes as Content, to_bytes};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::*;
 use crate::net::{BodyError, Connections, Port};
 
-/// Answers with what was sent, or says which error it was.
+/// Answers with the body that was sent, or with its error.
 async fn echo(request: Asked) -> Result<Content, (StatusCode, String)> {
     let read = to_bytes(request.into_body(), usize::MAX).await;
     read.map_err(|error| {
@@ -25,7 +25,7 @@ async fn echo(request: Asked) -> Result<Content, (StatusCode, String)> {
     })
 }
 
-/// What all bodies may take, in bytes.
+/// Limit for all bodies, in bytes.
 const LARGEST: usize = 1 << 20;
 
 async fn listen() -> Listener {
@@ -33,7 +33,7 @@ async fn listen() -> Listener {
     listener.expect("a free port")
 }
 
-/// An address where that is served, and what bodies take there.
+/// Returns the address of an echo server and its body memory.
 async fn served(protocol: Protocol) -> (String, BodyShare) {
     served_on(listen().await, protocol)
 }
@@ -48,10 +48,10 @@ fn served_on(listener: Listener, protocol: Protocol) -> (String, BodyShare) {
     (address, bodies)
 }
 
-/// More than sockets take before somebody reads, in bytes.
+/// More than sockets buffer until it is read, in bytes.
 const LARGE_ANSWER: usize = 32 << 20;
 
-/// Such a service with one connection at most.
+/// Returns the address of such a server with at most one connection.
 async fn served_to_one(protocol: Protocol) -> String {
     let listener = listen().await.within(Connections::within(2));
     served_on(listener, protocol).0
@@ -69,14 +69,14 @@ impl Client {
         sent.expect("there is room");
     }
 
-    /// All that comes until the connection is closed.
+    /// Reads until the connection is closed.
     async fn read_to_end(&mut self) -> String {
         let mut answer = Vec::new();
         self.0.read_to_end(&mut answer).await.ok();
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// The status of the next answer, which has no body.
+    /// Returns the status of the next answer, which has no body.
     async fn status(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -86,7 +86,7 @@ impl Client {
     }
 }
 
-/// How long this takes.
+/// Measures the duration of `what`.
 async fn time_of<T>(what: impl Future<Output = T>) -> (Duration, T) {
     let begun = Instant::now();
     let done = what.await;
@@ -174,14 +174,14 @@ async fn a_body_for_which_there_is_no_memory_is_answered_503_and_others_go_on() 
     let mut other = Client::to(&address).await;
     other.send(GET).await;
     assert_eq!(other.status().await, "200");
-    // One more byte of the first, and it has to go.
+    // With one more byte the first request exceeds the limit.
     first.send("x").await;
     let answer = first.read_to_end().await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert_eq!(bodies.held(), 0);
 }
 
-/// The only connection that may be is kept for its answer.
+/// Checks that the only allowed connection is kept for its answer.
 async fn check_another_one_is_closed(address: &str) {
     let mut another = Client::to(address).await;
     another.0.write_all(GET.as_bytes()).await.ok();
@@ -194,7 +194,7 @@ async fn a_slow_reader_of_a_large_answer_makes_no_room_for_another_connection() 
     let mut slow = Client::to(&address).await;
     slow.send("GET /large HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         .await;
-    // The server has the whole body in its hands by the time the head comes.
+    // When the head arrives, the server has produced the whole body.
     assert_eq!(slow.status().await, "200");
     check_another_one_is_closed(&address).await;
     assert_eq!(slow.read_to_end().await.len(), LARGE_ANSWER);

@@ -1,11 +1,13 @@
-//! How many connections each port may have, and which of them goes when another one comes.
+//! Number of connections per port, and which connection is closed when another one arrives.
 //!
-//! Half of the process's descriptors are for connections that come in; the rest is kept back for those that go out, for the store and for files.
-//! The kinds of ports that the process serves share that half by fixed weights: what one port is flooded with takes nothing from another.
+//! Half of the process's file descriptors are for incoming connections; the rest is for outgoing ones, the
+//! store and files. The kinds of ports that the process serves share that half by fixed weights, so a flood on
+//! one port takes nothing from another.
 //!
-//! A connection is *fresh* until it has asked for something, then *busy* while a request of it is in progress, else *idle*. When a port has all
-//! that it may have, the oldest fresh connection is closed in favour of a new one, else the one that has been idle for longest; if all are busy,
-//! the new one is. A flood of connections that say nothing so displaces itself: one that asks at once what it wants is served.
+//! A connection is *fresh* until it has sent a request, then *busy* while a request is in progress, else
+//! *idle*. When a port has used its share, a new connection replaces the oldest fresh one, else the one that
+//! has been idle longest; if all are busy, the new one is closed. So a flood of silent connections displaces
+//! itself, and a connection that sends its request at once is served.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,21 +22,21 @@ use tracing::warn;
 
 use super::minutely::Minutely;
 
-/// How long a connection may take until it has said what it wants: a head of HTTP, the preface of HTTP/2, a hello.
+/// Timeout for a connection's first bytes: an HTTP head, the preface of HTTP/2, a hello.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Where the system sets no limit.
+/// Limit if the system sets none.
 const MANY_DESCRIPTORS: u64 = 1 << 17;
-/// A connection that was told to go is gone within microseconds.
+/// Timeout for an evicted connection to close; this takes microseconds.
 const GONE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What a port serves.
+/// Kind of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
     /// HTTP for people and clients.
     Rest,
     /// Calls between components.
     Rpc,
-    /// Signs of life of JobManagers.
+    /// Heartbeats of JobManagers.
     Peer,
     /// Bulk data.
     Blob,
@@ -51,14 +53,14 @@ impl Port {
         Port::Exchange,
     ];
 
-    /// Its share, relative to the others that the process serves.
+    /// Weight of its share among the ports that the process serves.
     fn weight(self) -> usize {
         match self {
             Port::Rest => 2,
-            // One of each TaskManager, or of each JobManager.
+            // One connection per TaskManager, or per JobManager.
             Port::Rpc => 4,
             Port::Peer | Port::Blob => 1,
-            // One of each channel.
+            // One connection per channel.
             Port::Exchange => 8,
         }
     }
@@ -67,7 +69,7 @@ impl Port {
         1 << self as u8
     }
 
-    /// A word for logs.
+    /// Name for logs.
     pub fn name(self) -> &'static str {
         match self {
             Port::Rest => "REST",
@@ -79,18 +81,18 @@ impl Port {
     }
 }
 
-/// The connections that came into a process.
+/// Incoming connections of a process.
 #[derive(Debug)]
 pub struct Connections {
-    /// All that may be open.
+    /// Maximum number of open connections.
     bound: usize,
-    /// Which ports the process serves.
+    /// Bit set of the ports that the process serves.
     served: AtomicU8,
     ports: [Arc<PortConnections>; Port::ALL.len()],
 }
 
 impl Connections {
-    /// Those of this process, bounded by its limit of descriptors as it was when they were first asked for.
+    /// Returns those of this process. Their limit follows from its descriptor limit at the first call.
     pub fn of_process() -> Arc<Connections> {
         static OF_PROCESS: LazyLock<Arc<Connections>> = LazyLock::new(|| {
             let limit = getrlimit(Resource::Nofile).current;
@@ -100,7 +102,7 @@ impl Connections {
         OF_PROCESS.clone()
     }
 
-    /// Those of a process with so many descriptors.
+    /// Returns those of a process with this number of descriptors.
     pub fn within(descriptors: usize) -> Arc<Connections> {
         Arc::new(Connections {
             bound: descriptors / 2,
@@ -109,12 +111,12 @@ impl Connections {
         })
     }
 
-    /// From here on the process serves that port as well.
+    /// Adds a port that the process serves.
     pub(super) fn serve(&self, port: Port) {
         self.served.fetch_or(port.bit(), Ordering::Relaxed);
     }
 
-    /// How many connections a port may have.
+    /// Returns the number of connections that a port may have.
     pub fn share(&self, port: Port) -> usize {
         let served = self.served.load(Ordering::Relaxed) | port.bit();
         let weights = Port::ALL.iter().filter(|other| served & other.bit() != 0);
@@ -122,7 +124,7 @@ impl Connections {
         (self.bound * port.weight() / weights).max(1)
     }
 
-    /// Room for one more connection, made by closing another one if need be; none if all others are busy.
+    /// Admits one more connection, if necessary by closing another one; `None` if all others are busy.
     pub(super) async fn admit(&self, port: Port) -> Option<Connection> {
         let of_port = &self.ports[port as usize];
         let admitted = of_port.admit(self.share(port)).await;
@@ -137,7 +139,7 @@ impl Connections {
 struct PortConnections {
     port: Port,
     open: Mutex<Open>,
-    /// One has gone.
+    /// Notified when a connection has closed.
     released: Notify,
     over: Minutely,
 }
@@ -150,28 +152,28 @@ struct Open {
 
 struct Slot {
     activity: Mutex<Activity>,
-    /// It has to go.
+    /// Notified when the connection is evicted.
     evicted: Notify,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Activity {
     phase: Phase,
-    /// When the phase began.
+    /// Start time of the phase.
     since: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It has not said what it wants.
+    /// It has not sent a request.
     Fresh,
-    /// It was served, and has begun to ask again.
+    /// It was served, and has started to send the next request.
     Asking,
     /// It was served.
     Idle,
-    /// So many requests are in progress.
+    /// Number of requests in progress.
     Busy(u32),
-    /// It was told to go.
+    /// It was told to close.
     Evicted,
 }
 
@@ -180,7 +182,7 @@ impl Slot {
         self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who goes first: smaller goes before. None: it stays.
+    /// Eviction order: the smallest rank goes first; `None`: it stays.
     fn rank(&self) -> Option<(u8, Instant)> {
         let Activity { phase, since } = *self.activity();
         match phase {
@@ -190,7 +192,7 @@ impl Slot {
         }
     }
 
-    /// Tells it to go, unless it has become busy.
+    /// Evicts it, unless it has become busy.
     fn evict(&self) -> bool {
         let mut activity = self.activity();
         if matches!(activity.phase, Phase::Busy(_) | Phase::Evicted) {
@@ -255,14 +257,14 @@ impl PortConnections {
             let ranked = open.slots.values();
             let ranked = ranked.filter_map(|slot| slot.rank().map(|rank| (rank, slot)));
             let first = ranked.min_by_key(|(rank, _)| *rank);
-            // Before it is told to go: whatever goes from here on is heard.
+            // Before the eviction, so that no release after it is missed.
             is_gone.as_mut().enable();
             if !first.is_some_and(|(_, slot)| slot.evict()) {
                 return None;
             }
         }
         self.say("the oldest that asked for nothing were closed");
-        // Its descriptor is free before another one is used.
+        // Its descriptor must be free before another one is used.
         let _is_there_room = timeout(GONE_TIMEOUT, is_gone).await;
         let mut open = self.open();
         (open.slots.len() < share).then(|| self.insert(&mut open))
@@ -276,7 +278,7 @@ impl fmt::Debug for PortConnections {
     }
 }
 
-/// The place of one connection. Dropped when it is closed.
+/// Slot of one connection. Dropped when the connection is closed.
 pub struct Connection {
     number: u64,
     slot: Arc<Slot>,
@@ -284,7 +286,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A request has come. In progress until what is returned is dropped.
+    /// Begins a request. It is in progress until the returned value is dropped.
     pub fn begin(self: &Arc<Self>) -> Busy {
         let mut activity = self.slot.activity();
         activity.phase = match activity.phase {
@@ -295,14 +297,14 @@ impl Connection {
         Busy(self.clone())
     }
 
-    /// It has said what it wants, and is busy with that until it is closed.
+    /// The connection has said what it wants, and counts as busy until it is closed.
     pub fn establish(&self) {
         let mut activity = self.slot.activity();
         activity.phase = Phase::Busy(u32::MAX);
         activity.since = Instant::now();
     }
 
-    /// Something was read. The first of what comes after an answer begins another request.
+    /// Records a read. The first one after an answer begins another request.
     pub(super) fn note_read(&self) {
         let mut activity = self.slot.activity();
         if activity.phase == Phase::Idle {
@@ -311,12 +313,12 @@ impl Connection {
         }
     }
 
-    /// Completes when it has to go.
+    /// Completes when the connection is evicted.
     pub async fn evicted(&self) {
         self.slot.evicted.notified().await;
     }
 
-    /// By when it has to have said more, if it may be idle for that time; none while it is busy.
+    /// Returns the time by which it must have sent more, given its idle timeout; `None` while it is busy.
     pub(super) fn deadline(&self, idle: Duration) -> Option<Instant> {
         let Activity { phase, since } = *self.slot.activity();
         match phase {
@@ -327,7 +329,7 @@ impl Connection {
         }
     }
 
-    /// Whether it was served before, and asks for nothing.
+    /// Whether it was served before and sends no request now.
     pub(super) fn is_idle(&self) -> bool {
         self.slot.activity().phase == Phase::Idle
     }
@@ -387,7 +389,7 @@ mod tests {
         assert!(Connections::of_process().bound > 0);
     }
 
-    /// Three connections at most.
+    /// At most three connections.
     fn three() -> Arc<PortConnections> {
         Arc::new(PortConnections::new(Port::Rest))
     }
@@ -396,7 +398,7 @@ mod tests {
         of.admit(3).await.map(Arc::new)
     }
 
-    /// Goes as soon as it is told to, as the task of a connection does.
+    /// Closes when it is evicted, like the task of a connection.
     fn obey(connection: Arc<Connection>) -> tokio::task::JoinHandle<()> {
         tokio::spawn(async move { connection.evicted().await })
     }

@@ -1,4 +1,4 @@
-//! Binds a port and accepts its connections: who calls is known, there is a place for each, and its socket is set up.
+//! Binds a port and accepts its connections: checks the caller, reserves a slot, and sets up the socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,28 +16,28 @@ use super::minutely::Minutely;
 use super::socket::{SERVED_SILENCE, set_up};
 use crate::config::LocalUsers;
 
-/// How many connections may wait to be accepted, where the system allows as many (`net.core.somaxconn`). After a takeover all
-/// TaskManagers come at once; one that finds no place tries again after a second.
+/// Maximum number of connections that wait to be accepted, if the system allows it (`net.core.somaxconn`).
+/// After a takeover all TaskManagers connect at once; one that does not fit retries after a second.
 const BACKLOG: u32 = 16_384;
-/// After an error in accepting, such as too many open files.
+/// Delay after an error in accepting, such as too many open files.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
-/// How many refused callers are told why at once, and for how long each may ask; others are closed.
+/// Number of refused callers that are answered at the same time; the others are only closed.
 const TOLD_AT_ONCE: usize = 8;
 const TELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// As much of a refused caller's request is read, in bytes: what is not may cost it the answer.
+/// Number of bytes of a refused caller's request that are read. Unread bytes may cause a reset that loses the answer.
 const LONGEST_REFUSED: usize = 16 << 10;
 
 /// Why a port can't be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Nor can any other one: the host has no such address.
+    /// No port can be bound: the host has no such address.
     #[error(transparent)]
     Host(io::Error),
-    /// This port can't.
+    /// This port can't be bound.
     #[error(transparent)]
     Port(io::Error),
-    /// The address is reached from beyond this host.
-    #[error("{0} is reached from beyond this host")]
+    /// The address can be reached from other hosts.
+    #[error("{0} can be reached from other hosts")]
     BeyondLoopback(SocketAddr),
 }
 
@@ -62,7 +62,7 @@ pub struct Listener {
     told: Arc<Semaphore>,
 }
 
-/// A port off any runtime, so that another one can serve it.
+/// A port that is registered at no runtime, so that another runtime can serve it.
 #[derive(Debug)]
 pub struct DetachedListener {
     listener: std::net::TcpListener,
@@ -70,19 +70,20 @@ pub struct DetachedListener {
     callers: Arc<Callers>,
 }
 
-/// A connection that came in.
+/// An accepted connection.
 #[derive(Debug)]
 pub struct Accepted {
-    /// Its socket, set up.
+    /// The socket, set up.
     pub stream: TcpStream,
-    /// Whence it came.
+    /// Address of the caller.
     pub peer: SocketAddr,
-    /// Its place, to be held while it is open.
+    /// Its slot; hold it while the connection is open.
     pub connection: Connection,
 }
 
 impl Listener {
-    /// Listens on the first of a host's addresses that can be bound. All of them have to be loopback, unless others are allowed too.
+    /// Listens on the first of a host's addresses that can be bound. All of them must be loopback, unless
+    /// others are allowed.
     pub async fn bind_host(
         (host, port): (&str, u16),
         kind: Port,
@@ -103,7 +104,7 @@ impl Listener {
                 SocketAddr::V4(_) => TcpSocket::new_v4()?,
                 SocketAddr::V6(_) => TcpSocket::new_v6()?,
             };
-            // A process that was started again finds connections of its predecessor that are not quite over.
+            // After a restart, connections of the predecessor may not be closed completely.
             socket.set_reuseaddr(true)?;
             match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
                 Ok(listener) => {
@@ -116,7 +117,7 @@ impl Listener {
         Err(last.map_or_else(no_address, BindError::from))
     }
 
-    /// Listens there for this user and root.
+    /// Listens on `address` for this user and root.
     pub async fn bind(address: impl ToSocketAddrs, kind: Port) -> io::Result<Listener> {
         let listener = TcpListener::bind(address).await?;
         let callers = Callers::new(LocalUsers::Same);
@@ -137,7 +138,7 @@ impl Listener {
         }
     }
 
-    /// The same with other bounds than the process's.
+    /// Uses other limits than the process's.
     #[cfg(test)]
     pub(crate) fn within(mut self, connections: Arc<Connections>) -> Listener {
         connections.serve(self.port);
@@ -145,12 +146,12 @@ impl Listener {
         self
     }
 
-    /// The address that is really bound.
+    /// Returns the address that was actually bound.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Takes it off this runtime.
+    /// Removes it from this runtime.
     pub fn detach(self) -> io::Result<DetachedListener> {
         Ok(DetachedListener {
             listener: self.listener.into_std()?,
@@ -159,12 +160,12 @@ impl Listener {
         })
     }
 
-    /// What it serves.
+    /// Returns the kind of the port.
     pub fn port(&self) -> Port {
         self.port
     }
 
-    /// The next connection that is to be served.
+    /// Returns the next connection to be served.
     pub async fn accept(&mut self) -> Accepted {
         loop {
             let (stream, peer) = match self.listener.accept().await {
@@ -197,12 +198,12 @@ impl Listener {
                         connection,
                     };
                 }
-                Err(error) => debug!(%peer, %error, "a connection has gone before it was served"),
+                Err(error) => debug!(%peer, %error, "a connection was closed before it was served"),
             }
         }
     }
 
-    /// Closes the connection of another user, who is told why where that can be understood.
+    /// Closes the connection of another user. On the REST port, answers with the reason.
     fn turn_away(&self, stream: TcpStream, refusal: Refusal) {
         if let Some(count) = self.refused.note() {
             let port = self.port.name();
@@ -217,18 +218,17 @@ impl Listener {
         tokio::spawn(async move {
             let telling = tokio::time::timeout(TELL_TIMEOUT, tell(stream, refusal));
             if let Ok(Err(error)) = telling.await {
-                debug!(%error, "a refused caller was not told");
+                debug!(%error, "a refused caller could not be answered");
             }
             drop(permit);
         });
     }
 }
 
-/// Answers a request of HTTP/1 with 403.
+/// Answers an HTTP/1 request with 403.
 async fn tell(mut stream: TcpStream, refusal: Refusal) -> io::Result<()> {
-    let sentence = format!(
-        "{refusal}: this server answers its own user and root alone (security.local-users)"
-    );
+    let sentence =
+        format!("{refusal}: this server answers only its own user and root (security.local-users)");
     let body = format!("{{\"errors\":[\"{sentence}\"]}}");
     let length = body.len();
     let mut request = vec![0; LONGEST_REFUSED];
@@ -241,7 +241,7 @@ async fn tell(mut stream: TcpStream, refusal: Refusal) -> io::Result<()> {
 }
 
 impl DetachedListener {
-    /// Puts it on this runtime. It may be put on several, one after the other.
+    /// Registers it at this runtime. It may be registered at several runtimes, one after the other.
     pub fn attach(&self) -> io::Result<Listener> {
         let listener = TcpListener::from_std(self.listener.try_clone()?)?;
         Ok(Listener::new(listener, self.port, self.callers.clone()))
@@ -272,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn one_that_asks_at_once_is_served_though_others_that_ask_nothing_flood_the_port() {
         let listener = bind("127.0.0.1", false).await.expect("a free port");
-        // Two connections at most.
+        // At most two connections.
         let mut listener = listener.within(Connections::within(4));
         let address = listener.local_addr().expect("bound");
         let mut silent = Vec::new();

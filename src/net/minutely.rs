@@ -1,4 +1,4 @@
-//! Says of something that may happen very often at most once a minute how often it did.
+//! Limits the log of a frequent event to one message per minute, with the number of events.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// Counter of a frequent event; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Minutely {
     said: Mutex<Said>,
@@ -16,12 +16,12 @@ pub(super) struct Minutely {
 #[derive(Debug, Default)]
 struct Said {
     at: Option<Instant>,
-    /// Since then.
+    /// Number of events since then.
     count: u64,
 }
 
 impl Minutely {
-    /// Counts one. If it is time to say so: how many there were since it was last said.
+    /// Counts an event. If a message is due, returns the number of events since the last one.
     pub(super) fn note(&self) -> Option<u64> {
         let now = Instant::now();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,16 +1,18 @@
-//! The sockets of the cluster's own ports: one layer that accepts, one that connects. No other module of the library opens, binds or
-//! accepts a socket, except the steps that read and write a user's sockets (`dataflow/operator/socket_source.rs`, `socket_sink.rs`).
+//! The sockets of the cluster's own ports: one layer that accepts and one that connects. No other module of the
+//! library opens, binds or accepts a socket, except the steps that read and write a user's sockets
+//! (`dataflow/operator/socket_source.rs`, `socket_sink.rs`).
 //!
-//! What comes in passes four gates, each with a bound, before a message reaches a component:
+//! Input passes four checks, each with a limit, before a message reaches a component:
 //!
 //! 1. [`Listener`]: the caller. Over loopback only the process's own user and root are served (`caller`).
-//! 2. [`Listener`]: the number. Each port has a share of the process's descriptors (`limits`), so that no port takes those of another one, of the
-//!    store or of files.
-//! 3. [`http::serve`]: the time. A connection says within ten seconds what it wants, is not idle for ever, and its bodies are not silent.
-//! 4. [`http::serve`]: the memory. The bodies of all requests together have a bound (`body`).
+//! 2. [`Listener`]: the number of connections. Each port has a share of the process's descriptors (`limits`),
+//!    so that no port takes those of another port, of the store or of files.
+//! 3. [`http::serve`]: the time. A connection sends its request within ten seconds, has an idle timeout, and
+//!    its bodies must not be silent.
+//! 4. [`http::serve`]: the memory. The bodies of all requests together have a limit (`body`).
 //!
-//! The exchange takes its connections from a [`Listener`] as well, and reads its own hello: after it, nothing of this module is between a
-//! task and its socket.
+//! The exchange takes its connections from a [`Listener`] as well, and reads its own hello. After that this
+//! module is not between a task and its socket.
 
 mod body;
 mod caller;

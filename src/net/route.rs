@@ -1,8 +1,9 @@
-//! Asks the kernel whether an address is one of this host, in this network namespace.
+//! Asks the kernel whether an address belongs to this host, in this network namespace.
 //!
-//! By a netlink socket of `NETLINK_ROUTE` (rtnetlink(7)): one message there, one back, no privilege needed. The kernel keeps a route of the kind
-//! *local* to each address that it takes packets for, also to an interface's second address in one subnet, which it never sends from by itself. To
-//! bind the address would prove less: where `ip_nonlocal_bind` is set, as on hosts whose addresses move, any address can be bound.
+//! Uses a netlink socket of `NETLINK_ROUTE` (rtnetlink(7)): one message each way, no privilege needed. The
+//! kernel keeps a route of type *local* for each address for which it accepts packets, including an interface's
+//! second address in one subnet, from which it never sends on its own. Binding the address would prove less:
+//! with `ip_nonlocal_bind`, as on hosts whose addresses move, any address can be bound.
 
 use std::io;
 use std::net::IpAddr;
@@ -24,7 +25,7 @@ const REQUEST: u16 = 1;
 const HEADER: usize = 16;
 /// `rtmsg`.
 const ROUTE_MESSAGE: usize = 12;
-/// Where the kind of a route stands in an `rtmsg`.
+/// Offset of the route type in an `rtmsg`.
 const KIND: usize = 7;
 /// `RTN_LOCAL`.
 const LOCAL: u8 = 2;
@@ -32,10 +33,10 @@ const LOCAL: u8 = 2;
 const DESTINATION: u16 = 1;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// There is no way to the address: it is nobody's here.
+/// There is no route to the address: it does not belong to this host.
 const UNREACHABLE: [i32; 2] = [101, 113];
 
-/// Whether the kernel takes what is sent to `address` for this host's. An error: it does not tell.
+/// Whether the kernel accepts packets to `address` for this host. An error: it does not say.
 pub(super) fn is_local(address: IpAddr) -> io::Result<bool> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -47,7 +48,7 @@ pub(super) fn is_local(address: IpAddr) -> io::Result<bool> {
     let kernel = SocketAddrNetlink::new(0, 0);
     sendto(&socket, &question(address), SendFlags::empty(), &kernel)?;
     let mut buffer = [0; 1024];
-    // The kernel has answered before it took the question.
+    // The kernel puts its answer into the queue before `sendto` returns.
     let (_, length) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
     read_answer(buffer.get(..length).unwrap_or_default())
 }
@@ -104,7 +105,7 @@ mod tests {
         let is_local = |text: &str| is_local(text.parse().expect("an address"));
         assert_eq!(is_local("127.0.0.2").ok(), Some(true));
         assert_eq!(is_local("::1").ok(), Some(true));
-        // Addresses for documentation, which no interface has.
+        // Documentation addresses, which no interface has.
         assert_eq!(is_local("192.0.2.1").ok(), Some(false));
         assert_eq!(is_local("2001:db8::1").ok(), Some(false));
     }

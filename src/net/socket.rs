@@ -1,7 +1,8 @@
-//! How the cluster's sockets are set up, on either side: each end finds out by itself that the other one is out of reach.
+//! Setup of the cluster's sockets, on both sides: each end detects on its own that the other one is unreachable.
 //!
-//! A firewall that forgets a connection, or a host that loses its power, tells neither end. One that sends would hear of it after a
-//! quarter of an hour, one that waits never. The kernels ask and answer, so that a process that stands still keeps its connections.
+//! A firewall that forgets a connection, or a host that loses power, notifies neither end. A sender would
+//! notice after a quarter of an hour, a waiting end never. The kernels send and answer the probes, so a frozen
+//! process keeps its connections.
 
 use std::io;
 use std::time::Duration;
@@ -9,15 +10,15 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 
-/// A silent end is asked this often whether it is there, in the second half of the silence that it is allowed.
+/// Number of probes to a silent end, in the second half of the silence timeout.
 pub(super) const PROBES: u32 = 3;
 /// The kernel counts in seconds.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// The silence after which a connection that was accepted, or that carries records, is given up. More than `heartbeat.timeout` has by default:
-/// a TaskManager that stands still is the JobMaster's to judge.
+/// Silence timeout of a connection that was accepted or carries records. Longer than the default of
+/// `heartbeat.timeout`: a frozen TaskManager must be judged by the JobMaster.
 pub const SERVED_SILENCE: Duration = Duration::from_secs(60);
 
-/// When the other end is asked, and how often.
+/// Idle time before the first probe, and interval of probes.
 pub(super) struct Probing {
     pub(super) idle: Duration,
     pub(super) interval: Duration,
@@ -32,8 +33,8 @@ impl Probing {
     }
 }
 
-/// Sets a socket up: it breaks when the other end has acknowledged nothing for `silence`, whether it waits or sends. Without `nodelay`
-/// an answer waits for the other side's delayed acknowledgement: 40 ms.
+/// Sets a socket up: it breaks when the other end has acknowledged nothing for `silence`, whether it waits or
+/// sends. Without `nodelay` an answer would wait for the other side's delayed acknowledgement: 40 ms.
 pub(super) fn set_up(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     let Probing { idle, interval } = Probing::within(silence);
     stream.set_nodelay(true)?;
@@ -54,7 +55,7 @@ mod tests {
     use super::super::{Listener, Port, connect, http_connector};
     use super::*;
 
-    /// How long it takes to give up one that waits, and one that has sent.
+    /// Returns the times after which a waiting and a sending connection are given up.
     fn bounds(stream: &TcpStream) -> (Duration, Duration) {
         assert_eq!(sockopt::socket_keepalive(stream), Ok(true));
         assert_eq!(stream.nodelay().ok(), Some(true));

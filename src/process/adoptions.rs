@@ -1,7 +1,8 @@
-//! What became of all running tasks that a term found in its records: gathered from the JobMasters of the recovered jobs.
+//! Collects from the JobMasters of the recovered jobs how many of the running tasks in a term's records were
+//! adopted.
 //!
-//! It decides nothing and holds nothing up. A JobMaster that ends before it has reconciled (its job is started anew, or the
-//! term is over) counts for nothing.
+//! It makes no decision and delays nothing. A JobMaster that ends before it has reconciled (because its job is
+//! started again, or the term is over) is not counted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,32 +17,34 @@ use crate::job_master::JobMasterHandle;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Adoptions {
     lists: Arc<Mutex<Lists>>,
-    /// Suspects are started later than others.
+    /// False until the last JobMaster is started. Suspects of crash-loop detection are started later than
+    /// others.
     are_all_started: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 struct Lists {
-    /// Those whose adoptions are not told yet.
+    /// JobMasters whose adoption result was not collected yet.
     reconciling: Vec<JobMasterHandle>,
-    /// Those of which nobody has waited for the beginning yet.
+    /// JobMasters for which [`Adoptions::stand`] has not waited yet.
     beginning: Vec<JobMasterHandle>,
 }
 
 impl Adoptions {
-    /// This JobMaster was started for a recovered job.
+    /// Adds a JobMaster that was started for a recovered job.
     pub(super) fn started(&self, job_master: &JobMasterHandle) {
         let mut lists = self.lock();
         lists.reconciling.push(job_master.clone());
         lists.beginning.push(job_master.clone());
     }
 
-    /// No further one will be started.
+    /// Records that no further JobMaster will be started.
     pub(super) fn all_started(&self) {
         self.are_all_started.send_replace(true);
     }
 
-    /// Waits until all are started and await nothing any more, and lets them go; their adoption together.
+    /// Waits until all JobMasters are started and none awaits a task any more, then drops their handles.
+    /// Returns the sum of their adoptions.
     pub(super) async fn reconciled(&self) -> Adoption {
         let mut are_all_started = self.are_all_started.subscribe();
         let known = are_all_started.wait_for(|all| *all).await;
@@ -57,8 +60,8 @@ impl Adoptions {
         all
     }
 
-    /// Waits until those that were started so far stand, and lets them go: the record names each of them, or it has ended, and not
-    /// its process with it.
+    /// Waits until every JobMaster that was started up to this call has begun, then drops their handles. Begun:
+    /// the term's record names the job, or the job has ended and its process has not ended with it.
     pub(super) async fn stand(&self) {
         let started = std::mem::take(&mut self.lock().beginning);
         for job_master in started {

@@ -1,4 +1,5 @@
-//! What a term has to do with an application: whose cluster it leads, and what attends to it. Nothing is decided here.
+//! Connects a term with its application: checks which application owns the cluster, and starts the part that attends to
+//! it. Nothing is decided here.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::dispatcher::JobStore;
 use crate::resource_manager::ResourceManagerHandle;
 use crate::telemetry::ExitCode;
 
-/// How the cluster stands. An error: the process is to end, as `ending` says.
+/// The cluster's application status. An error: the process must end, for the reason in `ending`.
 pub(super) fn application_standing(services: &TermServices, records: &Records) -> Result<Standing> {
     let own: Option<&ApplicationSetup> = services.application.as_ref();
     let (code, cause) = match application::standing(own, &services.options.ha.cluster_id, records) {

@@ -1,9 +1,11 @@
-//! Whether a term recovers carefully, and which jobs it suspects: read off the records of the terms before. Pure; what is
-//! done about it is in `recovering.rs`, why it is done so in `docs/adr/0012-careful-recovery.md`.
+//! Decides from the records of earlier terms whether a term recovers carefully, and which jobs are suspects.
+//! Pure; the effects are in `recovering.rs`, the reasons in `docs/adr/0012-careful-recovery.md`.
 //!
-//! Suspects are a range of job ids, not a list: a record stays small however many jobs there are. Invariants: a term that
-//! did not die, or had no jobs to recover, accuses nobody; only a job that has stood is no suspect any more, and all are again where a term dies of those;
-//! two terms have to die in the start of the same single job before that is set aside; what was narrowed down is handed on by terms that end otherwise.
+//! Suspects are a range of job ids, not a list, so that a record stays small for any number of jobs.
+//! Invariants: a term that did not die, or had no jobs to recover, accuses no job. A job stops being a suspect
+//! only when its JobMaster has begun; if a term dies that only started such jobs, all jobs are suspects again.
+//! A job is set aside only after two terms in a row died while they started that single job. A term that ends
+//! in another way hands the narrowed range on.
 
 use serde::{Deserialize, Serialize};
 use tanist_ha::election::{Detection, Takeover};
@@ -12,24 +14,24 @@ use tanist_proto::v1 as pb;
 
 use super::history::HistoryRecord;
 
-/// So many terms in a row die in recovery before one recovers carefully.
+/// Terms in a row that may die in recovery before the next one recovers carefully.
 const TOLERATED: usize = 2;
-/// How many of them are remembered.
+/// Maximum number of terms that died in recovery that a record keeps.
 const REMEMBERED: usize = 16;
-/// How many records are looked at for the last term that left one.
+/// Number of records that are searched for the last term that left one.
 pub(super) const LOOKED_AT: u64 = 16;
 
-/// How far a term is, as its record says.
+/// The phase of a term, as its record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TermPhase {
-    /// Not every recovered job's JobMaster stands.
+    /// At least one recovered job's JobMaster has not begun.
     Recovering,
-    /// They all do.
+    /// The JobMasters of all recovered jobs have begun.
     Leading,
 }
 
-/// Jobs by their ids: from the first to the last, both included.
+/// A range of job ids, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRange {
     /// The smallest id.
@@ -39,19 +41,19 @@ pub struct JobRange {
 }
 
 impl JobRange {
-    /// All that there can be.
+    /// The range of all ids.
     pub const ALL: JobRange = JobRange {
         first: JobId::from_bits(0),
         last: JobId::from_bits(u128::MAX),
     };
 
-    /// From the first to the last of jobs in order; `None` without any.
+    /// The range from the first to the last of sorted jobs; `None` if there are none.
     pub fn of(jobs: &[JobId]) -> Option<JobRange> {
         let (first, last) = (*jobs.first()?, *jobs.last()?);
         Some(JobRange { first, last })
     }
 
-    /// Whether a job is one of them.
+    /// Whether the range contains the job.
     pub fn contains(&self, job: JobId) -> bool {
         (self.first..=self.last).contains(&job)
     }
@@ -61,39 +63,40 @@ impl JobRange {
     }
 }
 
-/// A term whose process ended in recovery.
+/// A term whose process ended during recovery.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Death {
-    /// Its epoch.
+    /// Epoch of the term.
     pub epoch: u64,
-    /// Who led it.
+    /// The process that led it.
     pub process: String,
-    /// When it began, milliseconds since 1970; 0: it had not got as far as to write that.
+    /// Start of the term, in milliseconds since 1970; 0 if it did not get as far as writing it.
     pub since_ms: u64,
-    /// The jobs that it was starting, where it named any.
+    /// The jobs that it was starting, if it had named a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starting: Option<JobRange>,
 }
 
-/// What a term that recovers knows of those before it, for the case that it dies as well.
+/// What a recovering term knows of the terms before it, written for its successor in case it dies too.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Suspicion {
     /// The terms in a row that died in recovery, oldest first.
     pub died: Vec<Death>,
-    /// The jobs of which any may have been the cause, while that is being found out: those that have not stood since.
+    /// The jobs of which any may be the cause, while the search goes on: those that have not begun since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspects: Option<JobRange>,
-    /// The first of them: one of these was, if the term that started them together did not end by chance.
+    /// The start of the suspects' range: one of these jobs is the cause, unless the term that started them
+    /// together ended by chance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<JobRange>,
-    /// Those of them that are being started.
+    /// The suspects that are being started at this moment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starting: Option<JobRange>,
 }
 
-/// The term before, whether it left a record or not.
+/// The previous term, with or without a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FormerTerm {
     pub epoch: u64,
@@ -102,7 +105,8 @@ pub(super) struct FormerTerm {
 }
 
 impl FormerTerm {
-    /// What a takeover says of it. `led_here` is the last term that this very process led: it has not died.
+    /// The previous term according to a takeover. `led_here` is the last term that this process led itself:
+    /// that one has not died.
     pub(super) fn of(takeover: &Takeover, led_here: u64) -> FormerTerm {
         let former = &takeover.evidence.former;
         let process = former.process.as_ref().map(ToString::to_string);
@@ -115,8 +119,8 @@ impl FormerTerm {
     }
 }
 
-/// Whether what was found out about a leader mostly means that its process has ended. A term that is held for dead wrongly
-/// costs its successors time, never a job by itself.
+/// Whether this kind of detection usually means that the leader's process has ended. If a term is wrongly taken
+/// for dead, this costs its successors time, but never a job by itself.
 fn ended_its_process(detection: Detection) -> bool {
     match detection {
         Detection::ProcessGone
@@ -135,18 +139,20 @@ fn ended_its_process(detection: Detection) -> bool {
 /// How a term recovers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Plan {
-    /// What its record begins with.
+    /// The suspicion with which the term's record begins.
     pub suspicion: Suspicion,
-    /// The job that is set aside, for these deaths.
+    /// The job to set aside, and the deaths that are the evidence.
     pub culprit: Option<(JobId, Vec<Death>)>,
-    /// Whether the term before was well, by its own word: nothing has to be written before anything is begun.
+    /// Whether the previous term's own record says that it had recovered: then no record has to be written
+    /// before recovery starts.
     pub follows_health: bool,
-    /// The term finds no jobs.
+    /// Whether the term finds no jobs.
     pub is_idle: bool,
 }
 
 impl Plan {
-    /// The same for a term that finds no jobs: whichever comes later was not there when former terms died.
+    /// The plan of a term that finds no jobs: a job that is submitted later was not there when earlier terms
+    /// died.
     pub(super) fn without_jobs(self) -> Plan {
         Plan {
             suspicion: Suspicion::default(),
@@ -156,7 +162,7 @@ impl Plan {
         }
     }
 
-    /// What the term's record begins with.
+    /// The phase with which the term's record begins.
     pub(super) fn phase(&self) -> TermPhase {
         if self.is_idle {
             TermPhase::Leading
@@ -166,8 +172,8 @@ impl Plan {
     }
 }
 
-/// What follows from the records of earlier terms, in any order, and from how the last one ended; `None`: nobody led before,
-/// or nobody knows how that ended.
+/// The plan that follows from the records of earlier terms, in any order, and from how the previous term ended.
+/// `None`: no process led before, or it is not known how that term ended.
 pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Plan {
     let newest = records.iter().max_by_key(|record| record.epoch);
     let unfinished = newest.filter(|record| record.phase == Some(TermPhase::Recovering));
@@ -183,7 +189,7 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
         };
     };
     let record = newest.filter(|newest| newest.epoch == former.epoch);
-    // Without a record it had not even begun.
+    // A term without a record had not begun recovery.
     let was_recovering = record.is_none_or(|it| it.phase == Some(TermPhase::Recovering));
     let mut culprit = None;
     if former.has_died && was_recovering {
@@ -199,14 +205,15 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
         if starting.is_some() {
             suspicion.narrowed = starting;
         } else if record.is_some() && suspicion.suspects.is_some() {
-            // It had only started jobs that had stood, or that are new: one of those is guilty too.
+            // It had started only jobs that had begun in an earlier term, or that are new: one of those is a
+            // cause too.
             suspicion.suspects = Some(JobRange::ALL);
             suspicion.narrowed = None;
         }
         culprit = twice_alone(&suspicion.died);
     }
     if let Some(job) = culprit {
-        // There may be another one, among those that have not stood yet.
+        // There may be another culprit among the jobs that have not begun yet.
         let died = std::mem::take(&mut suspicion.died).into_iter();
         suspicion.narrowed = None;
         let speaks = |death: &Death| death.starting.is_none_or(|range| range.contains(job));
@@ -229,7 +236,7 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
     }
 }
 
-/// The job in whose start, and in that alone, the last two terms died.
+/// The job that was the only one being started when each of the last two terms died.
 fn twice_alone(died: &[Death]) -> Option<JobId> {
     let [.., before, last] = died else {
         return None;
@@ -238,7 +245,7 @@ fn twice_alone(died: &[Death]) -> Option<JobId> {
     alone(last).filter(|job| alone(before) == Some(*job))
 }
 
-/// Why a job is set aside.
+/// The quarantine record: why a job is set aside.
 pub(super) fn quarantine(deaths: &[Death], now_ms: u64) -> pb::Quarantine {
     let evidence = deaths.iter().map(|death| pb::QuarantineEvidence {
         epoch: death.epoch,
@@ -263,7 +270,8 @@ pub(super) fn quarantine(deaths: &[Death], now_ms: u64) -> pb::Quarantine {
     }
 }
 
-/// The jobs that are started next, of suspects in order: half of those that were narrowed down to, then half of the others.
+/// The next group of sorted suspects to start: half of the narrowed range, or half of the others once none of
+/// that range is left.
 pub(super) fn next_group(suspects: &[JobId], narrowed: Option<JobRange>) -> &[JobId] {
     let is_narrowed = |job: &&JobId| narrowed.is_some_and(|range| range.contains(**job));
     let of = match suspects.iter().take_while(is_narrowed).count() {

@@ -1,4 +1,4 @@
-//! Terms that die, one after the other, and what the next ones make of their records.
+//! Sequences of terms that die, and the plans that the next terms make from their records.
 
 use tanist_proto::id::JobId;
 
@@ -26,15 +26,15 @@ fn record(epoch: u64, phase: TermPhase, suspicion: Suspicion) -> HistoryRecord {
     }
 }
 
-/// How a term went.
+/// Result of a term.
 enum Went {
-    /// It died in the start of these.
+    /// It died while it started these.
     Died(Vec<JobId>),
-    /// All its jobs stand.
+    /// All its JobMasters have begun.
     Leads,
 }
 
-/// Terms one after the other, of jobs of which some end the process that starts them.
+/// A sequence of terms, with jobs of which some end the process that starts them.
 struct Search {
     jobs: Vec<JobId>,
     killers: Vec<JobId>,
@@ -52,7 +52,8 @@ impl Search {
         }
     }
 
-    /// The next term, as `recovering.rs` does it. `is_hit`: it is killed from outside while it starts these.
+    /// The next term, with the steps of `recovering.rs`. `is_hit`: whether it is killed from outside while it
+    /// starts these.
     fn term(&mut self, is_hit: impl Fn(&[JobId]) -> bool) -> Went {
         let epoch = self.records.len() as u64 + 1;
         let former = (epoch > 1).then(|| died(epoch - 1));
@@ -98,7 +99,7 @@ fn whichever_job_it_is_it_is_alone_after_the_logarithm_of_all_and_two_more_terms
             let mut search = Search::of(count, std::iter::once(culprit));
             let alone = ids(std::iter::once(culprit));
             let is_alone = |went: &Went| matches!(went, Went::Died(group) if *group == alone);
-            // A job without others is so from the beginning.
+            // A single job is alone from the beginning.
             let first = (1..).find(|term| is_alone(&search.term(|_| false)) && *term > 2);
             assert!(
                 first.expect("found") <= logarithm(count) + 3,
@@ -162,7 +163,7 @@ fn a_new_job_that_ends_a_careful_term_is_found_too() {
     {
         search.term(|_| false);
     }
-    // It was taken and started while the others were being looked at.
+    // It was submitted and started while the others were being searched.
     search.jobs.push(JobId::from_bits(9));
     search.killers.push(JobId::from_bits(9));
     let leads = (0..40).any(|_| matches!(search.term(|_| false), Went::Leads));
@@ -225,7 +226,7 @@ fn terms_that_had_no_jobs_to_recover_accuse_none() {
     assert_eq!(after.suspicion, Suspicion::default());
     assert!(after.follows_health);
     assert_eq!(after.phase(), TermPhase::Recovering);
-    // What a term without jobs heard of is forgotten.
+    // A term without jobs forgets what it knew of earlier deaths.
     let accused = plan(&records, Some(&died(5)));
     assert_eq!(accused.suspicion.died.len(), 1);
     assert_eq!(accused.without_jobs().suspicion, Suspicion::default());

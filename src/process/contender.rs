@@ -1,6 +1,7 @@
-//! A JobManager without servers and without a store's client: contends for leadership, leads one term after another.
+//! A JobManager without servers and without a client of the store: contends for leadership and leads one term
+//! after another.
 //!
-//! The process around it brings the services; all that is decided between them is here.
+//! The process around it brings the services; everything that is decided between them is decided here.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -37,35 +38,35 @@ use crate::resource_manager::workers::ResourceManagerDriver;
 use crate::telemetry::{ExitCode, version};
 
 /// The newest format of records that this version reads. A record type that gets a newer one raises it.
-const READS_FORMAT: u16 = 3;
+const READS_FORMAT: u16 = 1;
 /// How long the first term waits for what the leader that the store names says of this process.
 const BELONGING_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_REST: Duration = Duration::from_millis(200);
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
-/// The newest format of records that this process reads.
+/// The newest record format that this process reads.
 pub(super) fn reads_format() -> u16 {
     READS_FORMAT + u16::from(is_armed(NEWER))
 }
 
-/// What a contender is to the cluster, and how it reaches others.
+/// What a contender is to the cluster, and how it reaches other processes.
 #[derive(Debug, Clone)]
 pub(super) struct ContenderOptions {
     pub options: Arc<ClusterOptions>,
     pub process: ProcessId,
-    /// The store's name, for people.
+    /// The store's name, for display.
     pub store: &'static str,
-    /// Where the process is reached: at least `rpc`.
+    /// Addresses of the process; contains at least `rpc`.
     pub addresses: BTreeMap<String, String>,
     pub connector: Arc<dyn Connector>,
     pub sinks: Sinks,
-    /// How it takes part among its peers; without, only leases tell who lives.
+    /// How it takes part among its peers; without peers only leases tell which process is alive.
     pub peers: Option<PeersSetup>,
-    /// What its blob server serves.
+    /// The blobs that its blob server serves.
     pub blobs: ServedBlobs,
-    /// Whose cluster this is; none: a session's.
+    /// The application that owns this cluster; `None` in a session.
     pub application: Option<ApplicationSetup>,
-    /// Starts TaskManagers; none: somebody else does.
+    /// Starts TaskManagers; `None` if they are started from outside.
     pub driver: Option<Arc<dyn ResourceManagerDriver>>,
 }
 
@@ -103,7 +104,7 @@ impl Contender {
         self.ending.clone()
     }
 
-    /// The components of the term that it leads, at each moment.
+    /// The components of the term that it leads at the moment.
     pub(super) fn components(&self) -> Arc<CurrentTerm> {
         self.current.clone()
     }
@@ -116,7 +117,7 @@ impl Contender {
         &self.options.addresses
     }
 
-    /// What it knows of the cluster.
+    /// Its view of the cluster.
     pub(super) fn view(&self) -> JobManagerView {
         JobManagerView {
             inner: Arc::new(ViewInner {
@@ -136,8 +137,8 @@ impl Contender {
         }
     }
 
-    /// Contends, leads and stands by until `stop`; then resigns, so that another process leads at once. Dropped, it ends
-    /// without a word.
+    /// Contends, leads and stands by until `stop`; then resigns, so that another process leads at once. If it
+    /// is dropped, it ends without resigning.
     pub(super) async fn run(&self, opened: HaServices, stop: &CancellationToken) -> ExitCode {
         self.election.send_replace(Some(opened.election.clone()));
         self.records.send_replace(Some(opened.store.clone()));
@@ -178,7 +179,7 @@ impl Contender {
             warn!(%error, "this process is not listed among the members yet");
         }
         let telling = standby::tell(opened.election.clone(), member, self.cache.subscribe());
-        // Ends with this set.
+        // These tasks end when the set is dropped.
         let mut tasks = JoinSet::new();
         tasks.spawn(telling);
         let lacking = self.lacking_permissions.clone();
@@ -212,7 +213,7 @@ impl Contender {
     }
 }
 
-/// One term after another; a grant that arrives while the last term stops waits for it.
+/// Leads one term after another; a grant that arrives while the last term stops waits for its end.
 async fn lead_term_after_term(
     services: &TermServices,
     opened: &HaServices,
@@ -247,7 +248,7 @@ async fn lead_term_after_term(
             ended = &mut leading => ended,
             () = stop.cancelled() => {
                 info!(epoch = %session.epoch(), "this process was asked to end");
-                // It leads until it is deposed; only if nobody takes over, it resigns.
+                // It leads until it is deposed; it resigns only if no process takes over.
                 if let Some(peers) = &services.peers {
                     tokio::select! {
                         _ = &mut leading => {
@@ -286,8 +287,8 @@ async fn lead_term_after_term(
     }
 }
 
-/// Why this process must not lead in its store, before it does anything in its first term. One that has only just started asks
-/// the leader that its store names first, where there is one that answers.
+/// Why this process must not lead in its store; checked before it does anything in its first term. A process
+/// that has just started first asks the leader that its store names, if that one answers.
 async fn belongs_elsewhere(peers: Option<&PeersHandle>) -> Option<String> {
     let mut found = peers?.belonging.clone();
     let finding = found.wait_for(|finding| *finding != Finding::Open);
@@ -298,7 +299,7 @@ async fn belongs_elsewhere(peers: Option<&PeersHandle>) -> Option<String> {
     }
 }
 
-/// Waits until the leader whom the store names proves to have another store.
+/// Waits until it is proven that the leader named in the store uses another store.
 async fn other_store(peers: Option<&PeersHandle>) -> String {
     let Some(peers) = peers else {
         return std::future::pending().await;
@@ -314,7 +315,8 @@ async fn other_store(peers: Option<&PeersHandle>) -> String {
     }
 }
 
-/// What a process ends with that was asked to: as its application did, if that ended meanwhile.
+/// The exit code of a process that was asked to end: that of its application, if the application has ended
+/// meanwhile.
 fn asked_to_end(services: &TermServices) -> ExitCode {
     match services.ending.decided() {
         Some(end) => {
@@ -325,8 +327,8 @@ fn asked_to_end(services: &TermServices) -> ExitCode {
     }
 }
 
-/// Resigns and lets the term's components end, but neither is waited for for long: a lease ends by itself, and components
-/// with their process.
+/// Resigns and lets the term's components end, but waits only for a limited time: a lease ends by itself, and
+/// components end with their process.
 async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl Future<Output = T>) {
     let patience = services.options.process.shutdown_timeout / 2;
     let resigned = tokio::time::timeout(patience, opened.election.resign());
@@ -335,7 +337,7 @@ async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl F
     if resigned.is_err() {
         warn!(
             ?patience,
-            "the store took no note of the resignation; its lease will end by itself"
+            "the resignation is not confirmed by the store; the lease will expire by itself"
         );
     }
     if ended.is_err() {
@@ -349,7 +351,7 @@ async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl F
     }
 }
 
-/// The session of the next term. An error: this process is refused for good.
+/// Waits for the session of the next term. An error means that this process is refused for good.
 async fn next_session(
     leadership: &mut watch::Receiver<Leadership>,
 ) -> Result<LeaderSession, String> {

@@ -1,5 +1,5 @@
-//! The control group that was made for this process, and those that it makes for others that it starts: what is configured, and
-//! what the system gives.
+//! The control group that was made for this process, and the parent of those that it makes for processes it
+//! starts: compares the configuration with what the system permits.
 
 use std::path::Path;
 
@@ -9,19 +9,19 @@ use tracing::{info, warn};
 use crate::config::ControlGroupsOption;
 use crate::telemetry::control_group::{self, ControlGroups};
 
-/// What has come of it.
+/// Result of claiming a parent for control groups.
 #[derive(Debug, Clone)]
 pub(super) enum Claimed {
-    /// They are made there.
+    /// Groups are made there.
     In(ControlGroups),
-    /// None are made: why, which nobody has to mend.
+    /// No groups are made, for this reason; there is nothing to repair.
     None(String),
-    /// None can be made, though they have to be: why.
+    /// Groups are required but can't be made, for this reason.
     Refused(String),
 }
 
-/// Enters the group that whoever started this process has made for it. To be done before [`claim`], which may take the group that this
-/// process is in: that of whoever started it.
+/// Enters the group that the starter of this process has made for it. Call it before [`claim`], which may claim
+/// the group that this process is in; before, that is the starter's group.
 pub(super) fn enter(group: &Path) -> Result<(), String> {
     control_group::enter(group, getpid()).map_err(|error| {
         let group = group.display();
@@ -29,13 +29,16 @@ pub(super) fn enter(group: &Path) -> Result<(), String> {
     })
 }
 
-/// Claims what is configured. What can't be had is told, in the log or by who is to start. Blocks.
+/// Claims the configured groups. What can't be had is logged, or returned to the starting process. Blocks.
 pub(super) fn claim(option: &ControlGroupsOption) -> Claimed {
     match option {
         ControlGroupsOption::Off => Claimed::None("process.control-groups is off".to_owned()),
         ControlGroupsOption::Auto => match ControlGroups::claim(None) {
             Ok(groups) => {
-                info!(?groups, "control groups hold what is started to its limits");
+                info!(
+                    ?groups,
+                    "control groups enforce the limits of started processes"
+                );
                 Claimed::In(groups)
             }
             Err(reason) => {
@@ -59,7 +62,8 @@ mod tests {
     use crate::config::{Configuration, LoadOptions};
     use crate::process::taskmanager::{StartError, TaskManager};
 
-    /// What a TaskManager with this group of its own, and with groups to make where none can be made, does not start of.
+    /// The refusal to start of a TaskManager with this group of its own and a parent under which no group can
+    /// be made.
     async fn refusal(group: &Path) -> String {
         let load = LoadOptions::default()
             .with("taskmanager.rpc.port", "0")

@@ -1,4 +1,4 @@
-//! The jobs of a new term, decoded from the records of its store, and how far that is.
+//! Decodes the jobs of a new term from the records of its store, and reports the progress.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::settings;
 use super::term::{FIRST_RETRY, SLOWEST_RETRY, TermServices};
 use crate::dispatcher::{Caution, JobStore, RecoveredJobs};
 
-/// The jobs' records of a term, and how many of them are decoded.
+/// The store of a term's job records, and the number of records decoded so far.
 pub(super) fn job_store(
     services: &TermServices,
     session: &LeaderSession,
@@ -38,7 +38,8 @@ pub(super) fn job_store(
     (Arc::new(store.with_description_cache(cache)), decoded)
 }
 
-/// The blob store as this term uses it. What does not survive the loss of a host is on this one, and is not mounted.
+/// The blob store of this term. One that does not survive the loss of a host is local to this host, and is not
+/// mounted.
 fn of_term(blobs: &BlobStore, session: &LeaderSession) -> BlobStore {
     let of_cluster = blobs.of_cluster(session.incarnation());
     match blobs.survives_host() {
@@ -47,8 +48,9 @@ fn of_term(blobs: &BlobStore, session: &LeaderSession) -> BlobStore {
     }
 }
 
-/// Every job, from the records that were proven. What is kept elsewhere is read meanwhile: tries until the coordination store has
-/// given the parts of all, or the term is over. A blob that can't be read at present holds nobody up: its job is read again later.
+/// Decodes every job from the proven records. Data that is stored elsewhere is read meanwhile: it retries until
+/// the coordination store has returned the parts of all jobs, or the term is over. A blob that can't be read at
+/// present delays no other job: its job is read again later.
 pub(super) async fn recover(
     store: &JobStore,
     records: &Records,
@@ -78,7 +80,8 @@ pub(super) async fn recover(
     }
 }
 
-/// Reports how many records are decoded. One more try that comes no further than the last one is no progress.
+/// Reports how many records are decoded. A retry that comes no further than the previous attempt is no
+/// progress.
 async fn follow_decoding(
     mut decoded: watch::Receiver<u64>,
     total: u64,

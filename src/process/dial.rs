@@ -1,11 +1,13 @@
-//! A leader that was just granted its term dials the TaskExecutors that its jobs' records name, so that they register at once
-//! and refuse what the former leader still sends, whether or not the store has told them.
+//! Dials, for a leader that was just granted its term, the TaskExecutors that its jobs' records name, so that
+//! they register at once and refuse late messages of the former leader, even if the store has not informed them
+//! yet.
 //!
-//! Nothing waits for it: a TaskExecutor that does not answer is dialled again for as long as its tasks are awaited. What an
-//! answer proves shortens that wait: another incarnation at its address, or no process there at all, means that the one of the
-//! record is gone. Silence proves nothing.
+//! Nothing waits for it: a TaskExecutor that does not answer is dialled again until its tasks are no longer
+//! awaited. An answer can shorten that wait: if another incarnation answers at its address, or no process at
+//! all is there, the incarnation of the record is gone. Silence proves nothing.
 //!
-//! A JobMaster that takes the place of a broken one in the same term is announced the same way, to the TaskExecutors of its job.
+//! A JobMaster that replaces a broken one in the same term is announced in the same way, to the TaskExecutors
+//! of its job.
 //!
 //! It ends with its term, by being dropped.
 
@@ -27,9 +29,9 @@ use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::{Connector, GatewayError};
 use crate::job_master::JobMasterHandle;
 
-/// Calls at a time. Those that lead nowhere must not hold up the others.
+/// Maximum number of concurrent calls. Large, so that calls without an answer do not delay the others.
 const CONCURRENT: usize = 256;
-/// How long the first call may take; each further one twice as long.
+/// Timeout of the first call; it doubles with each further one.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(500);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(4);
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -38,19 +40,19 @@ const SLOWEST_RETRY: Duration = Duration::from_secs(2);
 /// An incarnation of a TaskManager.
 type Incarnation = (ResourceId, String);
 
-/// Who is to be dialled: incarnations that the records name, by RPC address.
+/// The TaskExecutors to dial: incarnations that the records name, by RPC address.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Placements {
     by_address: BTreeMap<String, BTreeSet<Incarnation>>,
 }
 
 impl Placements {
-    /// All that recovered jobs were placed on.
+    /// All TaskExecutors on which recovered jobs were placed.
     pub(super) fn of(recovered: &RecoveredJobs) -> Placements {
         Placements::of_states(recovered.jobs.iter().filter_map(|(_, job)| job.state()))
     }
 
-    /// All that these jobs were placed on.
+    /// All TaskExecutors on which these jobs were placed.
     pub(super) fn of_states<'a>(states: impl Iterator<Item = &'a pb::JobState>) -> Placements {
         let regions = states.flat_map(|state| &state.regions);
         let mut placements = Placements::default();
@@ -75,18 +77,19 @@ pub(super) struct DialServices {
     pub connector: Arc<dyn Connector>,
     /// The term, as its messages name it.
     pub sender: pb::Sender,
-    /// Where TaskExecutors reach this process.
+    /// Address at which TaskExecutors reach this process.
     pub rpc_address: String,
     pub process: String,
-    /// The JobMasters that took the place of others in this term.
+    /// The JobMasters that replaced others in this term.
     pub jobs: Vec<pb::JobScope>,
-    /// `heartbeat.timeout`: as long as the tasks of a TaskExecutor that is missing are awaited.
+    /// `heartbeat.timeout`: the time for which the tasks of a missing TaskExecutor are awaited.
     pub patience: Duration,
     pub on_higher_epoch: OnHigherEpoch,
     pub awaiting: Awaiting,
 }
 
-/// The JobMasters that may await tasks, so that they are told who is gone: also those that start after that was found out.
+/// The JobMasters that may await tasks, to inform them of lost TaskManagers; a JobMaster that starts later
+/// receives what was found out before.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Awaiting {
     inner: Arc<Mutex<AwaitingInner>>,
@@ -100,7 +103,7 @@ struct AwaitingInner {
 }
 
 impl Awaiting {
-    /// This JobMaster was started for a recovered job.
+    /// Adds a JobMaster that was started for a recovered job.
     pub(super) fn started(&self, job_id: &str, job_master: &JobMasterHandle) {
         let mut inner = self.lock();
         for (id, incarnation) in &inner.gone {
@@ -121,7 +124,7 @@ impl Awaiting {
         inner.gone.insert((id, incarnation));
     }
 
-    /// Nothing more is found out: no handle is kept.
+    /// Dialling is over, so no handle is kept.
     fn end(&self) {
         let mut inner = self.lock();
         inner.job_masters.clear();
@@ -133,7 +136,7 @@ impl Awaiting {
     }
 }
 
-/// Dials all, concurrently, until each has answered or is known to be gone, or time is up.
+/// Dials all concurrently, until each has answered or is known to be gone, or the timeout has passed.
 pub(super) async fn dial(placements: Placements, services: DialServices) {
     let started = Instant::now();
     let number = placements.by_address.len();

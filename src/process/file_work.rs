@@ -1,8 +1,8 @@
-//! File work of sinks on threads of its own: a file system that hangs keeps what it was asked, and nothing else.
+//! File work of sinks on dedicated threads: a file system that hangs blocks its own calls and nothing else.
 //!
-//! Invariants: never more than [`THREADS`] calls are under way, and never two about one directory, so that a directory that gives no answer
-//! costs one thread. Who waits for a turn takes no thread. A call that has begun can't be ended: who waits no longer is told to the work,
-//! which begins nothing more then.
+//! Invariants: at most [`THREADS`] calls run at once, and at most one per directory, so that a directory that
+//! does not answer costs one thread. A caller that waits for its turn takes no thread. A call that has begun
+//! can't be ended: when its caller stops waiting, the work can see that and begins nothing more.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard, Semaphore, oneshot};
 
-/// How many directories may hang before those on other file systems wait for them.
+/// Number of directories that may hang before work on other file systems has to wait for them.
 const THREADS: usize = 32;
 
-/// Where file work of sinks is done.
+/// Runs file work of sinks.
 #[derive(Debug)]
 pub(super) struct FileWork {
     threads: Arc<Semaphore>,
     turns: Mutex<BTreeMap<PathBuf, Weak<Turn<()>>>>,
 }
 
-/// Whether anybody waits for what the work comes to.
+/// Tells the work whether its caller still waits for the result.
 pub(super) struct Awaited<'a>(&'a dyn Fn() -> bool);
 
 impl Awaited<'_> {
@@ -39,13 +39,13 @@ impl Default for FileWork {
 }
 
 impl FileWork {
-    /// Does `work` when it is the turn of all its directories. The error says why it was not done to its end.
+    /// Does `work` when it has the turn of all its directories. The error says why it was not completed.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         mut directories: Vec<PathBuf>,
         work: impl FnOnce(Awaited<'_>) -> T + Send + 'static,
     ) -> Result<T, String> {
-        // All take them in one order: nobody waits for each other.
+        // All callers take the turns in the same order, so there is no deadlock.
         directories.sort();
         directories.dedup();
         let mut turns: Vec<OwnedMutexGuard<()>> = Vec::with_capacity(directories.len());
@@ -57,7 +57,7 @@ impl FileWork {
         let (told, result) = oneshot::channel();
         let call = move || {
             let result = work(Awaited(&|| !told.is_closed()));
-            // Before the answer: who hears it may come again at once.
+            // Before the answer: its receiver may call again at once.
             drop((turns, thread));
             let _ = told.send(result);
         };

@@ -1,8 +1,8 @@
-//! The leader's Dispatcher as a standby reaches it: a submission whose graph is too large for a message is held here, and only
-//! named to the leader, which fetches it.
+//! The leader's Dispatcher as a standby reaches it: a graph that is too large for a message is held here, and
+//! the submission only names it to the leader, which fetches it.
 //!
-//! It is held as long as the question is open. Crash of either side before the answer: the client asks again, with the same
-//! token.
+//! It is held until the leader has answered. If either side crashes before the answer, the client asks again,
+//! with the same token.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
 pub(super) struct ForwardingDispatcher {
     pub(super) leader: Arc<dyn DispatcherGateway>,
     pub(super) blobs: ServedBlobs,
-    /// Larger graphs (encoded, in bytes) are held here.
+    /// Graphs above this size (encoded, in bytes) are held here.
     pub(super) threshold: usize,
 }
 
@@ -37,7 +37,7 @@ impl DispatcherGateway for ForwardingDispatcher {
         let failed = |error| GatewayError::Internal(format!("encoding the graph failed: {error}"));
         let held = self.blobs.hold(encoding.await.map_err(failed)?).await?;
         request.graph_reference = Some(held.reference());
-        // `held` lives until the answer is there.
+        // `held` must live until the answer is there.
         self.leader.submit_job(request).await
     }
 

@@ -1,8 +1,9 @@
-//! Opens what the configuration names as high-availability: the election, the records and the blobs.
+//! Opens the configured high-availability backend: the election, the records and the blobs.
 //!
-//! A store that can't be reached, or that denies access, is said once per change of reason and tried again with
-//! backoff for as long as the process lives: it may come back, or its password may be set right. Only those who contend make an
-//! embedded store: a client or TaskManager with a wrong directory would leave one there, or one that is the wrong user's.
+//! A store that can't be reached, or that denies access, is logged once per change of reason and tried again
+//! with backoff for the life of the process: it may come back, or its password may be corrected. Only
+//! contenders create an embedded store: a client or TaskManager with a wrong directory would leave a store
+//! there, or one that is owned by the wrong user.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::config::{BackendOptions, HaOptions, MemorySize, StorageLocation, Stor
 
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const SLOWEST_RETRY: Duration = Duration::from_secs(5);
-/// The pauses between two looks at who contends.
+/// Pauses between two checks for contenders.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 const SLOWEST_LOOK: Duration = Duration::from_millis(500);
 
@@ -43,7 +44,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// What the configuration names.
+    /// The configured backend.
     pub fn of(options: &HaOptions) -> Backend {
         let namespace =
             |root: &str| format!("{}/{}", root.trim_end_matches('/'), options.cluster_id);
@@ -87,7 +88,7 @@ impl Backend {
         }
     }
 
-    /// The options that say where the store is.
+    /// The names of the options that say where the store is.
     pub fn options_of_place(&self) -> &'static str {
         match self {
             Backend::Etcd(_) => "high-availability.etcd.endpoints",
@@ -98,7 +99,8 @@ impl Backend {
         }
     }
 
-    /// Opens the election's keys on the present runtime. `contends`: with a lease or session; makes an embedded store.
+    /// Opens the election's keys on the current runtime. `contends`: with a lease or session; also creates an
+    /// embedded store.
     pub async fn open_driver(
         self,
         process: ProcessId,
@@ -133,7 +135,7 @@ impl Backend {
 /// What a contending process uses.
 #[derive(Debug, Clone)]
 pub struct HaServices {
-    /// Who leads; runs on a thread and a connection of its own.
+    /// The election; runs on a thread and a connection of its own.
     pub election: LeaderElection,
     /// The records, on another connection.
     pub store: Arc<dyn CoordinationStore>,
@@ -141,8 +143,8 @@ pub struct HaServices {
     pub blobs: Option<Arc<BlobStore>>,
 }
 
-/// Whether the store may be there: the directory of an embedded one that was removed would still answer whoever has it open, and be
-/// made anew by whoever opens it.
+/// Whether the store may exist. An embedded store whose directory was removed would still answer a process that
+/// has it open, and be created again by one that opens it.
 pub fn is_there(options: &HaOptions) -> bool {
     match &options.backend {
         BackendOptions::Embedded(embedded) => {
@@ -153,7 +155,8 @@ pub fn is_there(options: &HaOptions) -> bool {
     }
 }
 
-/// Makes an embedded store, for a cluster that somebody else waits for before its first JobManager is started.
+/// Creates an embedded store for a cluster, where a process waits for the store before the first JobManager is
+/// started.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) async fn make_store(options: &HaOptions) -> Result<()> {
     match Backend::of(options) {
@@ -162,7 +165,7 @@ pub(crate) async fn make_store(options: &HaOptions) -> Result<()> {
     }
 }
 
-/// Opens the records, to read them only. One attempt.
+/// Opens the records read-only. One attempt.
 pub async fn open_records(options: &HaOptions) -> Result<RecordStore> {
     let backend = Backend::of(options);
     if let Backend::Embedded(embedded) = &backend {
@@ -176,7 +179,8 @@ pub async fn open_records(options: &HaOptions) -> Result<RecordStore> {
     Ok(RecordStore::new(store, blobs, 0))
 }
 
-/// Removes all that the servers of a store have of a cluster which has ended for good, and which nobody asks for any more.
+/// Removes everything that the servers of a store have of a cluster that has ended for good and has no users
+/// any more.
 pub async fn remove_cluster(options: &HaOptions) -> Result<()> {
     match Backend::of(options) {
         Backend::Etcd(options) => etcd::remove_cluster(options).await,
@@ -187,7 +191,8 @@ pub async fn remove_cluster(options: &HaOptions) -> Result<()> {
     }
 }
 
-/// Waits until no JobManager contends for the cluster any more, or is asked no longer than for `patience`. Whether that is so.
+/// Waits, for at most `patience`, until no JobManager contends for the cluster any more. Returns whether that
+/// is so.
 pub async fn until_nobody_contends(options: &HaOptions, patience: Duration) -> Result<bool> {
     let process = ProcessId::new("observer");
     let driver = Backend::of(options).open_driver(process, false).await?;
@@ -214,8 +219,9 @@ async fn open_blobs(storage: &StorageOptions) -> Result<BlobStore> {
     BlobStore::open(&options).await
 }
 
-/// Makes the directory of an embedded store where it is missing, and sees to it that it and that of the blobs are this user's alone. An
-/// error if nobody can use them, as they are named now; what may pass is left to those who open the store.
+/// Creates the directory of an embedded store if it is missing, and makes sure that only this user can access
+/// it and the blob directory. An error if no process can use them as they are configured; a temporary failure
+/// is left to the processes that open the store.
 pub async fn make_directory(options: &HaOptions) -> std::result::Result<(), DirectoryError> {
     check_directories(options).await?;
     let BackendOptions::Embedded(embedded) = &options.backend else {
@@ -241,7 +247,8 @@ pub async fn make_directory(options: &HaOptions) -> std::result::Result<(), Dire
     }
 }
 
-/// Sees to it that the directories of an embedded store and of the blobs are this user's alone, where they are there.
+/// Checks that the directories of an embedded store and of the blobs, if they exist, are accessible only to
+/// this user.
 pub async fn check_directories(options: &HaOptions) -> std::result::Result<(), DirectoryError> {
     let mut directories = Vec::new();
     if let BackendOptions::Embedded(embedded) = &options.backend {
@@ -257,7 +264,7 @@ pub async fn check_directories(options: &HaOptions) -> std::result::Result<(), D
     for (key, path) in directories {
         let checking = path.clone();
         match blocking(move || own_directory::check(&checking)).await {
-            // What of a store can't be read may be so later. This can only be mended by people.
+            // A directory that can't be read may be readable later. This error only an operator can correct.
             Err(error) if error.get_ref().is_some_and(|inner| inner.is::<NotOwn>()) => {
                 return Err(DirectoryError::new(key, path, error));
             }
@@ -274,7 +281,7 @@ async fn blocking<T: Send + 'static>(
     done.map_err(std::io::Error::other).flatten()
 }
 
-/// Opens everything for a JobManager. Tries until it succeeds.
+/// Opens everything for a JobManager. Retries until it succeeds.
 pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
     let backend = Backend::of(options);
     let backoff = || Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
@@ -299,7 +306,7 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
             timing: Timing {
                 suspended_holdoff: options.detector.hold_off_timeout,
                 unheard_holdoff: options.detector.silence_timeout + options.detector.ask_timeout,
-                // The detector sees to it, when that one answers no more.
+                // The detector deposes the earlier start, when that one answers no more.
                 deposes_earlier_self: false,
                 ..Timing::default()
             },
@@ -317,7 +324,8 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
     }
 }
 
-/// Opens the election's keys to watch only. Tries until it succeeds, and tells in `waits` why it could not be done so far.
+/// Opens the election's keys for watching only. Retries until it succeeds, and reports in `waits` the reason of
+/// the last failure.
 pub async fn observe(
     options: &HaOptions,
     process: &ProcessId,
@@ -325,7 +333,8 @@ pub async fn observe(
 ) -> Arc<dyn ElectionDriver> {
     let backend = Backend::of(options);
     let backoff = match backend {
-        // To look at a directory costs nothing, and who makes the store may be starting just then.
+        // Looking at a directory is cheap, and the JobManager that creates the store may be starting right
+        // then.
         Backend::Embedded(_) => Backoff::new(FIRST_LOOK, SLOWEST_LOOK),
         Backend::Etcd(_) | Backend::ZooKeeper(_) => Backoff::new(FIRST_RETRY, SLOWEST_RETRY),
     };
@@ -341,7 +350,8 @@ pub async fn observe(
     driver
 }
 
-/// Where an embedded store would be that no JobManager has ever made, for people; nothing where there is one, or another kind of store.
+/// The place of an embedded store that no JobManager has created yet, for display; `None` if it exists, or is
+/// another kind of store.
 pub fn unmade(options: &HaOptions) -> Option<String> {
     let Backend::Embedded(embedded) = Backend::of(options) else {
         return None;
@@ -354,7 +364,7 @@ pub fn unmade(options: &HaOptions) -> Option<String> {
     })
 }
 
-/// For those who hear of it by the log alone.
+/// For callers that only need the log.
 fn warn_only(_reason: &str) {}
 
 async fn keep_trying<T, F>(

@@ -1,9 +1,10 @@
-//! What is kept of each term under `history/<epoch>`: who led, how the takeover went, how it ended.
+//! The record of each term under `history/<epoch>`: who led, how the takeover went, how it ended.
 //!
-//! For people, for the budget of suspicions, and for careful recovery, which finds out of them which job ends its process. The
-//! leader writes its own term's record when it begins, and again when it knows more; how a term ended is told by its
-//! successor's. Fields are only added, each with a default, so that records of other versions are read. Times are
-//! milliseconds; those of phases count from the moment at which the process was granted leadership.
+//! Its readers are people, the budget of suspicions, and careful recovery, which finds out from the records
+//! which job ends its process. The leader writes its own term's record at the start, and again when it knows
+//! more; how a term ended is in its successor's record. Fields are only added, each with a default, so that
+//! records of other versions can be read. Times are in milliseconds; those of phases count from the moment when
+//! the process was granted leadership.
 
 use std::time::Duration;
 
@@ -23,9 +24,9 @@ use super::careful::LOOKED_AT;
 pub use super::careful::{Suspicion, TermPhase};
 pub use super::peers::takeover::TakeoverRecord;
 
-/// How many terms are remembered.
+/// Number of terms whose records are kept.
 const REMEMBERED_TERMS: u64 = 100;
-/// How many records are read at once.
+/// Page size when records are listed.
 const PAGE: usize = 500;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const SLOWEST_RETRY: Duration = Duration::from_secs(5);
@@ -36,30 +37,31 @@ const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 pub struct HistoryRecord {
     /// The term.
     pub epoch: u64,
-    /// Who led.
+    /// The process that led.
     pub process: String,
-    /// When the term was confirmed, by the leader's wall clock since 1970; before that: when it began.
+    /// When the term was confirmed, by the leader's wall clock since 1970; before the confirmation: when it
+    /// began.
     pub since_ms: u64,
-    /// Jobs that were recovered, not counting those that had ended.
+    /// Number of recovered jobs, not counting those that had ended.
     pub jobs: usize,
-    /// What the takeover took.
+    /// Duration of the takeover's steps.
     pub phases: Phases,
     /// Where the records came from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
-    /// How it followed the former term; none for the first term.
+    /// How it followed the former term; `None` for the first term.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takeover: Option<TakeoverRecord>,
-    /// Tasks that went on running under this term.
+    /// Number of tasks that went on running under this term.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks_adopted: Option<usize>,
-    /// Tasks that this term had to start anew when it took over.
+    /// Number of tasks that this term had to start again when it took over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks_restarted: Option<usize>,
-    /// How far it is; nothing in records of versions that did not write that.
+    /// How far it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<TermPhase>,
-    /// While it recovers: what is known of terms before it that died in recovery.
+    /// During recovery: what is known of earlier terms that died in recovery.
     #[serde(skip_serializing_if = "is_nothing")]
     pub suspicion: Suspicion,
 }
@@ -68,7 +70,7 @@ fn is_nothing(suspicion: &Suspicion) -> bool {
     *suspicion == Suspicion::default()
 }
 
-/// What the steps of a takeover took: from the grant to the end of each.
+/// The steps of a takeover: time from the grant to the end of each.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases {
@@ -94,9 +96,9 @@ pub struct Phases {
 pub struct Recovery {
     /// How the cache was proven.
     pub proof: Proof,
-    /// Records that the standby's cache held.
+    /// Number of records that the standby's cache held.
     pub from_cache: usize,
-    /// Records that were read from the store.
+    /// Number of records that were read from the store.
     pub read: usize,
 }
 
@@ -111,7 +113,8 @@ impl From<&Proven> for Recovery {
 }
 
 impl HistoryRecord {
-    /// The writes that keep this record, and forget the oldest one; [`TermRecord::forget_older`] forgets what terms without one left.
+    /// The writes that store this record and remove the oldest one. [`TermRecord::forget_older`] removes those
+    /// that terms without a record did not remove.
     fn writes(&self) -> Vec<Write> {
         let value = serde_json::to_vec(self).expect("numbers and texts are always JSON");
         let mut writes = vec![Write::Put {
@@ -125,7 +128,7 @@ impl HistoryRecord {
     }
 }
 
-/// The record of the term that goes on, in the hands of all who learn something about it.
+/// The record of the current term, shared by all that add to it.
 #[derive(Debug)]
 pub(super) struct TermRecord {
     record: Mutex<HistoryRecord>,
@@ -133,14 +136,14 @@ pub(super) struct TermRecord {
 }
 
 impl TermRecord {
-    /// Of what is known when the term begins; not written yet.
+    /// The record with what is known when the term begins; not written yet.
     pub(super) fn new(record: HistoryRecord, pipeline: CommitPipeline) -> TermRecord {
         let record = Mutex::new(record);
         TermRecord { record, pipeline }
     }
 
-    /// Changes the record and writes it under the term's fence, one change after the other. A record that can't be written
-    /// is said and missed by nobody but people.
+    /// Changes the record and writes it under the term's fence, one change after the other. A failed write is
+    /// logged; only people miss that record.
     pub(super) async fn note(&self, change: impl FnOnce(&mut HistoryRecord)) {
         let mut record = self.record.lock().await;
         change(&mut record);
@@ -149,7 +152,8 @@ impl TermRecord {
         }
     }
 
-    /// The same for what has to be durable before anything is done: waits for space in the store. An error: the term is over.
+    /// Like [`note`](Self::note), for a change that must be durable before the next step: waits for space in
+    /// the store. An error: the term is over.
     pub(super) async fn note_surely(
         &self,
         change: impl FnOnce(&mut HistoryRecord),
@@ -161,7 +165,7 @@ impl TermRecord {
             match self.pipeline.commit(record.writes()).await {
                 Err(CommitError::OutOfSpace(error)) => {
                     if !std::mem::replace(&mut is_said, true) {
-                        warn!(%error, "how far the recovery is waits for space in the store");
+                        warn!(%error, "the term's recovery record waits for space in the store");
                     }
                 }
                 definite => return definite.map(drop),
@@ -170,8 +174,9 @@ impl TermRecord {
         }
     }
 
-    /// Forgets what is older than all that is remembered: a term that ended before it wrote its own record has left the one
-    /// that it was to forget. As much as one transaction takes; the next term goes on. What stays is missed by nobody.
+    /// Removes records older than those that are kept: a term that ended before it wrote its own record did not
+    /// remove the one that it should have removed. Removes as many as one transaction takes; the next term goes
+    /// on. Records that stay do no harm.
     pub(super) async fn forget_older(&self, store: &dyn CoordinationStore) {
         let epoch = self.record.lock().await.epoch;
         let Some(oldest) = epoch.checked_sub(REMEMBERED_TERMS).map(key) else {
@@ -181,7 +186,7 @@ impl TermRecord {
         let listed = match store.list(Kind::History, None, most).await {
             Ok(listed) => listed.items.into_iter(),
             Err(error) => {
-                debug!(%error, "old records of terms stay");
+                debug!(%error, "old records of terms were not removed");
                 return;
             }
         };
@@ -196,12 +201,12 @@ impl TermRecord {
             return;
         }
         if let Err(error) = self.pipeline.commit(writes).await {
-            debug!(%error, "old records of terms stay");
+            debug!(%error, "old records of terms were not removed");
         }
     }
 
-    /// Marks that the takeover which began the term of `epoch`, this one or one before it, was a false alarm. What else the record
-    /// says stays as it is, also what only other versions know.
+    /// Marks that the takeover that began the term of `epoch`, this term or an earlier one, was a false alarm.
+    /// All other content of the record stays unchanged, including fields that only other versions know.
     pub(super) async fn note_false_alarm(&self, store: &dyn CoordinationStore, epoch: u64) {
         if self.record.lock().await.epoch == epoch {
             let mark = |record: &mut HistoryRecord| {
@@ -211,7 +216,7 @@ impl TermRecord {
             };
             return self.note(mark).await;
         }
-        // Nobody else writes it: its own term is over.
+        // No other process writes it: its own term is over.
         let key = key(epoch);
         let stored = match store.get(std::slice::from_ref(&key)).await {
             Ok(mut values) => values.pop().flatten(),
@@ -226,13 +231,13 @@ impl TermRecord {
         }
     }
 
-    /// What is suspected at present.
+    /// The current suspicion.
     pub(super) async fn suspicion(&self) -> Suspicion {
         self.record.lock().await.suspicion.clone()
     }
 }
 
-/// The records of the last terms before `epoch`, as many as there are among the epochs that are looked at.
+/// The records of the last terms before `epoch`, as far as they exist within the epochs that are searched.
 pub(super) async fn read_before(
     store: &dyn CoordinationStore,
     epoch: Epoch,
@@ -249,14 +254,14 @@ pub(super) async fn read_before(
         .collect())
 }
 
-/// One term's record; `None`: there is none, or none that can be read.
+/// One term's record; `None` if there is none, or it can't be read.
 pub async fn read(store: &dyn CoordinationStore, epoch: Epoch) -> Result<Option<HistoryRecord>> {
     let key = key(epoch.get());
     let value = store.get(std::slice::from_ref(&key)).await?.pop().flatten();
     Ok(value.and_then(|value| decode(&key.name, &value)))
 }
 
-/// The records of all terms that are remembered, oldest first. One that can't be read is left out.
+/// The records of all terms that are kept, oldest first. One that can't be read is left out.
 pub async fn read_all(store: &dyn CoordinationStore) -> Result<Vec<HistoryRecord>> {
     let (mut records, mut page) = (Vec::new(), None);
     loop {
@@ -276,7 +281,7 @@ fn decode(name: &Name, value: &[u8]) -> Option<HistoryRecord> {
         .ok()
 }
 
-/// A record of any version with the mark; `None`: it has no takeover to be marked.
+/// The record, of any version, with the mark added; `None` if it has no takeover to mark.
 fn marked_as_false_alarm(value: &[u8]) -> Option<Bytes> {
     let mut record: serde_json::Value = serde_json::from_slice(value).ok()?;
     let takeover = record.get_mut("takeover")?.as_object_mut()?;

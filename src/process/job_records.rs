@@ -1,11 +1,13 @@
-//! How a TaskManager reads from the store how jobs stand: a connection that is opened when it is first needed and only reads.
+//! Lets a TaskManager read the stored generations of jobs: over a read-only connection that is opened when it
+//! is first needed.
 //!
-//! Bounded load: a question costs one small read for as long as no transaction touched the jobs' data, which is so while nobody
-//! leads; after one, the states of the jobs in question are read again, and results only where there is no state.
+//! Bounded load: a query costs one small read until a transaction touches the jobs' data, so while there is no
+//! leader; after such a transaction the states of the queried jobs are read again, and results only where there
+//! is no state.
 //!
-//! Invariants: reads are linearizable and come after the question. A state that is missing counts only if the store was of the
-//! same cluster *after* it was missed: one that was wiped or replaced says nothing about jobs. A state that says that it is
-//! another job's counts as one that can't be read.
+//! Invariants: reads are linearizable and begin after the query. A missing state counts only if the store
+//! belonged to the same cluster *after* the read: a store that was wiped or replaced says nothing about jobs. A
+//! state that names another job counts as unreadable.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +26,7 @@ use crate::config::HaOptions;
 use crate::dispatcher::job_store::StateRecord;
 use crate::gateway::{JobRecords, JobStanding, JobStandings, NoAnswer};
 
-/// Jobs whose records are read at once.
+/// Number of jobs whose records are read at once.
 const BATCH: usize = 128;
 
 /// See the module.
@@ -44,7 +46,7 @@ struct Known {
 }
 
 impl StoredJobRecords {
-    /// Opens the configured store when it is first asked.
+    /// Opens the configured store at the first query.
     pub(super) fn of(options: HaOptions) -> StoredJobRecords {
         StoredJobRecords {
             options: Some(options),
@@ -53,7 +55,7 @@ impl StoredJobRecords {
         }
     }
 
-    /// Reads from a store that is open.
+    /// Reads from an open store.
     #[cfg(test)]
     pub(super) fn opened(records: RecordStore) -> StoredJobRecords {
         StoredJobRecords {
@@ -73,7 +75,8 @@ impl StoredJobRecords {
         self.opened.get_or_try_init(open).await.map_err(no_answer)
     }
 
-    /// Takes out of `jobs` what is known as of this transaction; forgets what is older, and what nobody asks for.
+    /// Removes from `jobs` those that are known as of this transaction and returns them; drops older knowledge,
+    /// and jobs that are not queried.
     fn take_known(&self, term: &Term, jobs: &mut Vec<JobId>) -> BTreeMap<JobId, JobStanding> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current =
@@ -100,7 +103,7 @@ impl StoredJobRecords {
 impl JobRecords for StoredJobRecords {
     async fn standings(&self, jobs: &[JobId]) -> Result<JobStandings, NoAnswer> {
         let records = self.records().await?;
-        // Before the records: what is read after it is at least as young.
+        // Before the records: data that is read after the term is at least as young.
         let before = Term::read(records).await?;
         let mut unknown = jobs.to_vec();
         let mut standings = self.take_known(&before, &mut unknown);
@@ -118,13 +121,13 @@ impl JobRecords for StoredJobRecords {
         debug!(
             jobs = unknown.len(),
             change = before.change,
-            "read how jobs stand"
+            "read the stored generations of jobs"
         );
         Ok(after.answer(standings))
     }
 }
 
-/// What the store's guards show.
+/// The content of the store's guards.
 struct Term {
     incarnation: ClusterIncarnation,
     epoch: Epoch,
@@ -154,8 +157,8 @@ impl Term {
     }
 }
 
-/// A job's state is removed in the transaction that writes its result: where it is missing, the result is there after it, or
-/// the job is gone.
+/// Reads states, then results. A job's state is removed in the transaction that writes its result: if it is
+/// missing, a later read finds the result, or the job is gone.
 async fn read(
     records: &RecordStore,
     jobs: &[JobId],

@@ -34,12 +34,12 @@ pub struct JobManager {
 }
 
 impl JobManager {
-    /// Binds the servers; the ports that were really taken are what is published.
+    /// Binds the servers; the ports that were actually bound are published.
     pub async fn bind(configuration: &Configuration) -> Result<JobManager, BindError> {
         JobManager::bind_for(configuration, None).await
     }
 
-    /// The same, for a cluster that is an application's and ends with it.
+    /// Like [`bind`](Self::bind), for the cluster of an application, which ends with it.
     pub async fn bind_for(
         configuration: &Configuration,
         application: Option<ApplicationSetup>,
@@ -101,33 +101,35 @@ impl JobManager {
         })
     }
 
-    /// The bound REST listener, for whoever serves it. There is one.
+    /// Takes the bound REST listener, for the caller to serve it. There is one.
     pub fn take_rest_listener(&mut self) -> Option<Listener> {
         self.rest.take()
     }
 
-    /// Whose cluster it leads; none: a session's.
+    /// The application whose cluster it leads; `None` in a session.
     pub fn application(&self) -> Option<&ApplicationSetup> {
         self.contender.application()
     }
 
-    /// How its application ended, once that is decided: the code of [`run`](JobManager::run) alone does not tell that from being asked to end.
+    /// How its application ended, once that is decided: the exit code of [`run`](JobManager::run) alone does
+    /// not distinguish that from a stop request.
     pub(crate) fn ending(&self) -> Ending {
         self.contender.ending()
     }
 
-    /// Where this process is reached: `rpc`, `rest`, `blob`.
+    /// The addresses of this process: `rpc`, `rest`, `blob`.
     pub fn addresses(&self) -> &BTreeMap<String, String> {
         self.contender.addresses()
     }
 
-    /// What this process knows of the cluster.
+    /// This process's view of the cluster.
     pub fn view(&self) -> JobManagerView {
         self.contender.view()
     }
 
-    /// Contends, leads and stands by until `stop`, or until its application has ended; then resigns, so that another process
-    /// leads at once. At once with [`ExitCode::Directory`] where an embedded store can't be in its directory.
+    /// Contends, leads and stands by until `stop`, or until its application has ended; then resigns, so that
+    /// another process leads at once. Returns [`ExitCode::Directory`] at once if an embedded store can't use
+    /// its directory.
     pub async fn run(self, stop: CancellationToken) -> ExitCode {
         if let Err(error) = ha::make_directory(&self.options.ha).await {
             ExitCode::Directory.log_last_words(&error.to_string());

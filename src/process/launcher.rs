@@ -36,12 +36,12 @@ pub(super) struct LauncherServices {
     pub refusals: Arc<dyn Refusals>,
     pub committer: Arc<dyn SinkCommitter>,
     pub on_higher_epoch: OnHigherEpoch,
-    /// Hears of each JobMaster of a recovered job.
+    /// Receives each JobMaster of a recovered job.
     pub adoptions: Adoptions,
-    /// Announces JobMasters, and knows who awaits tasks.
+    /// Announces JobMasters, and knows which of them await tasks.
     pub dial: DialServices,
     pub blobs: ServedBlobs,
-    /// Hears of each recovered job that goes on.
+    /// Receives each recovered job that goes on.
     pub reports: Option<Arc<Reports>>,
 }
 
@@ -53,8 +53,8 @@ pub(super) struct Launcher {
 }
 
 struct Launched {
-    /// The jobs of which a JobMaster was started while the term recovers its jobs. None: it is under way, and TaskExecutors that hold
-    /// tasks of a job may have given up looking for its JobMaster for a while.
+    /// The jobs whose JobMaster was started while the term recovers its jobs. `None`: the recovery is over, and
+    /// TaskExecutors that hold tasks of a job may have stopped looking for its JobMaster for a while.
     recovering: Option<BTreeSet<String>>,
     /// Ends with the term.
     announcing: JoinSet<()>,
@@ -72,7 +72,7 @@ impl Launcher {
         }
     }
 
-    /// All that is recovered at the beginning of the term was started.
+    /// Records that all jobs that are recovered at the beginning of the term were started.
     pub(super) fn all_recovered(&self) {
         self.lock().recovering = None;
     }
@@ -81,9 +81,9 @@ impl Launcher {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A JobMaster was started. If it comes late, or another one of the job broke in this term and the TaskExecutors of the
-    /// job are connected to that one, they are told as soon as the record says so: they register anew at once, not when they
-    /// miss a heartbeat.
+    /// Announces a JobMaster to the job's TaskExecutors as soon as the record names it, if it starts late, or
+    /// if another JobMaster of the job, to which they are connected, broke in this term: they then register
+    /// again at once, not only when they miss a heartbeat.
     fn started(&self, job_id: &str, placements: Placements, job_master: &JobMasterHandle) {
         let mut launched = self.lock();
         while launched.announcing.try_join_next().is_some() {}
@@ -128,7 +128,7 @@ impl JobMasterLauncher for Launcher {
     ) -> Arc<dyn JobMasterControl> {
         let services = &self.services;
         if !recovered {
-            // What was read from the store has no room to spare.
+            // What was read from the store has no spare capacity.
             shrink_graph(&mut graph);
             shrink_state(&mut state);
         }
@@ -202,7 +202,7 @@ impl JobMasterControl for Started {
 
     async fn result_written(&self) {
         if let Err(error) = self.0.result_written().await {
-            tracing::debug!(%error, "the JobMaster ended before it heard that its result is written");
+            tracing::debug!(%error, "the JobMaster ended before it was informed that its result is written");
         }
     }
 

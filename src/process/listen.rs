@@ -1,4 +1,5 @@
-//! Binds servers to their configured addresses, and says which port was taken, that the address is none of this host, or that it is open to others.
+//! Binds servers to their configured addresses. Its errors say which port is in use, that the address does not
+//! belong to this host, or that it is reachable for others.
 
 use std::io;
 
@@ -8,7 +9,7 @@ use crate::config::{Host, PortRange, SecurityOptions};
 use crate::net::{self, DetachedListener, Listener, Port};
 use crate::telemetry::ExitCode;
 
-/// A server's address or port can't be bound, or may not be.
+/// A server's address or port can't be bound, or must not be.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} can't listen on {host}: {reason}; {advice}")]
 pub struct BindError {
@@ -20,13 +21,13 @@ pub struct BindError {
 }
 
 impl BindError {
-    /// What a process ends with whose servers can't be bound.
+    /// The exit code of a process whose servers can't be bound.
     pub fn exit_code(&self) -> ExitCode {
         self.code
     }
 }
 
-/// The option beside that of the port.
+/// The option of the host that belongs to the option of a port.
 fn host_key(port_key: &str) -> &'static str {
     match port_key.split('.').next() {
         Some("taskmanager") => "taskmanager.bind-host",
@@ -123,7 +124,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_is_none_of_this_host_is_told_by_the_option_that_names_it() {
-        // Set aside for documentation: no host has it.
+        // Reserved for documentation: no host has it.
         let elsewhere = "192.0.2.1";
         for (key, named) in [
             ("jobmanager.rpc.port", "jobmanager.bind-host"),

@@ -1,9 +1,11 @@
-//! Records of a newer version: the term that finds them gives way to a process that reads them, if there is one.
+//! Records of a newer version: the term that finds them gives way to a process that can read them, if there is
+//! one.
 //!
-//! Nothing is wrong with such a record, and nothing is done about it here: the job is set aside, its tasks run on, and no write
-//! touches it. A JobManager that can read it is known by what it says of itself in the members' list; it is invited to depose
-//! this term, as in any transfer, before anything is started, and as long as the term lasts whenever one appears. So a term is
-//! never given up in vain: if the invited one is gone, or refuses, this one leads on.
+//! Such a record is intact, and nothing is done about it here: the job is set aside, its tasks run on, and no
+//! write touches it. A JobManager that can read it is recognized by its entry in the members' list. It is
+//! invited to depose this term, as in any transfer, before anything is started, and later whenever one appears
+//! during the term. A term is therefore never given up for nothing: if the invited process is gone, or refuses,
+//! this one leads on.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,25 +17,25 @@ use super::contender::reads_format;
 use super::term::TermServices;
 use crate::dispatcher::JobStore;
 
-/// How often a newer process is looked for.
+/// Interval between two searches for a newer process.
 const LOOK: Duration = Duration::from_secs(3);
-/// After an invitation that led to nothing.
+/// Pause after an invitation that no process accepted.
 const PAUSE: Duration = Duration::from_secs(30);
-/// How long the store may take to say who is there, while a term waits for that.
+/// Timeout for the store to list the members while a term waits for that.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What came of looking for somebody.
+/// Result of an attempt to give way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// The term is over.
     GaveWay,
-    /// Nobody who reads the records is known.
+    /// No process that reads the records is known.
     Nobody,
-    /// Who was invited did not take over.
+    /// The invited process did not take over.
     Refused,
 }
 
-/// Gives way before anything of the term is started. True: it is over.
+/// Gives way before anything of the term is started. True: the term is over.
 pub(super) async fn give_way_first(
     services: &TermServices,
     session: &LeaderSession,
@@ -53,7 +55,8 @@ pub(super) async fn give_way_first(
         .is_ok_and(|outcome| outcome == Outcome::GaveWay)
 }
 
-/// Gives way to whoever reads what this process can't, once there is somebody. Ends with the term, by being dropped.
+/// Gives way as soon as there is a process that reads what this one can't. Ends with the term, by being
+/// dropped.
 pub(super) async fn give_way_when_possible(
     services: &TermServices,
     session: &LeaderSession,
@@ -97,7 +100,7 @@ async fn give_way(services: &TermServices, session: &LeaderSession, format: u16)
     outcome
 }
 
-/// The other members that read a format, the most able first.
+/// The other members that read a format, those with the newest format first.
 fn readers<'a>(members: &'a [Member], session: &LeaderSession, format: u16) -> Vec<&'a Member> {
     let others = members
         .iter()

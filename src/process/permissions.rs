@@ -1,6 +1,8 @@
-//! Whether this process may do in the store what a leader has to: asked again and again, as nobody tells when rights change.
+//! Whether this process has the rights in the store that a leader needs: asked at intervals, as changes of
+//! rights are not announced.
 //!
-//! Nothing is decided on it. A standby that lacks a right would take over and fail, so people are told before.
+//! No decision depends on it. A standby that lacks a right would take over and fail, so people are warned
+//! before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +11,10 @@ use tanist_ha::store::CoordinationStore;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-/// Asking costs a store some requests that it refuses.
+/// Interval between two checks; each costs the store some requests that it refuses.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The rights that are lacking, in words; `None`: not known yet.
+/// The missing rights, in words; `None`: not known yet.
 pub type LackingPermissions = Option<Vec<String>>;
 
 /// Keeps `lacking` current; never ends by itself.
@@ -26,16 +28,18 @@ pub(super) async fn follow(
                 let news = lacking.borrow().as_ref() != Some(&found);
                 if news && !found.is_empty() {
                     let lacking = found.join("; ");
-                    warn!(%lacking, "this process may not do in the store what a leader has to");
+                    warn!(%lacking, "this process lacks rights in the store that a leader needs: grant them");
                 } else if news && lacking.borrow().is_some() {
-                    info!("this process may do in the store all that a leader has to");
+                    info!("this process has all rights in the store that a leader needs");
                 }
                 lacking.send_if_modified(|known| {
                     *known = Some(found);
                     news
                 });
             }
-            Err(error) => debug!(%error, "the store does not tell what this process may do"),
+            Err(error) => {
+                debug!(%error, "the rights of this process in the store can't be determined")
+            }
         }
         tokio::time::sleep(INTERVAL).await;
     }

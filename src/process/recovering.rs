@@ -1,8 +1,10 @@
-//! What a term does so that a job that ends its process is found: it says in its record how far it is, before it begins and when
-//! everything stands, and after deaths in recovery it starts suspects group by group, each named in the record first.
+//! The effects of crash-loop detection in a term: it writes its phase into its record before it begins and when
+//! all JobMasters have begun. After deaths in recovery it starts suspects group by group, and names each group
+//! in the record first.
 //!
-//! A crash before a group is named accuses nobody new; between that and its start it accuses a group wrongly, which costs terms,
-//! never a job by itself (`careful.rs`). The quarantine of a culprit is durable before the record forgets the deaths.
+//! A crash before a group is named accuses no new job; a crash between that and the group's start accuses it
+//! wrongly, which costs terms, never a job by itself (`careful.rs`). The quarantine of a culprit is durable
+//! before the record forgets the deaths.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,13 +28,14 @@ use super::term::{FIRST_RETRY, SLOWEST_RETRY, TermServices};
 use crate::dispatcher::{Caution, DispatcherHandle, JobStore, RecoveredJob, RecoveredJobs};
 use crate::gateway::persistence::PersistError;
 
-/// For so long the process has to live on once JobMasters stand, before they are held for innocent. A job that ends its process
-/// mostly does so at once; whoever kills leaders from outside, a little further apart than this, is not taken for one.
+/// Time that the process must survive after JobMasters have begun before these count as innocent. A job that
+/// ends its process mostly does so at once. If leaders are killed from outside a little further apart than
+/// this, no job is suspected.
 const SETTLING: Duration = Duration::from_millis(200);
-/// How long a takeover waits until its culprit is set aside durably.
+/// Timeout of a takeover for setting its culprit aside durably.
 const SET_ASIDE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Reads how the terms before ended, and says what follows from that.
+/// Reads how the earlier terms ended, and makes the plan that follows from that.
 pub(super) async fn look_back(services: &TermServices, session: &LeaderSession) -> Result<Plan> {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     let records = loop {
@@ -50,9 +53,10 @@ pub(super) async fn look_back(services: &TermServices, session: &LeaderSession) 
     Ok(careful::plan(&records, former.as_ref()))
 }
 
-/// What is to be done with care, and the term's record. The culprit, if there is one, is set aside durably before; where the storage of its
-/// state does not take it soon, this term alone sets it aside, and its record still tells of the deaths: what the storage waits for may
-/// come only once this term is confirmed.
+/// Prepares the precautions of the term and its record. The culprit, if there is one, is set aside durably
+/// first. If the storage of its state does not accept that in time, only this term sets it aside, and its
+/// record still names the deaths: the storage may wait for something that happens only once this term is
+/// confirmed.
 pub(super) async fn prepare(
     mut plan: Plan,
     session: &LeaderSession,
@@ -97,7 +101,7 @@ pub(super) async fn prepare(
         async move { record.note(|_| {}).await }
     };
     if plan.follows_health {
-        // Nobody waits: should this term end before it is written, its successor sees that there is none.
+        // Not awaited: if this term ends before it is written, the successor sees that there is no record.
         tokio::spawn(write);
     } else {
         write.await;
@@ -105,7 +109,7 @@ pub(super) async fn prepare(
     (caution, record)
 }
 
-/// The suspects among what was recovered, in order.
+/// The suspects among the recovered jobs, in order.
 pub(super) fn suspects(recovered: &RecoveredJobs) -> Vec<JobId> {
     let jobs = recovered.jobs.iter();
     let suspects = jobs.filter(|(_, found)| matches!(found, RecoveredJob::Suspect { .. }));
@@ -114,8 +118,8 @@ pub(super) fn suspects(recovered: &RecoveredJobs) -> Vec<JobId> {
     suspects
 }
 
-/// Starts the suspects among so many recovered jobs, and says in the record, and then to `is_finished`, when everything stands. Never ends;
-/// ends with the term, by being dropped.
+/// Starts the suspects among `recovered` jobs; when all have begun, says so in the record, then in
+/// `is_finished`. Never ends; ends with the term, by being dropped.
 pub(super) async fn finish_recovery(
     recovered: usize,
     mut suspects: Vec<JobId>,
@@ -129,7 +133,7 @@ pub(super) async fn finish_recovery(
     }
     adoptions.stand().await;
     let are_all_suspects = !suspects.is_empty() && suspects.len() == recovered;
-    // Without others there is nobody yet whose innocence that would show.
+    // If all are suspects, no other job has begun whose innocence the pause would show.
     if !are_all_suspects {
         tokio::time::sleep(SETTLING).await;
     }
@@ -163,7 +167,8 @@ pub(super) async fn finish_recovery(
         record.phase = Some(TermPhase::Leading);
         record.suspicion = Suspicion::default();
     };
-    // Not only for people: as long as it says otherwise, a later end of the process accuses those that were started last.
+    // Not only for display: until it is written, a later end of the process accuses the jobs that were started
+    // last.
     let _over = record.note_surely(stands).await;
     is_finished.send_replace(true);
     std::future::pending().await

@@ -1,4 +1,4 @@
-//! Maps the configuration onto the options of components. Nothing is decided here.
+//! Maps the configuration to the options of components. Nothing is decided here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,26 +27,26 @@ use crate::resource_manager::workers::{ResourceManagerDriver, WorkersOptions};
 use crate::rpc::RpcOptions;
 use crate::{resource_manager, task_executor, umask};
 
-/// How often expired results are looked for: four times while one is kept, within these bounds.
+/// Interval between two removals of expired results: a quarter of the retention, within these bounds.
 const FASTEST_EXPIRATION: Duration = Duration::from_secs(1);
 const SLOWEST_EXPIRATION: Duration = Duration::from_secs(30);
 
-/// Below this size records are kept inline, in bytes.
+/// Maximum size of a record that is stored inline, in bytes.
 pub(super) fn inline_threshold(options: &ClusterOptions) -> usize {
     options.ha.inline_threshold.as_usize()
 }
 
-/// The largest compressed graph that is split over store keys, in bytes.
+/// Maximum size of a compressed graph that is split over store keys, in bytes.
 pub(super) fn max_graph_size(options: &ClusterOptions) -> usize {
     options.ha.max_graph_size.as_usize()
 }
 
-/// How much memory descriptions of ended jobs may take, in bytes.
+/// Memory limit for descriptions of ended jobs, in bytes.
 pub(super) fn description_cache(options: &ClusterOptions) -> usize {
     options.jobmanager.description_cache.as_usize()
 }
 
-/// The largest graph within a message, in bytes.
+/// Maximum size of a graph within a message, in bytes.
 pub(super) fn inline_deployment_threshold(options: &ClusterOptions) -> usize {
     options.rpc.inline_deployment_threshold.as_usize()
 }
@@ -55,13 +55,14 @@ pub(super) fn rpc(options: &ClusterOptions) -> RpcOptions {
     RpcOptions {
         ask_timeout: options.rpc.ask_timeout,
         max_message_size: options.rpc.max_message_size.as_usize(),
-        // Another connection is there, and a heartbeat on it, long before that of its last one counts as lost.
+        // Another connection, with a heartbeat on it, exists long before the last heartbeat of this one counts
+        // as lost.
         silence_timeout: options.heartbeat.timeout / 4,
         ..RpcOptions::default()
     }
 }
 
-/// How a process takes part among its peers, whom it serves on `listener`.
+/// How a process takes part among its peers, which it serves on `listener`.
 pub(super) fn peers(options: &ClusterOptions, listener: DetachedListener) -> PeersSetup {
     let detector = &options.ha.detector;
     PeersSetup {
@@ -122,17 +123,17 @@ pub(super) fn workers(options: &ClusterOptions) -> WorkersOptions {
     }
 }
 
-/// What a TaskManager has that is started on this host.
+/// The resources of a TaskManager that is started on this host.
 fn worker_spec(options: &ClusterOptions) -> WorkerResourceSpec {
     let host = HostResources::own();
     host.worker(options).unwrap_or_else(|error| {
-        // Each that is started says so itself, and ends.
+        // Each one that is started reports this itself, and ends.
         tracing::error!(%error, "TaskManagers can't be started with this configuration");
         WorkerResourceSpec::new(Resources::ZERO, options.taskmanager.slots.get())
     })
 }
 
-/// Who starts TaskManagers, with the configuration of this process; nobody, unless that is configured.
+/// The driver that starts TaskManagers with the configuration of this process; `None` unless one is configured.
 pub(super) fn driver(configuration: &Configuration) -> Option<Arc<dyn ResourceManagerDriver>> {
     let workers = &configuration.resources().workers;
     match workers.driver {
@@ -159,7 +160,7 @@ pub(super) fn driver(configuration: &Configuration) -> Option<Arc<dyn ResourceMa
     }
 }
 
-/// A worker inherits the mask of what this process makes for itself, and has to be told that of what jobs write.
+/// A worker inherits the umask of this process's own files, and has to be given the umask of job output.
 fn environment_of_workers(configuration: &Configuration) -> Vec<(String, String)> {
     let mut environment = configuration.environment();
     let umask = umask::of_output().map(Umask::of);
@@ -172,7 +173,7 @@ fn environment_of_workers(configuration: &Configuration) -> Vec<(String, String)
     environment
 }
 
-/// Nobody waits so long, and no clock runs over.
+/// Longer than any wait, and short enough that no clock overflows.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
@@ -202,7 +203,7 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
     }
 }
 
-/// How many slots the driver is allowed, if there is one and it is fewer than anybody needs.
+/// The maximum number of slots of the driver, if there is one and it is below the default of that option.
 fn bound_of_slots(options: &ClusterOptions) -> Option<u32> {
     let workers = &options.resources.workers;
     match workers.driver {
@@ -211,10 +212,10 @@ fn bound_of_slots(options: &ClusterOptions) -> Option<u32> {
     }
 }
 
-/// What `slotmanager.number-of-slots.max` is unless somebody sets it.
+/// The default of `slotmanager.number-of-slots.max`.
 const MANY_SLOTS: u32 = 2_147_483_647;
 
-/// Cleans up after jobs; `options` say how often it is tried.
+/// Cleans up after jobs; `options` set the retries.
 pub(super) fn cleaner(
     options: &CleanupOptions,
     sinks: Arc<dyn SinkCleaner>,

@@ -1,5 +1,5 @@
-//! How a process is asked to end: SIGTERM and SIGINT end it in order; a second signal, or an end that takes too long,
-//! ends it at once. SIGHUP never ends it.
+//! How a process is asked to end: SIGTERM and SIGINT end it in order; a second signal, or an end that takes too
+//! long, ends it at once. SIGHUP never ends it.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -13,16 +13,16 @@ use crate::telemetry::ExitCode;
 
 static ASKED_BY: OnceLock<ExitCode> = OnceLock::new();
 
-/// The code that the first signal stands for: of a command that a signal ended before what it waited for.
+/// The exit code of the first signal, for a command that a signal ended before its result.
 pub fn interrupted_by() -> ExitCode {
     ASKED_BY.get().copied().unwrap_or(ExitCode::Interrupted)
 }
 
-/// Watches for signals from here on. The token is cancelled by the first one.
+/// Watches for signals from here on. The first one cancels the token.
 pub fn watch_signals(shutdown_timeout: Duration) -> std::io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    // It ends no process that runs a part of a cluster, whether anybody makes something of it or not.
+    // SIGHUP must not end a process that runs a part of a cluster, even if nothing else handles it.
     let hangup = signal(SignalKind::hangup())?;
     let stop = CancellationToken::new();
     let asked = stop.clone();
@@ -52,10 +52,11 @@ async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     }
 }
 
-/// A thread of its own: it must end the process even if every runtime hangs.
+/// On a dedicated thread: it must end the process even if every runtime hangs.
 fn start_watchdog(timeout: Duration) {
     let watchdog = move || {
-        // Nobody ever sends: this is a wait that the lints' ban on sleeping threads allows, for the one thread that may.
+        // No message is ever sent. The lints forbid sleeping threads; this is the permitted wait, for the one
+        // thread that needs it.
         let (keep, never) = sync_channel::<()>(0);
         if never.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
             end_at_once("the orderly end took longer than process.shutdown-timeout");

@@ -1,9 +1,10 @@
-//! Many TaskExecutors in one process, for benchmarks and tests of a control plane that holds more than one host could run.
+//! Many TaskExecutors in one process, for benchmarks and tests of a control plane that is larger than one host
+//! could run.
 //!
-//! To a JobManager each is a TaskManager: it is the real TaskExecutor with an RPC server, connections and registrations of its
-//! own, and answers the leader's dial. What is missing is the data plane: tasks run at once and for ever, touch no record, and
-//! what they would exchange is served nowhere. They share one watch of the store's leader, and the reads of it,
-//! as if all were told of it at the same moment.
+//! To a JobManager each is a TaskManager: it is the real TaskExecutor with its own RPC server, connections and
+//! registrations, and answers the leader's dial. The data plane is missing: tasks start at once and run
+//! forever, process no record, and their exchange is not served anywhere. They share one watch of the store's
+//! leader, and its reads, as if all were informed at the same moment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use crate::task_executor::{
 };
 use crate::telemetry::ExitCode;
 
-/// TaskExecutors that run. Dropping them ends them without a word, as the end of their processes would.
+/// Running TaskExecutors. If dropped, they end without a goodbye, as with the end of their processes.
 #[derive(Debug)]
 pub struct SimulatedTaskManagers {
     running: JoinSet<ExitCode>,
@@ -39,7 +40,7 @@ pub struct SimulatedTaskManagers {
     stop: CancellationToken,
 }
 
-/// The tasks of all simulated TaskExecutors. Clones count the same.
+/// Counts the tasks of all simulated TaskExecutors. Clones share the counts.
 #[derive(Debug, Clone, Default)]
 pub struct TaskCounts {
     counts: Arc<Counts>,
@@ -52,20 +53,20 @@ struct Counts {
 }
 
 impl TaskCounts {
-    /// How many were ever started: a restart shows here, whoever asked for it.
+    /// Number of tasks that were ever started: shows restarts of any cause.
     pub fn started(&self) -> u64 {
         self.counts.started.load(Ordering::Relaxed)
     }
 
-    /// How many run.
+    /// Number of running tasks.
     pub fn running(&self) -> u64 {
         self.counts.running.load(Ordering::Relaxed)
     }
 }
 
 impl SimulatedTaskManagers {
-    /// Starts `count` of them, as TaskManagers with this configuration would: with its slots, on its host, for the leader in
-    /// its store.
+    /// Starts `count` of them, as TaskManagers with this configuration would: with its slots, on its host, for
+    /// the leader in its store.
     pub async fn start(
         configuration: &Configuration,
         count: usize,
@@ -85,12 +86,12 @@ impl SimulatedTaskManagers {
         Ok(simulated)
     }
 
-    /// Their tasks.
+    /// The counts of their tasks.
     pub fn tasks(&self) -> TaskCounts {
         self.tasks.clone()
     }
 
-    /// Ends them without a word, as dropping does, and waits until they are gone.
+    /// Ends them without a goodbye, as dropping does, and waits until they are gone.
     pub async fn kill(mut self) {
         self.running.shutdown().await;
     }
@@ -133,7 +134,7 @@ impl SimulatedTaskManagers {
             guard: IsolationGuard::new(Clock::tokio()),
         });
         let service = Services::TaskManager(Arc::new(executor.handle()));
-        // TaskManagers that share one bound refuse each other's deployments.
+        // With one shared memory limit, TaskManagers would refuse each other's deployments.
         let server = RpcServer::new(listener, settings::rpc(options)).with_own_memory();
         let stop = self.stop.clone();
         self.running.spawn(async move {
@@ -219,7 +220,7 @@ mod tests {
     use crate::job::{CompileOptions, JobBuilder};
     use crate::process::JobManager;
 
-    /// How long the test waits for anything.
+    /// Timeout of each wait in the test.
     const BOUND: Duration = Duration::from_secs(60);
 
     #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,8 @@
-//! What JobMasters and Dispatchers do with files of sinks: blocking file work, off the control runtime and the threads that stores use.
+//! File work of sinks for JobMasters and Dispatchers: blocking, so neither on the control runtime nor on the
+//! threads that stores use.
 //!
-//! Invariant: what nobody waits for any more begins nothing more, wherever it hung: neither a rename nor a removal.
+//! Invariant: work whose caller no longer waits begins nothing more, wherever it hung: no rename and no
+//! removal.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use crate::dataflow::sink::{self, SinkError};
 use crate::dispatcher::SinkCleaner;
 use crate::job_master::{CommitError, SinkCommitter};
 
-/// Who commits what sinks wrote, and who removes what is left of it.
+/// Commits the output of sinks, and removes what is left of it.
 #[derive(Debug, Clone)]
 pub(super) struct Sinks {
     pub committer: Arc<dyn SinkCommitter>,
@@ -38,7 +40,7 @@ struct FileSinks {
     files: FileWork,
 }
 
-/// Where the parts of an output become visible.
+/// The directories in which the parts of an output become visible.
 fn directories_of(committables: &[pb::Committable]) -> Vec<PathBuf> {
     let visible = committables.iter().map(|it| Path::new(&it.final_path));
     let directories = visible.filter_map(Path::parent);
@@ -54,11 +56,11 @@ impl SinkCommitter for FileSinks {
             move |awaited: Awaited<'_>| sink::commit_while(&committables, &|| awaited.is_awaited());
         match self.files.run(directories, work).await {
             Ok(Ok(())) => Ok(()),
-            // What is in the way is another run's, and nobody but its owner removes it.
+            // The files in the way are another run's; only their owner may remove them.
             Ok(Err(error @ (SinkError::Occupied { .. } | SinkError::NoDirectory { .. }))) => {
                 Err(CommitError::Refused(error.to_string()))
             }
-            // Also what seems lost may be there again: its directory may not be mounted.
+            // An output that seems lost may come back: its directory may not be mounted.
             Ok(Err(
                 error @ (SinkError::Lost { .. } | SinkError::Io { .. } | SinkError::NotAwaited),
             )) => Err(CommitError::Failed(error.to_string())),
@@ -73,8 +75,8 @@ impl SinkCleaner for FileSinks {
         let (directory, run) = (PathBuf::from(directory), run.to_owned());
         let work = {
             let directory = directory.clone();
-            // Where a file system hangs it does so at the look, where nothing is removed: whoever waits no longer is not surprised by it
-            // later.
+            // A hanging file system hangs at this look, where nothing is removed: so nothing is removed after
+            // the caller has stopped waiting.
             move |awaited: Awaited<'_>| match sink::has_pending(&directory) {
                 Ok(true) if awaited.is_awaited() => sink::cleanup(&directory, job, &run),
                 Ok(_) => Ok(()),

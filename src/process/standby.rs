@@ -1,7 +1,8 @@
-//! What a JobManager does while it stands by: it keeps the records of jobs warm, and tells others how far it is.
+//! The work of a standby JobManager: it keeps the records of jobs warm, and reports how current its cache is.
 //!
-//! The cache is followed only while nobody gave this process a term; a term takes the records out of it, and afterwards
-//! it begins anew. Others are told at a slow pace and only of news, so that standbys of an idle cluster write nothing.
+//! The cache is followed only while this process has no term; a term takes the records out of it, and
+//! afterwards it starts again empty. Reports are rare and only made on changes, so that standbys of an idle
+//! cluster write nothing.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,9 +24,9 @@ use super::peers::Reports;
 use crate::config::ClusterOptions;
 use crate::dispatcher::JobStore;
 
-/// A member's record is written this seldom for the sake of its cache.
+/// Minimum interval between two writes of the member's record because of its cache.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
-/// A takeover waits no longer for the names of the store's records once the cache is proven.
+/// Timeout of a takeover for the names of the store's records, counted from the proof of the cache.
 const NAMES_PATIENCE: Duration = Duration::from_millis(500);
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const SLOWEST_RETRY: Duration = Duration::from_secs(1);
@@ -44,12 +45,13 @@ pub(super) fn cache(
     WarmCache::new(store, options, status)
 }
 
-/// The records as they are at the beginning of a term, before it has written anything: proven against the number that its pipeline
-/// starts from, and with the names that the store holds, where it lists these in time. Tries until it succeeds or the term is over.
+/// The records at the beginning of a term, before it has written anything: proven against the number that its
+/// pipeline starts from, and compared with the names that the store lists, if it lists them in time. Retries
+/// until it succeeds or the term is over.
 ///
-/// The pipeline has started, so the fence is up: what a former leader had sent was applied before, or is refused. Until this term writes
-/// itself, all reads show the same records, whichever of them comes first, but for what somebody changes by hand. So the names are
-/// listed beside the proof, and cost no time of their own.
+/// The pipeline has started, so the fence is up: a write that a former leader had sent was applied before, or
+/// is refused. Until this term writes, all reads show the same records in any order, except for manual changes.
+/// The names are therefore listed concurrently with the proof, and take no additional time.
 pub(super) async fn prove(
     cache: &mut WarmCache,
     store: &dyn CoordinationStore,
@@ -62,7 +64,7 @@ pub(super) async fn prove(
         Either::Left((proven, listing)) => {
             let proven = proven?;
             let names = match proven.proof {
-                // All of it was just read.
+                // All records were just read.
                 Proof::Listed => None,
                 Proof::Current | Proof::CaughtUp => in_time(listing).await,
             };
@@ -96,9 +98,9 @@ async fn prove_number(
     }
 }
 
-/// The names of what the store holds. Tries until it succeeds.
+/// The names of the store's records. Retries until it succeeds.
 async fn names(store: &dyn CoordinationStore) -> StoredNames {
-    // Of results there may be very many, and what is known of an ended job is written no more.
+    // Results are left out: there may be very many, and the record of an ended job is not written any more.
     let kinds: Vec<Kind> = JobStore::KINDS
         .into_iter()
         .filter(|it| *it != Kind::Results)
@@ -113,7 +115,7 @@ async fn names(store: &dyn CoordinationStore) -> StoredNames {
     }
 }
 
-/// The names, unless the store takes so long that a takeover does not wait for them.
+/// The names, or `None` after the timeout.
 async fn in_time(listing: impl Future<Output = StoredNames>) -> Option<StoredNames> {
     let names = tokio::time::timeout(NAMES_PATIENCE, listing).await.ok();
     if names.is_none() {
@@ -122,7 +124,8 @@ async fn in_time(listing: impl Future<Output = StoredNames>) -> Option<StoredNam
     names
 }
 
-/// With what somebody deleted or put by hand as the store has it: nothing is brought back, nor passed over.
+/// Reads again the records that were deleted or put by hand: a deleted one is not restored, and a new one is
+/// not missed.
 async fn read_again(
     store: &dyn CoordinationStore,
     in_doubt: &[Key],
@@ -134,7 +137,7 @@ async fn read_again(
         match as_stored(store, in_doubt, held).await {
             Ok(records) => return Ok(records),
             Err(error) => {
-                warn!(%error, "records that the cache has not as the store lists them can't be read, this is tried again");
+                warn!(%error, "records that differ between the cache and the store's list can't be read, this is tried again");
             }
         }
         wait(&mut backoff, session).await?;
@@ -148,8 +151,8 @@ async fn wait(backoff: &mut Backoff, session: &LeaderSession) -> Result<()> {
     }
 }
 
-/// Tells in the beats how far the cache is: an invitation goes to the process that is most current. Zero while it stands
-/// nowhere.
+/// Reports in the heartbeats how current the cache is: an invitation goes to the most current process. Zero
+/// while it has no change number.
 pub(super) async fn report(reports: Arc<Reports>, mut status: watch::Receiver<CacheStatus>) {
     loop {
         let change = status.borrow_and_update().change;
@@ -161,7 +164,8 @@ pub(super) async fn report(reports: Arc<Reports>, mut status: watch::Receiver<Ca
     }
 }
 
-/// Keeps the member's record current, for as long as the cache is there: written once, then when the cache has moved on.
+/// Keeps the member's record current while the cache exists: writes it once, then whenever the cache has moved
+/// on.
 pub(super) async fn tell(
     election: LeaderElection,
     mut member: Member,
@@ -169,7 +173,7 @@ pub(super) async fn tell(
 ) {
     loop {
         let now = *status.borrow_and_update();
-        // A leader's cache is cold; what it said before is as good as nothing then.
+        // A leader's cache is cold; its former report then has no meaning.
         let news = now.change.map(|change| MemberCache {
             change,
             records: now.records,
@@ -179,7 +183,7 @@ pub(super) async fn tell(
         if news.is_some() && news != member.cache {
             member.cache = news;
             if let Err(error) = election.announce(&member).await {
-                debug!(%error, "how far the standby's cache is was not written");
+                debug!(%error, "the state of the standby's cache was not written");
             }
             tokio::time::sleep(TELL_INTERVAL).await;
         }

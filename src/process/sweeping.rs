@@ -1,4 +1,5 @@
-//! When a term looks for what nothing points to. What that is, and how it goes, is the store's (`dispatcher/sweep.rs`).
+//! When a term sweeps orphaned objects and looks at their storage. Which objects are orphans, and how they are
+//! removed, is up to the store (`dispatcher/sweep.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,25 +11,25 @@ use tracing::{debug, warn};
 use super::term::{FIRST_RETRY, SLOWEST_RETRY};
 use crate::dispatcher::{JobStore, JobStoreError, StorageUser};
 
-/// How often objects that nothing points to are looked for: often where they are kept for a short time only.
+/// Interval between two sweeps: short if orphans are kept only for a short time.
 const SHORTEST_SWEEP: Duration = Duration::from_millis(500);
 const LONGEST_SWEEP: Duration = Duration::from_secs(3600);
-/// How long after the beginning of a term the first time is, at most.
+/// Maximum time from the beginning of a term to its first sweep.
 const FIRST_SWEEP: Duration = Duration::from_secs(60);
 
-/// How often the storage of large objects is looked at, at most: whether it is there, and this cluster's alone.
+/// Maximum interval between two checks that the storage of large objects is there, and this cluster's alone.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
 fn sweep_interval(grace: Duration) -> Duration {
     (grace / 4).clamp(SHORTEST_SWEEP, LONGEST_SWEEP)
 }
 
-/// More often than is swept: who shares the storage with a copy of this cluster's store is seen before.
+/// More frequent than sweeps: a copy of this cluster's store that shares the storage is noticed before a sweep.
 fn look_interval(grace: Duration) -> Duration {
     sweep_interval(grace).min(LONGEST_LOOK)
 }
 
-/// Begins the storage if that was never done, and looks at it now and then.
+/// Sets up the storage if that was never done, and checks it at intervals.
 pub(super) async fn watch_storage(
     store: Arc<JobStore>,
     session: LeaderSession,
@@ -57,8 +58,7 @@ pub(super) async fn watch_storage(
     }
 }
 
-/// Removes what former leaders left between the parts of a record and the record, and now and then objects that nothing points
-/// to.
+/// Removes the parts that former leaders left without a record, and at intervals orphaned objects.
 pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: Duration) {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
@@ -77,7 +77,7 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
         }
     }
     let interval = sweep_interval(grace);
-    // Also terms that are short do it.
+    // Short terms sweep too.
     let mut pause = interval.min(FIRST_SWEEP);
     loop {
         tokio::select! {
@@ -87,7 +87,7 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
         pause = interval;
         match store.sweep(grace, 2 * look_interval(grace)).await {
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                warn!(%error, "objects that nothing points to can't be removed at present");
+                warn!(%error, "orphaned objects can't be removed at present");
             }
             Err(
                 JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),

@@ -45,22 +45,22 @@ pub enum StartError {
     /// A server's port can't be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The host does not give what it needs.
+    /// The host does not have what it needs.
     #[error("the TaskManager can't start: {0}")]
     Host(#[source] io::Error),
-    /// The control groups that are configured can't be made, or its own one not entered.
+    /// The configured control groups can't be made, or its own one can't be entered.
     #[error("the TaskManager can't start: {0}")]
     ControlGroups(String),
-    /// A directory of the store is not this user's alone.
+    /// A directory of the store is accessible to other users.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// What is configured is more than there is.
+    /// The configuration asks for more than the host has.
     #[error(transparent)]
     Memory(#[from] MemoryContradiction),
 }
 
 impl StartError {
-    /// What a process ends with whose TaskManager did not start.
+    /// The exit code of a process whose TaskManager did not start.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             StartError::Bind(error) => error.exit_code(),
@@ -71,15 +71,16 @@ impl StartError {
     }
 }
 
-/// A TaskManager that could not go on, though nobody had asked it to end: its process is to end, which ends what is left of it.
+/// A TaskManager that can't go on, without a request to end: its process must end, which ends the remaining
+/// tasks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("TaskManager {taskmanager} has ended: {cause}")]
 pub struct TaskManagerFailure {
     /// Its resource id.
     pub taskmanager: String,
-    /// What the process ends with.
+    /// The exit code of the process.
     pub code: ExitCode,
-    /// Why.
+    /// The reason.
     pub cause: String,
 }
 
@@ -97,8 +98,8 @@ pub struct TaskManager {
 }
 
 impl TaskManager {
-    /// Binds the servers and starts the runtime of the tasks. These keep their files in `directory`, which is this TaskManager's
-    /// alone: what it has there is removed without asking whether another one uses it.
+    /// Binds the servers and starts the runtime of the tasks. Tasks keep their files in `directory`, which
+    /// belongs to this TaskManager alone: its content is removed without checking for other users.
     pub async fn bind(
         configuration: &Configuration,
         directory: &Path,
@@ -163,21 +164,23 @@ impl TaskManager {
         })
     }
 
-    /// The same in a process that is killed where isolated tasks can't be stopped otherwise: what else is in it has to bear that.
+    /// Adds the guard that kills the process if isolated tasks can't be stopped otherwise; everything else in
+    /// the process must tolerate that.
     #[must_use]
     pub fn guarded(mut self) -> TaskManager {
         self.is_guarded = true;
         self
     }
 
-    /// The same in the process of a command that runs one job: that job reads the command's standard input, whatever it is.
+    /// Marks a TaskManager in the process of a command that runs one job: that job reads the command's standard
+    /// input, of any kind.
     #[must_use]
     pub fn of_a_command(mut self) -> TaskManager {
         self.host = self.host.of_a_command();
         self
     }
 
-    /// Who this TaskManager is to the cluster.
+    /// The id of this TaskManager in the cluster.
     pub fn resource_id(&self) -> Option<ResourceId> {
         self.description.location.resource_id.parse().ok()
     }
@@ -192,7 +195,8 @@ impl TaskManager {
         })
     }
 
-    /// Runs tasks for whoever leads, until `stop`, until it was drained, or until its cluster has ended; then says goodbye.
+    /// Runs tasks for the current leader until `stop`, until it was drained, or until its cluster has ended;
+    /// then says goodbye.
     pub async fn run(self, stop: CancellationToken) -> Result<(), TaskManagerFailure> {
         let process = ProcessId::new(self.description.location.resource_id.as_str());
         let wanted = self.wanted();
@@ -227,7 +231,7 @@ impl TaskManager {
         let service = Services::TaskManager(Arc::new(executor.handle()));
         let server = tokio::spawn(self.rpc.serve(service, serving.clone()));
         let stop = stop.child_token();
-        // Ends with this process's run.
+        // Ends with this function.
         let mut watching = JoinSet::new();
         watching.spawn(stop_when_over(
             self.options.ha.clone(),
@@ -275,14 +279,14 @@ async fn stop_when_over(
     stop.cancel();
 }
 
-/// Programs find the extended resources of the process.
+/// Makes the extended resources of the process visible to programs.
 fn with_resources(host: TaskHost, options: &ClusterOptions) -> TaskHost {
     let all = options.taskmanager.external_resources.iter();
     let variables = all.map(|it| (it.name.clone(), it.variable.clone()));
     host.with_external_resources(variables.collect())
 }
 
-/// What a process ends with that has to for this.
+/// The exit code of a process that must end for this cause.
 pub(super) fn exit_code(cause: &Fatal) -> ExitCode {
     match cause {
         Fatal::Drained => ExitCode::Ended,
@@ -291,8 +295,8 @@ pub(super) fn exit_code(cause: &Fatal) -> ExitCode {
     }
 }
 
-/// Waits until a TaskExecutor is asked to end, was drained, or can't go on: stops its tasks and says goodbye. An error: why the
-/// process has to end.
+/// Waits until a TaskExecutor is asked to end, was drained, or can't go on; stops its tasks and says goodbye.
+/// An error: why the process must end.
 pub(super) async fn until_it_ends(
     executor: TaskExecutor,
     stop: &CancellationToken,
@@ -316,13 +320,14 @@ pub(super) async fn until_it_ends(
                 .stop(&format!("the TaskManager is refused: {cause}"))
                 .await;
         }
-        // Whoever holds a task that does not end would be waited for in vain; the end of the process says goodbye.
+        // Waiting for the holder of a task that does not end would take forever; the end of the process says
+        // goodbye.
         Fatal::Stuck(_) | Fatal::Broken(_) => {}
     }
     Err(cause)
 }
 
-/// What a TaskExecutor needs, whatever its servers and its store are.
+/// What a TaskExecutor needs, with any kind of servers and store.
 pub(super) struct ExecutorServices<'a> {
     pub options: &'a ClusterOptions,
     pub description: TaskExecutorDescription,
@@ -353,18 +358,18 @@ pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
     )
 }
 
-/// How often a process looks whether it has to end for the sake of isolated jobs.
+/// Interval between two checks whether the process must end because of isolated jobs.
 const GUARD_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Kills this process when isolated tasks run that had to have ended: nothing in it may move any more, or it was stopped and goes
-/// on, and another attempt of them may run elsewhere.
+/// Kills this process when isolated tasks still run after their deadline: the process may hang, or it was
+/// stopped and goes on, and another attempt of them may run elsewhere.
 fn guard_isolation(guard: IsolationGuard) {
     let watching = std::thread::Builder::new().name("isolation".to_owned());
     let started = watching.spawn(move || {
         while !guard.is_overdue() {
             std::thread::park_timeout(GUARD_INTERVAL);
         }
-        eprintln!("tasks of isolated jobs had to have ended: this process is killed");
+        eprintln!("tasks of isolated jobs run after their deadline: this process is killed");
         let _killed = kill_process(getpid(), Signal::KILL);
     });
     if let Err(error) = started {
@@ -372,7 +377,7 @@ fn guard_isolation(guard: IsolationGuard) {
     }
 }
 
-/// What the store says of the leader, once the store can be reached.
+/// Follows the leader in the store, once the store can be reached.
 pub(super) fn follow_store(options: Arc<ClusterOptions>, process: ProcessId) -> OwnStore {
     let known = watch::Sender::new(LeaderView::default());
     let opened = watch::Sender::new(None);
@@ -391,7 +396,8 @@ pub(super) fn follow_store(options: Arc<ClusterOptions>, process: ProcessId) -> 
     store
 }
 
-/// Hands on what a driver watches. What a read has shown meanwhile is not taken back.
+/// Forwards the views that a driver watches. An older view does not replace one that a read has shown
+/// meanwhile.
 pub(super) async fn follow_driver(driver: &dyn ElectionDriver, known: &watch::Sender<LeaderView>) {
     let mut views = retrieval::follow(driver.observed());
     loop {
@@ -409,7 +415,7 @@ pub(super) async fn follow_driver(driver: &dyn ElectionDriver, known: &watch::Se
     }
 }
 
-/// Reads by the driver, once there is one.
+/// Reads through the driver, once there is one.
 pub(super) fn read_with(
     opened: watch::Receiver<Option<Arc<dyn ElectionDriver>>>,
 ) -> impl Fn() -> BoxFuture<'static, Result<LeaderView, NoAnswer>> {
@@ -424,7 +430,7 @@ pub(super) fn read_with(
     }
 }
 
-/// What the host lets a TaskManager have.
+/// The resources that the host leaves to a TaskManager.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostResources {
     cpu_cores: u32,
@@ -449,7 +455,7 @@ impl HostResources {
             .map_or(physical, |limit| limit.min(physical))
     }
 
-    /// What a TaskManager with these options has here.
+    /// The resources of a TaskManager with these options on this host.
     pub(super) fn worker(
         &self,
         options: &ClusterOptions,
@@ -458,7 +464,8 @@ impl HostResources {
         options.taskmanager.worker(cores, self.usable_memory())
     }
 
-    /// The most that a TaskManager can have here for its slots: all cores, and all memory but what it takes for itself.
+    /// The largest amount that the slots of a TaskManager can have here: all cores, and all memory except its
+    /// own overhead.
     pub(super) fn largest_worker(&self, options: &ClusterOptions) -> Resources {
         let usual = self.worker(options);
         let usual = usual.map_or(Resources::ZERO, |worker| worker.total().clone());
@@ -476,7 +483,7 @@ impl HostResources {
     }
 }
 
-/// What a TaskManager with these options says of itself on this host.
+/// The description with which a TaskManager with these options registers on this host.
 pub(super) fn describe(
     location: pb::TaskManagerLocation,
     options: &ClusterOptions,

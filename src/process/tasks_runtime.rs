@@ -1,4 +1,5 @@
-//! The runtime of a TaskManager's tasks: what they do delays nothing else in the process. Its end waits for none of them.
+//! The runtime of a TaskManager's tasks, separate so that they delay nothing else in the process. Its end waits
+//! for none of them.
 
 use std::io;
 
@@ -38,7 +39,7 @@ impl TasksRuntime {
 
 impl Drop for TasksRuntime {
     fn drop(&mut self) {
-        // A runtime must not be dropped, which waits, within another one.
+        // Dropping a runtime waits for it, which is not allowed within another one.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

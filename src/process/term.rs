@@ -1,11 +1,11 @@
 //! One term of a JobManager: built on grant, stopped when it is over.
 //!
-//! Order: the pipeline reads the change number, the standby's cache is proven against it and compared with the names that the store
-//! lists, the ResourceManager and the Dispatcher start with the jobs, the TaskExecutors that run them are dialled, and only then the
-//! term is confirmed (`leader-info`). The results of jobs that had ended are read after that. A crash between any two steps leaves what
-//! the store had before: what a term writes is fenced, and whoever was dialled knows an epoch whose leader is gone, and waits for the
-//! next.
-//! Stopping is forgetting: nobody is told, the store knows.
+//! Order: the pipeline reads the change number; the standby's cache is proven against it and compared with the
+//! names that the store lists; the ResourceManager and the Dispatcher start with the jobs; the TaskExecutors
+//! that run them are dialled; and only then the term is confirmed (`leader-info`). The results of jobs that had
+//! ended are read after that. A crash between any two steps leaves the store as it was: a term's writes are
+//! fenced, and a TaskExecutor that was dialled knows an epoch whose leader is gone, and waits for the next one.
+//! Stopping only drops state: no process is informed, the store has everything.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -66,24 +66,24 @@ pub(super) struct TermServices {
     pub ha: HaServices,
     pub connector: Arc<dyn Connector>,
     pub current: Arc<CurrentTerm>,
-    /// What the confirmed leader publishes: `rpc`, `rest` and `blob`.
+    /// The addresses that the confirmed leader publishes: `rpc`, `rest` and `blob`.
     pub addresses: BTreeMap<String, String>,
-    /// Where TaskExecutors reach this process.
+    /// Address at which TaskExecutors reach this process.
     pub rpc_address: String,
     pub sinks: Sinks,
-    /// The other JobManagers; nothing where processes do not watch each other.
+    /// The other JobManagers; `None` if processes do not watch each other.
     pub peers: Option<PeersHandle>,
     pub blobs: ServedBlobs,
     pub application: Option<ApplicationSetup>,
     pub driver: Option<Arc<dyn ResourceManagerDriver>>,
-    /// Whether the process is to end.
+    /// Whether the process must end.
     pub ending: Ending,
     /// The last epoch that this process led.
     pub last_led: Arc<AtomicU64>,
 }
 
-/// Leads until the term is over. An error: this process can't lead at present, and its term, which still goes on, should
-/// be given up.
+/// Leads until the term is over. An error: this process can't lead at present, and should give up its term,
+/// which still goes on.
 pub(super) async fn lead(
     services: &TermServices,
     session: &LeaderSession,
@@ -119,11 +119,11 @@ struct Begun {
     recorded: Recorded,
 }
 
-/// What the store has of TaskManagers.
+/// The store's records about TaskManagers.
 struct Recorded {
-    /// Those that drivers of former terms have started.
+    /// TaskManagers that drivers of former terms have started.
     workers: Vec<(ResourceId, WorkerRecord)>,
-    /// What is drained.
+    /// Drained targets.
     drains: Vec<(DrainTarget, DrainRecord)>,
 }
 
@@ -136,7 +136,7 @@ impl Recorded {
     }
 }
 
-/// Proves and decodes the records, and says in the term's own that it recovers. May be dropped at any point.
+/// Proves and decodes the records, and writes the term's record with its phase. May be dropped at any point.
 async fn begin(
     services: &TermServices,
     session: &LeaderSession,
@@ -150,7 +150,8 @@ async fn begin(
     if let Some(reports) = reports {
         reports.moved();
     }
-    // Nothing has been committed since: what is proven here is what the term begins with. Nothing is decided on anything else.
+    // Nothing has been committed yet: the proven records are the state at the term's begin. Decisions use
+    // nothing else.
     let (proven, plan) = tokio::try_join!(
         standby::prove(cache, &*services.ha.store, &pipeline, session),
         recovering::look_back(services, session),
@@ -271,7 +272,7 @@ async fn lead_on(
                 interval: services.options.heartbeat.interval,
                 timeout: services.options.heartbeat.timeout,
             };
-            // Where there are no jobs the record says so from the beginning.
+            // Without jobs the record says so from the beginning.
             let has_recovered = watch::Sender::new(jobs == 0);
             let attending = attend_application(
                 services,
@@ -281,7 +282,7 @@ async fn lead_on(
                 standing,
                 has_recovered.subscribe(),
             );
-            // Nobody waits for these, and nobody is held up by them.
+            // In the background: nothing waits for these, and they delay nothing.
             tokio::spawn({
                 let (record, store) = (record.clone(), services.ha.store.clone());
                 async move { record.forget_older(&*store).await }
@@ -294,7 +295,8 @@ async fn lead_on(
                 let dispatcher = term.components.dispatcher.clone();
                 let sweeping = sweeping::sweep(store.clone(), session.clone(), grace);
                 async move {
-                    // What results name is swept by nobody; an error: the term is over.
+                    // Objects that results name must not be swept, so results are read first; an error: the
+                    // term is over.
                     if dispatcher.read_results().await.is_ok() {
                         sweeping.await;
                     }
@@ -356,8 +358,8 @@ struct StartedTerm {
     adoptions: Adoptions,
 }
 
-/// Says when all running tasks of recovered jobs are accounted for, also in the term's record. Ends with the term, by being
-/// dropped.
+/// Logs when all running tasks of recovered jobs are accounted for, and writes it into the term's record. Ends
+/// with the term, by being dropped.
 async fn tell_adoption(
     adoptions: &Adoptions,
     session: &LeaderSession,
@@ -453,7 +455,7 @@ fn start_components(
     };
     let mut dispatcher_options = settings::dispatcher(options);
     if services.application.is_some() {
-        // A result that is gone would let the program's next run submit its job once more.
+        // If a result were removed, the program's next run would submit its job once more.
         dispatcher_options.result_retention = Duration::MAX;
     }
     let dispatcher = Dispatcher::start(dispatcher_options, context, recovered);
@@ -484,7 +486,7 @@ fn dial_services(services: &TermServices, session: &LeaderSession) -> DialServic
     }
 }
 
-/// How this term names itself.
+/// The sender that this term's messages name.
 fn sender(session: &LeaderSession) -> pb::Sender {
     sender_of(
         session.incarnation(),

@@ -1,4 +1,5 @@
-//! How a TaskManager fetches what was uploaded for a job: from the blob server of whoever leads, which need not be who took it.
+//! Lets a TaskManager fetch uploads of a job: from the blob server of the leader, which may not be the process
+//! that received them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +16,11 @@ use tokio::time::{Instant, timeout};
 use crate::dataflow::UploadSource;
 use crate::gateway::{Connector, GatewayError, GatewayResult};
 
-/// No piece is larger, in bytes.
+/// Maximum size of a piece, in bytes.
 const LARGEST: usize = 16 * 1024 * 1024;
-/// How long one object is tried, over changes of the leader.
+/// Timeout for one object, over changes of the leader.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// After a try that failed, unless another JobManager leads sooner.
+/// Pause after a failed attempt, unless another JobManager leads sooner.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// See the module.
@@ -27,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct LeadersUploads {
     pub(super) leaders: watch::Receiver<LeaderView>,
     pub(super) connector: Arc<dyn Connector>,
-    /// How long a server may be silent.
+    /// Timeout for a silent server.
     pub(super) ask_timeout: Duration,
 }
 
@@ -41,7 +42,7 @@ impl UploadSource for LeadersUploads {
             let address = leader.and_then(|leader| leader.addresses.get("blob").cloned());
             let tried = match &address {
                 Some(address) => self.fetch_from(address, name).await,
-                None => Err(GatewayError::NotYet("nobody leads".to_owned())),
+                None => Err(GatewayError::NotYet("no JobManager leads".to_owned())),
             };
             let error = match tried {
                 Ok(bytes) => return Ok(bytes),
@@ -51,7 +52,7 @@ impl UploadSource for LeadersUploads {
                 return Err(error.to_string());
             }
             tracing::debug!(name, %error, "an upload can't be fetched at present");
-            // Who follows nobody any more ends soon.
+            // An error means that no leader is followed any more, and this process ends soon.
             let _ = timeout(PAUSE, leaders.changed()).await;
         }
     }

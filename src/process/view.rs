@@ -1,5 +1,5 @@
-//! What one JobManager knows of the cluster, for those who ask it: REST and people. Standbys know as much as the leader,
-//! and reach its Dispatcher over RPC.
+//! One JobManager's view of the cluster, for REST and people. Standbys know as much as the leader, and reach
+//! its Dispatcher over RPC.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,25 +37,25 @@ pub struct TermComponents {
     pub dispatcher: DispatcherHandle,
     /// The term's ResourceManager.
     pub resource_manager: Arc<dyn ResourceManagerGateway>,
-    /// What the term writes through.
+    /// The pipeline for the term's writes.
     pub pipeline: CommitPipeline,
     /// What is wrong with the storage of large objects.
     pub storage_trouble: watch::Receiver<Option<String>>,
 }
 
-/// The term of this process at this moment, if it leads.
+/// The current term of this process, if it leads.
 #[derive(Debug, Default)]
 pub struct CurrentTerm {
     components: ArcSwapOption<TermComponents>,
 }
 
 impl CurrentTerm {
-    /// The term's components are there.
+    /// Sets the components of a term that begins.
     pub fn begin(&self, components: TermComponents) {
         self.components.store(Some(Arc::new(components)));
     }
 
-    /// The term is over.
+    /// Clears the components at the end of the term.
     pub fn end(&self) {
         self.components.store(None);
     }
@@ -88,12 +88,12 @@ impl Components for CurrentTerm {
     }
 }
 
-/// How a JobManager stands, in a word for people.
+/// The role of a JobManager, in one word for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Its store has not been reached yet.
     Connecting,
-    /// Another process leads, or nobody.
+    /// Another process leads, or none does.
     Standby,
     /// It was granted leadership and recovers its jobs.
     Recovering,
@@ -105,10 +105,10 @@ pub enum Role {
     Refused,
 }
 
-/// How a term stands.
+/// The state of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TermState {
-    /// Nobody is known to lead, nor to be about to.
+    /// No process is known to lead, or to be about to lead.
     #[default]
     None,
     /// It was granted, and is being recovered.
@@ -119,14 +119,14 @@ pub enum TermState {
     Suspended,
 }
 
-/// The youngest term: by its own process's word where that is heard, else by what the store says.
+/// The youngest term: as reported by its own process if its heartbeats arrive, else as recorded in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TermStanding {
-    /// How it stands.
+    /// State of the term.
     pub state: TermState,
-    /// Whose it is.
+    /// The process that leads it.
     pub process: Option<ProcessId>,
-    /// Since when it stands so, in milliseconds since 1970.
+    /// Since when it is in that state, in milliseconds since 1970.
     pub since_ms: Option<u64>,
 }
 
@@ -145,7 +145,7 @@ impl TermStanding {
         }
     }
 
-    /// What the store says of it: a leader that is confirmed there leads.
+    /// The term according to the store: a leader that is confirmed there leads.
     pub fn of_view(view: &LeaderView) -> TermStanding {
         view.leader
             .as_ref()
@@ -157,26 +157,26 @@ impl TermStanding {
     }
 }
 
-/// What `/v1/ha/status` tells.
+/// The content of `/v1/ha/status`.
 #[derive(Debug, Clone)]
 pub struct HaStatus {
     /// `etcd`, `zookeeper` or `embedded`.
     pub store: &'static str,
     /// The process that was asked.
     pub process: ProcessId,
-    /// How it stands.
+    /// Its role.
     pub role: Role,
     /// What it knows of the leader.
     pub leader: LeaderView,
-    /// How the youngest term stands.
+    /// The youngest term.
     pub term: TermStanding,
-    /// Every JobManager, as the store lists them; the error if it can't be asked.
+    /// Every JobManager, as the store lists them; the error if the store can't be asked.
     pub members: Result<Vec<Member>, String>,
-    /// How far this process's cache of the jobs' records is.
+    /// How current this process's cache of the jobs' records is.
     pub cache: CacheStatus,
-    /// How the store is; the reason if it does not say.
+    /// The health of the store; the reason if it is not known.
     pub health: Result<StoreHealth, String>,
-    /// Why nobody can lead, while the key that fences every write can't be read.
+    /// Why no process can lead, while the key that fences every write can't be read.
     pub unreadable: Option<String>,
 }
 
@@ -192,7 +192,7 @@ pub(super) struct ViewInner {
     pub(super) current: Arc<CurrentTerm>,
     pub(super) connector: Arc<dyn Connector>,
     pub(super) blobs: ServedBlobs,
-    /// The largest graph (encoded, in bytes) that is sent on within a message.
+    /// The largest graph (encoded, in bytes) that is forwarded within a message.
     pub(super) inline_threshold: usize,
     /// `None` until the store was reached.
     pub(super) election: watch::Receiver<Option<LeaderElection>>,
@@ -204,18 +204,19 @@ pub(super) struct ViewInner {
     pub(super) lacking_permissions: watch::Receiver<LackingPermissions>,
 }
 
-/// Why there is no place for uploads, and what to do.
+/// Why there is no storage for uploads, and what to do.
 const NO_UPLOADS: &str = "this cluster takes no uploads, as it has no blob store that survives the loss of a host: set \
      high-availability.storageDir, and high-availability.storage-shared if it is a shared directory";
 
 impl JobManagerView {
-    /// Where content goes that is uploaded for a submission. `Conflict`: nowhere, and what to configure.
+    /// The storage for content that is uploaded for a submission. `Conflict`: there is none; says what to
+    /// configure.
     pub fn uploads(&self) -> GatewayResult<BlobStore> {
         let store = self.inner.blobs.store();
         let store = store.filter(|store| store.survives_host());
         let store = store.ok_or_else(|| GatewayError::Conflict(NO_UPLOADS.to_owned()))?;
         let incarnation = self.leader().incarnation;
-        let unknown = || GatewayError::NotYet("the store has not been heard yet".to_owned());
+        let unknown = || GatewayError::NotYet("the store has not answered yet".to_owned());
         let of_cluster = store.of_cluster(&incarnation.ok_or_else(unknown)?);
         Ok(of_cluster.guarded_by_presence())
     }
@@ -251,7 +252,7 @@ impl JobManagerView {
                     return own;
                 }
             }
-            // A change of leader, or the own term's components, which are there before it is confirmed.
+            // A change of leader, or the components of the own term, which are set before it is confirmed.
             if leaders.changed().await.is_err() {
                 return std::future::pending().await;
             }
@@ -263,8 +264,9 @@ impl JobManagerView {
         &self.inner.process
     }
 
-    /// Lets the leader, whoever it is, hand over: to the process named, else to the standby whose copy of the records is
-    /// most current. Returns the successor's epoch. `Conflict`: nobody took over, and the leader leads on.
+    /// Lets the current leader hand over: to the process named, else to the standby whose copy of the records
+    /// is most current. Returns the successor's epoch. `Conflict`: no process took over, and the leader leads
+    /// on.
     pub async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
         let Some(peers) = self.inner.peers.borrow().clone() else {
             let text = "the store has not been reached yet";
@@ -282,7 +284,7 @@ impl JobManagerView {
         peers.ask_to_transfer(&address, to).await
     }
 
-    /// How this process stands.
+    /// The role of this process.
     pub fn role(&self) -> Role {
         let Some(election) = self.inner.election.borrow().clone() else {
             return Role::Connecting;
@@ -296,7 +298,7 @@ impl JobManagerView {
         }
     }
 
-    /// How the youngest term stands: this process's own, or that of the process whose beats it hears.
+    /// The youngest term: this process's own, or that of the process whose heartbeats it receives.
     pub fn term(&self) -> TermStanding {
         let view = self.leader();
         let peers = self.inner.peers.borrow().clone();
@@ -328,7 +330,7 @@ impl JobManagerView {
         self.inner.leaders.borrow().clone()
     }
 
-    /// What the pipeline of this process's term has done; `None` while it does not lead.
+    /// The statistics of the pipeline of this process's term; `None` while it does not lead.
     pub fn pipeline_stats(&self) -> Option<PipelineStats> {
         Some(self.inner.current.get().ok()?.pipeline.stats())
     }
@@ -338,12 +340,12 @@ impl JobManagerView {
         self.inner.leaders.clone()
     }
 
-    /// What a leader must be allowed in the store and this process is not, as last found out.
+    /// The rights in the store that a leader needs and this process lacks, as of the last check.
     pub fn lacking_permissions(&self) -> LackingPermissions {
         self.inner.lacking_permissions.borrow().clone()
     }
 
-    /// The epochs that messages told this process of, and that its store does not have.
+    /// The epochs that messages named to this process, and that its store does not have.
     pub fn claims(&self) -> Vec<Claim> {
         let election = self.inner.election.borrow();
         let claims = election
@@ -358,13 +360,13 @@ impl JobManagerView {
         current.storage_trouble.borrow().clone()
     }
 
-    /// How far this process's cache of the jobs' records is, at each moment. Cold while it leads.
+    /// How current this process's cache of the jobs' records is, at each moment. Cold while it leads.
     pub fn cache_status(&self) -> watch::Receiver<CacheStatus> {
         self.inner.cache.clone()
     }
 
-    /// How the cluster's leadership stands; without its members and the store's health if the store takes longer than
-    /// `patience` to tell them.
+    /// The cluster's leadership status; without its members and the store's health if the store does not return
+    /// them within `patience`.
     pub async fn ha_status(&self, patience: Duration) -> HaStatus {
         let election = self.inner.election.borrow().clone();
         let members = async { in_time(patience, election?.members()).await };
@@ -388,7 +390,7 @@ impl JobManagerView {
 }
 
 impl JobManagerView {
-    /// The terms that are remembered, oldest first; the reason if the store does not tell them within `patience`.
+    /// The terms that are kept, oldest first; the reason if the store does not return them within `patience`.
     pub async fn history(&self, patience: Duration) -> Result<Vec<HistoryRecord>, String> {
         let records = self.inner.records.borrow().clone();
         let reading = async {

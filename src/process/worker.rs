@@ -1,9 +1,10 @@
-//! What a TaskManager that a driver has started watches besides: whether it is still wanted.
+//! Watches, for a TaskManager that a driver has started, whether it is still wanted.
 //!
-//! It ends when the store, of the cluster that it was started for, has no record of it: it was to be stopped and nobody could,
-//! or a leader that was deposed started it too late. And it ends when it has been without a leader for
-//! `job-manager-failover-timeout` and either nothing of it is in use, or the store has not answered for as long: its cluster
-//! is gone, and nobody else would end it. Time in which this process stood still itself counts for nothing.
+//! It ends when the store, if it is of the cluster that it was started for, has no record of it: it was to be
+//! stopped and could not be, or a deposed leader started it too late. It also ends when it has been without a
+//! leader for `job-manager-failover-timeout` and either nothing of it is in use, or the store has not answered
+//! for as long: its cluster is gone, and nothing else would end it. Time during which this process itself was
+//! suspended does not count.
 
 use std::time::Duration;
 
@@ -18,37 +19,37 @@ use crate::config::HaOptions;
 use crate::resource_manager::workers::record_key;
 use crate::task_executor::Presence;
 
-/// How often it is looked whether anybody leads it.
+/// Interval between two checks for a leader.
 const TICK: Duration = Duration::from_secs(1);
-/// In how many ticks the store is asked once.
+/// Number of ticks between two queries of the store.
 const TICKS_OF_A_QUESTION: u32 = 5;
 
-/// What is watched, and by what.
+/// What to watch for, and where.
 #[derive(Debug)]
 pub(super) struct Wanted {
     /// This TaskManager.
     pub worker: ResourceId,
     /// The cluster that it was started for.
     pub cluster: String,
-    /// Its store.
+    /// The store of that cluster.
     pub ha: HaOptions,
     /// `job-manager-failover-timeout`.
     pub failover_timeout: Duration,
 }
 
-/// What the store says.
+/// The store's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Recorded,
-    /// Nobody wants it.
+    /// No cluster wants it.
     Absent,
-    /// Another cluster has taken the place of its own.
+    /// Another cluster has replaced its own.
     OtherCluster,
-    /// It can't be asked.
+    /// The store can't be asked.
     NoAnswer,
 }
 
-/// Completes when the worker is not wanted any more: says why.
+/// Completes when the worker is not wanted any more; returns the reason.
 pub(super) async fn until_unwanted(
     wanted: Wanted,
     mut presence: watch::Receiver<Presence>,
@@ -62,10 +63,10 @@ pub(super) async fn until_unwanted(
                 Standing::Recorded => alone.answered(),
                 Standing::NoAnswer => {}
                 Standing::Absent => {
-                    return "nobody has a record of this worker any more".to_owned();
+                    return "the store has no record of this worker any more".to_owned();
                 }
                 Standing::OtherCluster => {
-                    return "another cluster has taken the place of the one that it was started for"
+                    return "another cluster has replaced the one that it was started for"
                         .to_owned();
                 }
             }
@@ -78,7 +79,7 @@ pub(super) async fn until_unwanted(
     }
 }
 
-/// For how long nobody was there, in ticks that this process had.
+/// Time without a leader and without the store, counted in ticks of this process.
 #[derive(Debug, Default)]
 struct Alone {
     without_leader: Duration,
@@ -101,15 +102,15 @@ impl Alone {
         }
         if presence.is_unused {
             return Some(format!(
-                "nothing of it is in use, and for {timeout:?} nobody has led it"
+                "nothing of it is in use, and it has had no leader for {timeout:?}"
             ));
         }
         (self.without_store >= timeout)
-            .then(|| format!("for {timeout:?} neither a leader nor the store was there"))
+            .then(|| format!("neither a leader nor the store was reached for {timeout:?}"))
     }
 }
 
-/// The store, opened when it is first there.
+/// The store, once it could be opened.
 #[derive(Debug, Default)]
 struct Asking {
     opened: Option<RecordStore>,
@@ -123,7 +124,7 @@ impl Asking {
         match self.try_to_ask(wanted).await {
             Ok(standing) => standing,
             Err(error) => {
-                debug!(%error, "whether this worker is wanted can't be asked at present");
+                debug!(%error, "the store can't be asked at present whether this worker is wanted");
                 Standing::NoAnswer
             }
         }
@@ -136,7 +137,7 @@ impl Asking {
         };
         let store = records.coordination_store();
         let record = store.get(&[record_key(&wanted.worker)]).await?;
-        // After the record: what is missing counts only in a store that is still the same cluster's.
+        // After the record: a missing record counts only if the store still belongs to the same cluster.
         let Some((epoch, _, incarnation)) = store.guard().await?.epoch else {
             return Ok(Standing::NoAnswer);
         };
@@ -177,7 +178,7 @@ mod tests {
         let mut alone = Alone::default();
         assert_eq!(ticks(&mut alone, presence(false, false), 2), [false; 2]);
         alone.answered();
-        // Somebody's tasks run, and the store says that nobody else runs them.
+        // Its tasks run, and the store says that no other process runs them.
         assert_eq!(ticks(&mut alone, presence(false, false), 2), [false; 2]);
         assert_eq!(ticks(&mut alone, presence(false, false), 1), [true]);
         assert_eq!(ticks(&mut alone, presence(true, false), 9), [false; 9]);

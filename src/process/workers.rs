@@ -1,4 +1,4 @@
-//! What the ResourceManager of a term starts TaskManagers with. Nothing is decided here.
+//! The services with which a term's ResourceManager starts TaskManagers. Nothing is decided here.
 
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_proto::id::ResourceId;
@@ -7,7 +7,7 @@ use super::settings;
 use super::term::TermServices;
 use crate::resource_manager::workers::{WorkerRecord, WorkersServices};
 
-/// Nothing where no driver is configured. `recorded` are those that the store has.
+/// `None` if no driver is configured. `recorded` are the workers in the store.
 pub(super) fn services(
     services: &TermServices,
     pipeline: &CommitPipeline,

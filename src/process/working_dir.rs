@@ -1,8 +1,9 @@
-//! The directory that a process has for itself below `process.working-dir`: made at start, removed at an orderly end;
-//! what a dead process left is removed by the next one that starts.
+//! The directory that a process has for itself below `process.working-dir`: created at start, removed at an
+//! orderly end. A directory that a dead process left is removed by the next process that starts.
 //!
-//! A process holds an OS lock on a file in its directory for life, so a lock that can be taken proves its owner dead. A directory
-//! gets its name when it is locked: before, another process that starts at the same moment would take it for a leftover.
+//! A process holds an OS lock on a file in its directory for life, so a lock that can be taken proves that its
+//! owner is dead. A directory gets its final name only when it is locked: before, another process that starts
+//! at the same moment would take it for a leftover.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,13 +18,14 @@ use tracing::{info, warn};
 use crate::config::ProcessOptions;
 
 const LOCK: &str = "in-use";
-/// Only directories that begin so are ever removed,
+/// Only directories with this prefix are ever removed,
 const PREFIX: &str = "tanist-";
-/// and those that begin so, if they were made a while ago: by a process that died before it had its lock, or just after.
+/// and those with this prefix, if they are old: left by a process that died before it had its lock, or just
+/// after.
 const UNLOCKED_PREFIX: &str = "new-tanist-";
-/// How often the removal of a directory is tried in which something is still made.
+/// Maximum number of attempts to remove a directory in which files are still created.
 const REMOVALS: u32 = 1_000;
-/// How long a process may take to lock the directory that it has made.
+/// Maximum time that a process needs to lock the directory that it has created.
 const LOCKING_BOUND: Duration = Duration::from_secs(60);
 
 /// A directory that can't be used.
@@ -36,7 +38,7 @@ pub struct DirectoryError {
     source: io::Error,
 }
 
-/// Most of what one may not use is another user's.
+/// A directory that must not be used mostly belongs to another user.
 fn advice(key: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -61,7 +63,7 @@ pub struct WorkingDir {
 }
 
 impl WorkingDir {
-    /// Checks the configured directories, creates this process's own one, and removes what dead processes left.
+    /// Checks the configured directories, creates this process's own one, and removes those of dead processes.
     pub fn create(options: &ProcessOptions, kind: &str) -> Result<WorkingDir, DirectoryError> {
         for directory in &options.tmp_dirs {
             check_writable(directory).map_err(|source| DirectoryError {
@@ -98,7 +100,7 @@ impl WorkingDir {
         })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -112,8 +114,8 @@ impl Drop for WorkingDir {
     }
 }
 
-/// Removes a directory with all that is in it, also with what is still being written: a thread of an embedded store in it may be in
-/// the middle of its last transaction, and make its journal between the look and the removal.
+/// Removes a directory with its content, even while files are created in it: a thread of an embedded store may
+/// be in the middle of its last transaction, and create its journal during the removal.
 fn remove(path: &Path) -> io::Result<()> {
     for _ in 1..REMOVALS {
         match fs::remove_dir_all(path) {
@@ -126,8 +128,9 @@ fn remove(path: &Path) -> io::Result<()> {
     fs::remove_dir_all(path)
 }
 
-/// The lock of a process's directory, if it can be taken. `is_own`: it was just made, and the lock's file is made, too; in one that
-/// is somebody else's nothing is made, as that may be about to remove it.
+/// The lock of a process's directory, if it can be taken. `is_own`: the directory was just created, and the
+/// lock's file is created too. In another process's directory no file is created, as that process may be about
+/// to remove it.
 fn lock(directory: &Path, is_own: bool) -> io::Result<Option<File>> {
     let file = File::options()
         .create(is_own)

@@ -25,7 +25,7 @@ use crate::gateway::fencing::sender_of;
 use crate::gateway::refusals::{self, Question};
 use crate::gateway::{
     Departure, GatewayError, GatewayResult, JobMasterRegistration, Leaving, ResourceOverview,
-    ResourceRequirements, TaskExecutorGateway, Unfulfillable,
+    ResourceRequirements, TaskExecutorGateway, Unfulfillable, Verdict,
 };
 
 /// Capacity of the mailbox, in messages.
@@ -252,7 +252,12 @@ impl Actor {
         if let Some(job_master) = self.job_masters.get(&job) {
             let told = &job_master.verdict;
             if told.look(|told| told.has_room != has_room) {
-                told.change(|told| told.has_room = has_room);
+                let change = |told: &mut Verdict| told.has_room = has_room;
+                match has_room {
+                    // The JobMaster has nothing to do: it takes this before its next event, and then fails no region.
+                    true => told.change_quietly(change),
+                    false => told.change(change),
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Handlers of metrics over several jobs or TaskManagers, with Flink's names and parameters.
 //!
-//! `get` names the metrics that are wanted; without it the answer lists those that there are. `agg` says what is told of each. A
-//! metric that does not exist is left out, as Flink does it.
+//! `get` selects the metrics; without it the answer lists the available ones. `agg` selects the aggregations. A
+//! metric that does not exist is left out, as in Flink.
 
 use axum::Json;
 use axum::extract::State;
@@ -18,7 +18,7 @@ use super::json::metric::{AggregatedMetric, Aggregation};
 
 type Answer = Result<(HeaderMap, Json<Vec<AggregatedMetric>>), RestError>;
 
-/// A metric, and where its value is.
+/// The name of a metric, and the function that reads its value.
 type Metric<T> = (&'static str, fn(&T) -> f64);
 
 const OF_JOBS: [Metric<pb::JobDetails>; 1] = [("numRestarts", |job| f64::from(job.restarts))];

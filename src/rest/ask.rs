@@ -1,4 +1,4 @@
-//! Asking the leader, whoever it is by then.
+//! Asks the current leader, and its successor after a change of leader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use super::server::RestServerOptions;
 use super::view::ClusterView;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
 
-/// The pause before a leader that just failed to answer is looked up again; doubles up to [`LONGEST_PAUSE`].
+/// Pause before a leader that just failed to answer is looked up again; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What the last leader to be asked is given for its answer, however late it was found.
+/// Minimum timeout of the last leader that is asked, even if it was found late.
 const SHORTEST_ANSWER: Duration = Duration::from_secs(5);
 
-/// How long a request is repeated that the leader's store refuses. That passes by itself where the store is only busy; where it has no
-/// space whoever asks is told so before they give up.
+/// Time for which a request that the leader's store refuses is repeated. A busy store recovers by itself; if
+/// the store has no space, the client gets the error before its own timeout.
 const STORE_PATIENCE: Duration = Duration::from_millis(1500);
 
 fn confirmed_epoch(view: &LeaderView) -> Option<Epoch> {
@@ -38,22 +38,22 @@ async fn succeeded(leaders: &mut watch::Receiver<LeaderView>, asked: Option<Epoc
     }
 }
 
-/// What every handler has. Cheap to clone.
+/// The context of every handler. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Context {
     pub(super) view: Arc<dyn ClusterView>,
     pub(super) peers: Peers,
     pub(super) options: Arc<RestServerOptions>,
-    /// One for each upload that is taken.
+    /// One permit for each upload that is accepted at once.
     pub(super) uploads: Arc<Semaphore>,
-    /// The server stops: nobody waits any longer.
+    /// Cancelled when the server stops: requests then wait no longer.
     pub(super) stop: CancellationToken,
 }
 
 impl Context {
-    /// Asks the leader's Dispatcher, and the next one's if it goes meanwhile: when it fails to answer, and when another leader
-    /// is confirmed before it has answered, since a frozen or cut off one may never do so. `ask` is called as often as that
-    /// takes: what it asks for must not take effect twice.
+    /// Asks the leader's Dispatcher, and asks the next leader when the leader fails to answer or when another
+    /// leader is confirmed before the answer, since a frozen or cut-off leader may never answer. `ask` may be
+    /// called several times: the request must not take effect twice.
     pub(super) async fn ask<T, A, F>(&self, ask: A) -> Result<T, RestError>
     where
         A: Fn(Arc<dyn DispatcherGateway>) -> F,
@@ -110,7 +110,7 @@ impl Context {
             } else {
                 refused_since = None;
             }
-            tracing::debug!(%error, "the leader gave no answer, looking for it again");
+            tracing::debug!(%error, "the leader did not answer, looking for it again");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

@@ -72,12 +72,12 @@ pub(super) async fn task_manager(
     Ok((position_headers(list.as_of), Json(body)))
 }
 
-/// Alive: this answers.
+/// Liveness: the process answers.
 pub(super) async fn healthz() -> Json<Nothing> {
     Json(Nothing {})
 }
 
-/// Ready: requests get answers here, since a leader is known.
+/// Readiness: requests get answers here, since a leader is known.
 pub(super) async fn readyz(State(context): State<Context>) -> Result<Json<Nothing>, RestError> {
     let not_ready = |reason: String| RestError::new(StatusCode::SERVICE_UNAVAILABLE, reason);
     let role = context.view.role();

@@ -1,19 +1,19 @@
-//! Until when a submission has an effect, as its headers tell it, and how the leader is told.
+//! The deadline of a submission, as given by its headers, and its form in the request to the leader.
 //!
-//! No clock of two hosts is compared where that can be helped (ADR 29). A client that asked for the time of the leader's term names
-//! the deadline by that clock and the epoch beside it; that goes to the leader as it is. For everybody else the time that this
-//! process held the submission is counted by its own clock, and each try tells the leader what is left by the leader's clock.
+//! No clocks of two hosts are compared (ADR 29). A client that asked for the time of the leader's term names the deadline by that
+//! clock and the epoch beside it; that goes to the leader as it is. For a client that names none the time that this process held the
+//! submission is counted by its own clock, and each try tells the leader what is left by the leader's clock.
 
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use tanist_ha::clock::{Clock, Moment, millis, wall_clock_ms};
+use tanist_ha::clock::{Clock, Moment, millis};
 use tanist_proto::v1 as pb;
 
 use super::error::RestError;
 use super::extract::header_text;
 use super::server::RestServerOptions;
-use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
+use crate::gateway::{DispatcherGateway, GatewayResult};
 
 const DEADLINE: &str = "tanist-deadline";
 const EPOCH: &str = "tanist-deadline-epoch";
@@ -21,57 +21,48 @@ const EPOCH: &str = "tanist-deadline-epoch";
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deadline {
-    /// By the clock of this term.
+    /// A time by the clock of this term.
     OfTerm { epoch: u64, until_ms: u64 },
-    /// Then, by the clock of this host.
+    /// A time by the clock of this host.
     Here { until: Moment },
-    /// It had passed when it came, by the wall clock of this host: the leader decides, as the job may be known.
-    Passed { until_ms: u64 },
 }
 
 impl Deadline {
-    /// What the headers say; without any, what is usual.
+    /// The deadline in the headers; without one, the default.
     pub(super) fn of(
         headers: &HeaderMap,
         options: &RestServerOptions,
     ) -> Result<Deadline, RestError> {
-        let until_ms = number(headers, DEADLINE, "time in milliseconds since 1970")?;
+        let until_ms = number(headers, DEADLINE, "time in milliseconds")?;
         let epoch = number(headers, EPOCH, "epoch")?;
-        let here = |left| Deadline::Here {
-            until: Clock::Boottime.now().after(left),
-        };
-        Ok(match (until_ms, epoch) {
+        match (until_ms, epoch) {
             (Some(until_ms), Some(epoch)) if epoch > 0 && until_ms > 0 => {
-                Deadline::OfTerm { epoch, until_ms }
+                Ok(Deadline::OfTerm { epoch, until_ms })
             }
-            (_, Some(_)) => {
-                return Err(RestError::bad_request(
-                    "`Tanist-Deadline-Epoch` tells by which term's clock `Tanist-Deadline` is: both are above 0",
-                ));
-            }
-            (Some(until_ms), None) => match until_ms.checked_sub(wall_clock_ms()) {
-                Some(left) => here(Duration::from_millis(left)),
-                None => Deadline::Passed { until_ms },
-            },
-            (None, None) => here(options.submission_timeout),
-        })
+            (None, None) => Ok(Deadline::Here {
+                until: Clock::Boottime.now().after(options.submission_timeout),
+            }),
+            (Some(_), _) | (_, Some(_)) => Err(RestError::bad_request(
+                "`Tanist-Deadline` is by the clock of the term that `Tanist-Deadline-Epoch` names, as `GET /ha/time` tells both: \
+                 one needs the other, and both are above 0",
+            )),
+        }
     }
 
-    /// How long what has to be done before the submission may take.
+    /// Time that is left for work before the submission.
     pub(super) fn left(self, options: &RestServerOptions) -> Duration {
         match self {
             Deadline::OfTerm { .. } => options.submission_timeout,
             Deadline::Here { until } => until.since(Clock::Boottime.now()),
-            Deadline::Passed { .. } => Duration::ZERO,
         }
     }
 
-    /// Whether only the client can name another one.
+    /// Whether only the client can give another deadline.
     pub(super) fn is_clients(self) -> bool {
         matches!(self, Deadline::OfTerm { .. })
     }
 
-    /// The request with this deadline, for one try with this leader.
+    /// The request with this deadline, for one attempt with this leader.
     pub(super) async fn told(
         self,
         request: pb::SubmitJobRequest,
@@ -79,18 +70,11 @@ impl Deadline {
     ) -> GatewayResult<pb::SubmitJobRequest> {
         let (deadline_ms, deadline_epoch) = match self {
             Deadline::OfTerm { epoch, until_ms } => (until_ms, epoch),
-            Deadline::Passed { until_ms } => (until_ms.max(1), 0),
             Deadline::Here { until } => {
-                let time = term_time(leader).await?;
-                let left = until.since(Clock::Boottime.now());
-                let left_ms = millis(left);
-                match time {
-                    Some(time) => {
-                        let left_ms = left_ms.min(time.longest_ms);
-                        (time.now_ms.saturating_add(left_ms), time.epoch)
-                    }
-                    None => (wall_clock_ms().saturating_add(left_ms), 0),
-                }
+                let time = leader.tell_term_time(pb::TermTimeRequest {}).await?;
+                let left_ms = millis(until.since(Clock::Boottime.now()));
+                let until_ms = time.now_ms.saturating_add(left_ms.min(time.longest_ms));
+                (until_ms, time.epoch)
             }
         };
         Ok(pb::SubmitJobRequest {
@@ -98,18 +82,6 @@ impl Deadline {
             deadline_epoch,
             ..request
         })
-    }
-}
-
-/// What the clock of the leader's term shows; none if the leader is of an earlier version, which has no such clock.
-pub(super) async fn term_time(
-    leader: &dyn DispatcherGateway,
-) -> GatewayResult<Option<pb::TermTime>> {
-    match leader.tell_term_time(pb::TermTimeRequest {}).await {
-        Ok(time) => Ok(Some(time)),
-        // A call that is not known: nothing else makes this one fail so.
-        Err(GatewayError::Internal(_)) => Ok(None),
-        Err(error) => Err(error),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Handlers that drain TaskManagers, one or all of a host, and take that back.
+//! Handlers that drain TaskManagers, one or all of a host, and that end a drain.
 
 use axum::Json;
 use axum::body::Body;
@@ -14,24 +14,24 @@ use super::extract::{PathParts, id, read_body};
 use super::json::Nothing;
 use crate::config::parse_duration;
 
-/// More is no request to drain.
+/// Maximum size of the body, in bytes.
 const MAX_BODY: usize = 64 << 10;
 
 type Accepted = Result<(StatusCode, Json<Nothing>), RestError>;
 
-/// How it is to be drained. Without a body: what runs there ends by itself.
+/// The options of a drain. Without a body: running tasks end by themselves.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 struct DrainRequest {
     evict: bool,
-    /// As in options: `30 min`; a bare number is in ms.
+    /// Format as in options: `30 min`; a bare number is in ms.
     deadline: Option<String>,
     force: bool,
     by: String,
     reason: String,
 }
 
-/// Accepted means that the store says so: it outlives the leader and the TaskManager.
+/// Accepted means that the drain is in the store: it outlives the leader and the TaskManager.
 pub(super) async fn drain(
     State(context): State<Context>,
     PathParts(text): PathParts<String>,
@@ -93,7 +93,7 @@ async fn with_body(
     if body.is_empty() {
         return Ok(request);
     }
-    let wrong = |error| RestError::bad_request(format!("the body makes no sense: {error}"));
+    let wrong = |error| RestError::bad_request(format!("the body is invalid: {error}"));
     let asked: DrainRequest = serde_json::from_slice(&body).map_err(wrong)?;
     let deadline_in_ms = match &asked.deadline {
         None => 0,

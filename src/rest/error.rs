@@ -1,4 +1,4 @@
-//! What went wrong with a request, as a status and Flink's error body: `{"errors": ["..."]}`.
+//! An error as an HTTP status and Flink's error body: `{"errors": ["..."]}`.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -7,9 +7,10 @@ use axum::response::{IntoResponse, Response};
 use super::json::Errors;
 use crate::gateway::GatewayError;
 
-/// After how many seconds a request may be sent again that found no leader.
+/// Seconds after which a request that found no leader may be sent again.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
-/// What keeps others from being served at present. A header, as whoever sends a large body may get no more than the head.
+/// Header that says why the server is busy. A header, because a client that sends a large body may receive only
+/// the head of the answer.
 const BUSY: &str = "tanist-busy";
 
 /// An answer that is an error.
@@ -18,14 +19,14 @@ const BUSY: &str = "tanist-busy";
 pub struct RestError {
     /// Its status.
     pub status: StatusCode,
-    /// What is wrong, at least one text.
+    /// The texts, at least one.
     pub errors: Vec<String>,
-    /// All is well, and others come first: it may be asked for again for as long as it is wanted.
+    /// Nothing is wrong, but other requests come first: the client may repeat the request without limit.
     pub is_busy: bool,
 }
 
 impl RestError {
-    /// One thing is wrong.
+    /// An error with one text.
     pub fn new(status: StatusCode, error: impl Into<String>) -> RestError {
         RestError {
             status,
@@ -34,12 +35,12 @@ impl RestError {
         }
     }
 
-    /// The request is wrong.
+    /// The request is invalid.
     pub fn bad_request(error: impl Into<String>) -> RestError {
         RestError::new(StatusCode::BAD_REQUEST, error)
     }
 
-    /// Others are served, and this later. In printable ASCII.
+    /// Other requests are being served, this one may be repeated later. The text must be printable ASCII.
     pub fn busy(error: impl Into<String>) -> RestError {
         RestError {
             is_busy: true,
@@ -47,7 +48,7 @@ impl RestError {
         }
     }
 
-    /// What was named is not there.
+    /// The named object does not exist.
     pub fn not_found(error: impl Into<String>) -> RestError {
         RestError::new(StatusCode::NOT_FOUND, error)
     }

@@ -1,4 +1,4 @@
-//! Reads the parts of a request, with our error body where they are wrong.
+//! Reads the parts of a request; errors have this server's error body.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -14,14 +14,14 @@ use tanist_proto::v1::ReadPosition;
 use super::error::RestError;
 use crate::net::BodyError;
 
-/// The header with the epoch that an answer is as of.
+/// Header with the epoch of the state that an answer shows.
 const EPOCH: &str = "tanist-epoch";
-/// The header with the change number that an answer is as of.
+/// Header with the change number of the state that an answer shows.
 const CHANGE: &str = "tanist-change";
-/// The header that marks an answer of a leader which the store does not confirm.
+/// Header that marks an answer of a leader whose term the store does not confirm.
 const TERM: &str = "tanist-term";
 
-/// A part of the path that names something.
+/// Parses an id in the path.
 pub(super) fn id<T>(text: &str) -> Result<T, RestError>
 where
     T: FromStr,
@@ -31,7 +31,7 @@ where
         .map_err(|error| RestError::bad_request(format!("{error}")))
 }
 
-/// The query, each name's last value.
+/// The query parameters; of several with one name, the last.
 #[derive(Debug)]
 pub(super) struct Parameters(pub(super) HashMap<String, String>);
 
@@ -73,7 +73,7 @@ impl Parameters {
 }
 
 impl Parameters {
-    /// The parts of a value that are separated by commas; none if it is not there.
+    /// The comma-separated parts of a value; empty if it is not there.
     pub(super) fn list<T>(
         &self,
         name: &str,
@@ -89,7 +89,7 @@ impl Parameters {
 const CONSISTENT: &str = "consistent";
 
 impl Parameters {
-    /// Whether the leader is to confirm in the store that its term is the youngest before it answers.
+    /// Whether the leader must confirm in the store that its term is the youngest before it answers.
     pub(super) fn consistent(&self) -> Result<bool, RestError> {
         match self.0.get(CONSISTENT).map(String::as_str) {
             None | Some("false") => Ok(false),
@@ -133,7 +133,7 @@ pub(super) fn header_text<'a>(
     headers.get(name).map(read).transpose()
 }
 
-/// The body, if it has at most `limit` bytes.
+/// Reads the body, if it has at most `limit` bytes.
 pub(super) async fn read_body(
     headers: &HeaderMap,
     body: Body,
@@ -152,7 +152,7 @@ pub(super) async fn read_body(
     read.map_err(|error| broken_body(&error, too_large))
 }
 
-/// What an error says that came instead of a body, or of the rest of it.
+/// The error for a body, or the rest of it, that could not be read.
 pub(super) fn broken_body(
     error: &(dyn std::error::Error + 'static),
     too_large: impl Fn() -> RestError,
@@ -175,7 +175,7 @@ pub(super) fn broken_body(
     RestError::bad_request(format!("the body could not be read: {error}"))
 }
 
-/// An answer of the Dispatcher that says as of when it is.
+/// The headers that say which state a Dispatcher's answer shows.
 pub(super) fn position_headers(as_of: Option<ReadPosition>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if let Some(position) = as_of {

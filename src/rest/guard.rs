@@ -1,8 +1,10 @@
-//! Refuses what a browser sends for somebody else: a page of another site, or a name that another site had resolve to this host.
+//! Refuses requests that a browser sends on behalf of another site: from a page of that site, or by a name that
+//! it had resolve to this host.
 //!
-//! A browser lets any page send requests to any address; what it adds says for whom. `Host` is the name by which the page reached this server: a
-//! name that is none of its own was made to resolve here (DNS rebinding), and the page could read the answers. `Origin` and `Sec-Fetch-Site`
-//! say that a page of another origin asks: it can't read answers, but what it writes would take effect. Programs send neither.
+//! A browser lets any page send requests to any address, but adds headers that identify the page. `Host` is the
+//! name by which the page reached this server: a foreign name was made to resolve here (DNS rebinding), and the
+//! page could read the answers. `Origin` and `Sec-Fetch-Site` show a page of another origin: it can't read
+//! answers, but its writes would take effect. Programs send neither.
 
 use std::net::IpAddr;
 
@@ -70,7 +72,7 @@ fn is_served(host: &Authority, options: &RestServerOptions) -> bool {
         || name.parse().is_ok_and(is_own_address)
 }
 
-/// The host without port, brackets and the dot at its end, in small letters.
+/// The host without port, brackets and the dot at its end, in lower case.
 fn name_of(authority: &Authority) -> String {
     let name = authority
         .host()
@@ -110,7 +112,7 @@ fn judge_origin(headers: &HeaderMap, options: &RestServerOptions) -> Result<(), 
     Ok(())
 }
 
-/// Whether a page of that origin came from this server: by the host that it asks now, or by one that is configured.
+/// Whether a page of that origin came from this server: by the requested host, or by a configured one.
 fn is_own_origin(origin: &str, headers: &HeaderMap, options: &RestServerOptions) -> bool {
     let Ok(origin) = origin.parse::<Uri>() else {
         return false;

@@ -1,9 +1,9 @@
-//! Tests of [`super`]: what browsers send for others, and what clients send for themselves.
+//! Tests of [`super`]: requests of browsers on behalf of other sites, and requests of clients.
 
 use super::*;
 use crate::config::{Configuration, LoadOptions};
 
-/// Of a server that is reached as `jm-1`, and behind a proxy as `flink.example.com`.
+/// Options of a server that is reached as `jm-1`, and behind a proxy as `flink.example.com`.
 fn options() -> RestServerOptions {
     let load = LoadOptions::default().with("rest.allowed-hosts", "flink.example.com,*.svc");
     let configuration = Configuration::load(load).expect("valid");
@@ -58,7 +58,7 @@ fn hosts_of_this_server_are_served_and_others_are_not() {
     ] {
         assert_eq!(read(foreign), 421, "{foreign}");
     }
-    // No browser leaves it away.
+    // Browsers always send it.
     assert_eq!(status(Method::GET, "/v1/jobs", &[]), 200);
     let two = [("host", "localhost"), ("host", "evil.example")];
     assert_eq!(status(Method::GET, "/v1/jobs", &two), 421);

@@ -1,4 +1,4 @@
-//! Handlers about high availability: who leads, who could, what became of earlier terms, and handing leadership over.
+//! Handlers about high availability: leader, members, earlier terms, and handing leadership over.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use serde::Deserialize;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_proto::v1 as pb;
 
 use super::ask::Context;
-use super::deadline::term_time;
 use super::error::RestError;
 use super::extract::Parameters;
 use super::json::TimeBody;
@@ -20,11 +20,11 @@ use super::json::ha::{HaStatusBody, LeaderBody, OwnStanding, role_name};
 use super::json::history::HistoryBody;
 use crate::process::Role;
 
-/// How long the store is waited for before `/ha/status` answers without the members.
+/// Timeout for the store before `/ha/status` answers without the members.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long this process may take to hear of a term that others know.
+/// Time for this process to learn of a term that other processes know.
 const NEWS_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long another JobManager is waited for before `/ha/status` answers without its account.
+/// Timeout for another JobManager before `/ha/status` answers without its status.
 const ACCOUNT_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody> {
@@ -52,18 +52,18 @@ pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody>
     Json(HaStatusBody::new(&status, accounts))
 }
 
-/// This process alone: what the others ask it.
+/// The status of this process alone: other JobManagers query it.
 pub(super) async fn own_standing(State(context): State<Context>) -> Json<OwnStanding> {
     Json(OwnStanding::of(&*context.view))
 }
 
-/// What the clock of the leader's term shows: a deadline by it is not compared with another clock. Where the leader is of an
-/// earlier version this is answered as a JobManager of that version answers it, by which clients know.
+/// What the clock of the leader's term shows: a deadline by it is not compared with another clock.
 pub(super) async fn time(State(context): State<Context>) -> Result<Json<TimeBody>, RestError> {
-    let asked = context.ask(async |dispatcher| term_time(&*dispatcher).await);
-    let time = asked.await?.ok_or_else(|| {
-        RestError::not_found("the leader is of an earlier version, whose terms have no clock")
-    })?;
+    let asked = context.ask(async |dispatcher| {
+        let request = pb::TermTimeRequest {};
+        dispatcher.tell_term_time(request).await
+    });
+    let time = asked.await?;
     Ok(Json(TimeBody {
         epoch: time.epoch,
         now: time.now_ms,
@@ -71,10 +71,10 @@ pub(super) async fn time(State(context): State<Context>) -> Result<Json<TimeBody
     }))
 }
 
-/// How many terms are listed unless `limit` says otherwise.
+/// The number of terms that are listed without `limit`.
 const LISTED_TERMS: usize = 100;
 
-/// The terms that are remembered. Any process reads them from the store.
+/// The terms that are kept. Any process reads them from the store.
 pub(super) async fn history(
     State(context): State<Context>,
     parameters: Parameters,
@@ -108,14 +108,14 @@ pub(super) async fn leader(State(context): State<Context>) -> Result<Json<Leader
     }
 }
 
-/// The body of a transfer; the query may say the same.
+/// The body of a transfer; the query may have the same fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Transfer {
-    /// Who is to lead; else the standby that is most current.
+    /// The process that shall lead; without it the most current standby.
     to: Option<String>,
-    /// The epoch whose leader is to hand over: with a younger one nothing has to be done any more, so that the request
-    /// may be repeated.
+    /// The epoch whose leader shall hand over: if there is a younger one, nothing has to be done any more, so
+    /// that the request may be repeated.
     epoch: Option<u64>,
 }
 
@@ -134,7 +134,7 @@ fn read_transfer(parameters: &Parameters, body: &[u8]) -> Result<Transfer, RestE
     Ok(wanted)
 }
 
-/// Has the leader hand over, whoever it is. Answers who leads then.
+/// Makes the current leader hand over. Returns the new leader.
 pub(super) async fn transfer(
     State(context): State<Context>,
     parameters: Parameters,
@@ -154,7 +154,7 @@ pub(super) async fn transfer(
     if let Some(epoch) = wanted.epoch.map(Epoch::new)
         && epoch > known.epoch
     {
-        // This process may hear of it a moment later than who asks.
+        // This process may learn of it a moment later than the caller.
         let has_come = |view: &LeaderView| {
             let leader = view.leader.as_ref();
             leader.is_some_and(|leader| leader.epoch >= epoch)

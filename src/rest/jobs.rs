@@ -1,4 +1,4 @@
-//! Handlers about jobs: reading, cancelling, stopping, and what becomes of quarantined ones.
+//! Handlers about jobs: reading, cancelling, stopping, and resolving quarantines.
 
 use axum::Json;
 use axum::body::Body;
@@ -24,13 +24,13 @@ use super::json::{Nothing, StopTriggered};
 use super::rows::Rows;
 use super::savepoints::is_trigger;
 
-/// How many failures are listed unless `maxExceptions` says otherwise.
+/// The number of failures that are listed without `maxExceptions`.
 const MAX_EXCEPTIONS: usize = 20;
 
-/// The largest body of a request to stop, in bytes.
+/// Maximum size of the body of a stop request, in bytes.
 const MAX_STOP_BODY: usize = 64 * 1024;
 
-/// With the position that it is as of, in headers.
+/// A body, with the position of the state that it shows in headers.
 type Answer<T> = Result<(HeaderMap, Json<T>), RestError>;
 
 pub(super) async fn list(
@@ -166,7 +166,7 @@ pub(super) async fn quarantined(
     Ok((headers, Json(QuarantineListing::new(&answer.jobs))))
 }
 
-/// Accepted means that the store does not say any more that it is set aside.
+/// Accepted means that the quarantine is no longer in the store.
 pub(super) async fn retry_quarantined(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
@@ -174,7 +174,7 @@ pub(super) async fn retry_quarantined(
     resolve(&context, &job, pb::QuarantineAction::Retry).await
 }
 
-/// Accepted means that the store says that it was cancelled.
+/// Accepted means that the cancellation is in the store.
 pub(super) async fn delete_quarantined(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
@@ -245,7 +245,7 @@ pub(super) async fn plan(
     Ok(of_job(&details, PlanBody { plan }))
 }
 
-/// Accepted means that the store says that CANCELED, or STOPPED, is wanted.
+/// Accepted means that the store has the wanted status CANCELED or STOPPED.
 pub(super) async fn change(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
@@ -273,7 +273,7 @@ pub(super) async fn change(
     Ok((StatusCode::ACCEPTED, Json(Nothing {})))
 }
 
-/// What Flink's clients send to stop a job.
+/// The body that Flink's clients send to stop a job.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StopRequest {
@@ -282,7 +282,8 @@ struct StopRequest {
     trigger_id: Option<String>,
 }
 
-/// Accepted means that the store says that STOPPED is wanted. As with Flink's stop with drain; there is no savepoint to wait for.
+/// Accepted means that the store has the wanted status STOPPED. The same as Flink's stop with drain; there is
+/// no savepoint to wait for.
 pub(super) async fn stop(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
@@ -313,12 +314,12 @@ pub(super) async fn stop(
         return Err(RestError::bad_request(text));
     }
     have_stopped(&context, job).await?;
-    // Whichever it is, it leads to the job, whose record says how its stop stands.
+    // Any trigger id leads to the job, whose record has the status of its stop.
     let request_id = request.trigger_id.unwrap_or_else(|| job.to_string());
     Ok((StatusCode::ACCEPTED, Json(StopTriggered { request_id })))
 }
 
-/// What is wrong with a body.
+/// The text for an invalid body.
 fn invalid_json(error: &serde_json::Error) -> String {
     let what = if error.is_data() {
         "the body is JSON of another shape"

@@ -1,11 +1,12 @@
 //! The REST server of every JobManager: Flink's paths, field names and error bodies.
 //!
-//! Whichever JobManager is asked, the leader answers: a request finds the leader's Dispatcher through [`ClusterView`], waits
-//! for one while none leads, and asks the next leader when one goes in the middle. That is allowed because nothing here
-//! takes effect twice: reads, cancelling, and submitting, which carries a job id and a token.
+//! Any JobManager can be asked, and the leader answers: a request finds the leader's Dispatcher through
+//! [`ClusterView`], waits for one while there is no leader, and asks the next leader if the leader changes
+//! meanwhile. That is allowed because no request takes effect twice: reads, cancelling, and submitting, which
+//! carries a job id and a token.
 //!
-//! It keeps nothing between two requests and decides nothing: what is wrong with a request beyond its form is the
-//! Dispatcher's to say.
+//! It keeps nothing between two requests and decides nothing: apart from the form of a request, the Dispatcher
+//! validates it.
 
 mod aggregates;
 mod ask;

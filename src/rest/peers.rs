@@ -1,6 +1,6 @@
-//! What this JobManager asks of the others over REST: how each of them stands.
+//! Queries the status of the other JobManagers over REST.
 //!
-//! Nothing is decided on the answers. A process that does not answer in time is reported as such.
+//! No decision depends on the answers. A process that does not answer in time is reported as such.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tanist_ha::election::Member;
 use super::json::ha::OwnStanding;
 use crate::net::{HttpClient, http_client, http_connector};
 
-/// No answer between JobManagers is longer.
+/// Maximum size of an answer between JobManagers, in bytes.
 const LONGEST_ANSWER: usize = 1 << 20;
 
 /// Asks other JobManagers. Cheap to clone.
@@ -23,11 +23,12 @@ pub(super) struct Peers {
     http: HttpClient<Full<Bytes>>,
 }
 
-/// What another process says of itself.
+/// The status of another process, as reported by itself.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Standing {
     pub(super) own: OwnStanding,
-    /// By how much its wall clock is ahead of this process's, in milliseconds: half a round trip exact.
+    /// Offset of its wall clock in milliseconds, positive if ahead of this process's: accurate to half a round
+    /// trip.
     pub(super) clock_offset_ms: i64,
 }
 
@@ -38,7 +39,7 @@ impl Peers {
         }
     }
 
-    /// How each of `members` stands by its own account, in their order.
+    /// The status of each of `members` as reported by itself, in their order.
     pub(super) async fn standings(
         &self,
         members: &[Member],
@@ -82,11 +83,11 @@ impl Peers {
             own.map_err(|error| format!("{address}: {error}"))
         };
         let answer = tokio::time::timeout(patience, exchange).await;
-        answer.unwrap_or_else(|_| Err(format!("{address} gave no answer within {patience:?}")))
+        answer.unwrap_or_else(|_| Err(format!("{address} did not answer within {patience:?}")))
     }
 }
 
-/// hyper's own words say less than what lies beneath them.
+/// hyper's own messages say less than their causes.
 fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
     std::iter::successors(Some(error), |error| error.source())
         .last()

@@ -1,7 +1,7 @@
-//! Bodies of `{"jobs": […]}`, told job by job.
+//! Bodies of `{"jobs": […]}`, serialized job by job.
 //!
-//! There may be very many jobs, and a list of them may be asked for every second: what such a body takes at once is a few of its rows,
-//! not all of it once as rows and once more as text.
+//! There may be very many jobs, and a list of them may be requested every second: such a body only needs memory
+//! for a few of its rows at a time, not for all of them as rows and again as text.
 
 use std::convert::Infallible;
 use std::vec;
@@ -13,7 +13,7 @@ use futures::stream;
 use serde::Serialize;
 use tanist_proto::v1::JobDetails;
 
-/// How many rows are told at once: some ten kilobytes.
+/// Number of rows that are serialized at once: some ten kilobytes.
 const AT_ONCE: usize = 32;
 
 /// The rows of some jobs.
@@ -41,7 +41,7 @@ where
     }
 }
 
-/// How far the body is told.
+/// The next part of the body.
 enum Place {
     Start,
     Middle,

@@ -1,6 +1,8 @@
-//! Handler of Flink's asynchronous operations: no savepoint is ever taken, but a stop through Flink's API is followed here.
+//! Handler of Flink's asynchronous operations: no savepoint is ever taken, but a stop through Flink's API is
+//! followed here.
 //!
-//! How a stop stands is read off the job's record. So each JobManager answers, over failovers, and keeps nothing for it.
+//! The status of a stop is derived from the job's record. So each JobManager can answer, also after failovers,
+//! and keeps nothing for it.
 
 use axum::Json;
 use axum::extract::State;
@@ -12,7 +14,7 @@ use super::extract::{Parameters, PathParts};
 use super::jobs::{describe, of_job};
 use super::json::savepoint::Operation;
 
-/// Whether `text` is what Flink's clients take for the id of an operation.
+/// Whether Flink's clients accept `text` as the id of an operation.
 pub(super) fn is_trigger(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -28,7 +30,7 @@ pub(super) async fn operation(
     }
     let details = describe(&context, &job, &parameters).await?;
     let unknown = || {
-        let text = format!("nobody has asked job {} to stop", details.job_id);
+        let text = format!("job {} was not asked to stop", details.job_id);
         RestError::not_found(text)
     };
     let operation = Operation::of_stop(&details).ok_or_else(unknown)?;

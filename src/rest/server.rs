@@ -19,23 +19,23 @@ use crate::config::AllowedHosts;
 use crate::net::http::{self, Protocol};
 use crate::net::{BodyShare, Listener};
 
-/// How many uploads are taken at once; others are asked to come again.
+/// Maximum number of concurrent uploads; others have to be repeated.
 pub(super) const UPLOADS_AT_ONCE: usize = 4;
 
-/// What the server waits for and allows.
+/// Timeouts and limits of the server.
 #[derive(Debug, Clone)]
 pub struct RestServerOptions {
-    /// How long a request waits for a leader, and goes on looking for one that answers.
+    /// Timeout for finding a leader, and for finding another one if the leader does not answer.
     pub await_leader_timeout: Duration,
-    /// How long the leader may take for one answer.
+    /// Timeout for one answer of the leader.
     pub answer_timeout: Duration,
-    /// After how long a submission that names no deadline has no effect any more.
+    /// Deadline of a submission that names none, from its arrival.
     pub submission_timeout: Duration,
-    /// How long requests in progress may go on after the server was told to stop.
+    /// Time for requests in progress after the server was told to stop.
     pub shutdown_timeout: Duration,
-    /// The largest body, in bytes.
+    /// Maximum size of a body, in bytes.
     pub max_content_length: usize,
-    /// The largest file that is uploaded for a job, in bytes.
+    /// Maximum size of a file that is uploaded for a job, in bytes.
     pub max_artifact_size: u64,
     /// The parallelism of steps of job files that name none.
     pub default_parallelism: u32,
@@ -43,11 +43,11 @@ pub struct RestServerOptions {
     pub max_parallelism: u32,
     /// Whether operators of job files are chained.
     pub operator_chaining: bool,
-    /// The names of this process, as it binds and tells them.
+    /// The names of this process, from its bind and published addresses.
     pub own_hosts: AllowedHosts,
-    /// Other names under which the server is reached, and whose pages may change something.
+    /// Other names under which the server is reached; pages of these names may make changes.
     pub allowed_hosts: AllowedHosts,
-    /// Why no jobs are taken here; none: they are.
+    /// Why no jobs are accepted here; `None` if they are.
     pub refuses_submissions: Option<String>,
 }
 
@@ -70,8 +70,8 @@ impl Default for RestServerOptions {
     }
 }
 
-/// Serves until `stop`: then takes no new connections, answers requests that wait for a leader with 503 and gives the
-/// others [`RestServerOptions::shutdown_timeout`].
+/// Serves until `stop`: then accepts no new connections, answers requests that wait for a leader with 503 and
+/// gives the others [`RestServerOptions::shutdown_timeout`].
 pub async fn serve(
     listener: Listener,
     view: impl ClusterView,

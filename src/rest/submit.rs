@@ -1,8 +1,9 @@
 //! The handler of submissions. The body is a JobGraph as protobuf, or a job file, which is compiled here.
 //!
-//! Headers: `Idempotency-Key` is the token that repeated tries have in common; a submission without one gets one before it is
-//! sent on, so that a change of leader in the middle makes no second job of it. `Tanist-Deadline` and
-//! `Tanist-Deadline-Epoch` tell after which time the submission has no effect any more ([`Deadline`]).
+//! Headers: `Idempotency-Key` is the token that repeated attempts have in common; a submission without one gets
+//! one before it is forwarded, so that a change of leader meanwhile does not create a second job.
+//! `Tanist-Deadline` and `Tanist-Deadline-Epoch` say after which time the submission has no effect any more
+//! ([`Deadline`]).
 //!
 //! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters.
 
@@ -30,7 +31,7 @@ use crate::job::{ChainingOptions, CompileOptions, JobFile, JobFileError, compile
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// The longest token that is kept.
+/// Maximum length of a token.
 const MAX_TOKEN_LENGTH: usize = 255;
 
 pub(super) async fn submit(
@@ -54,7 +55,7 @@ pub(super) async fn submit(
     let answer = context.ask(async |dispatcher| {
         let request = deadline.told(request.clone(), &*dispatcher).await?;
         match dispatcher.submit_job(request).await {
-            // To be sent again, but not by us: with a deadline by the clock of who leads by now.
+            // Only the client can repeat it, with a deadline by the clock of the current leader.
             Err(error @ GatewayError::Outdated { .. }) if deadline.is_clients() => Ok(Err(error)),
             answer => answer.map(Ok),
         }
@@ -114,7 +115,8 @@ async fn read_graph(
     }
 }
 
-/// Who compiles a job file fetches what it names by an address: into the graph, as nobody here has a place for it.
+/// The process that compiles a job file fetches the artifacts that it names by an address: into the graph, as
+/// there is no other place here.
 async fn fetch_artifacts(
     mut graph: pb::JobGraph,
     left: Duration,
@@ -133,7 +135,7 @@ async fn fetch_artifacts(
     }
 }
 
-/// One text a problem.
+/// One text for each problem.
 fn job_file_error(error: JobFileError) -> RestError {
     let errors = match &error {
         JobFileError::Syntax { .. } => vec![error.to_string()],

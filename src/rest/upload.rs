@@ -1,8 +1,9 @@
-//! The handler of uploads: the content of a file that a job brings along, before the submission that names it.
+//! The handler of uploads: the content of a file of a job, before the submission that names it.
 //!
-//! `PUT /jobs/ID/artifacts/SHA256`, on any JobManager: it goes into the blob store as it comes, whoever leads. The answer is what
-//! the job's graph has to name. Nothing else is written: content that no submission names is removed after a time. Few are taken at
-//! once, each for as long as something of it comes; others are told soon that they have to come again.
+//! `PUT /jobs/ID/artifacts/SHA256`, on any JobManager: the content is streamed into the blob store, under any
+//! leader. The answer has the values that the job's graph must contain. Nothing else is written: content that
+//! no submission names is removed after a time. Only a few uploads are accepted at once, each until its data
+//! stops arriving; other clients are told soon to come again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,8 @@ use super::server::UPLOADS_AT_ONCE;
 use crate::gateway::GatewayError;
 use crate::net::Reservation;
 
-/// After so long an upload is told that others are taken: sooner than a client takes the silence for a JobManager's that is gone.
+/// Timeout of an upload's wait for its turn: shorter than the silence after which a client takes a JobManager
+/// for gone.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn upload(
@@ -46,7 +48,7 @@ pub(super) async fn upload(
         return Err(too_large(limit));
     }
     let store = context.view.uploads()?;
-    // Each holds a piece or two in memory.
+    // Each upload holds a piece or two in memory.
     let turn = tokio::time::timeout(TURN_TIMEOUT, context.uploads.acquire());
     let Ok(permit) = turn.await else {
         return Err(RestError::busy(format!(
@@ -90,7 +92,7 @@ pub(super) async fn upload(
     Ok((StatusCode::CREATED, Json(body)))
 }
 
-/// Writes the body as it comes, and tells `release` what of it is no longer in memory.
+/// Writes the body as it arrives, and reports to `release` how many bytes are no longer in memory.
 async fn take(
     upload: &mut Upload,
     body: Body,

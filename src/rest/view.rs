@@ -1,4 +1,4 @@
-//! What the REST server needs to know of its cluster.
+//! The REST server's view of its cluster.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,34 +20,36 @@ use crate::process::{HaStatus, HistoryRecord, JobManagerView, Role};
 pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     /// The leader's Dispatcher, here or elsewhere; waits for a leader up to `patience`.
     async fn dispatcher(&self, patience: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>>;
-    /// How the cluster's leadership stands; without its members if the store takes longer than `patience` to list them.
+    /// The cluster's leadership status; without its members if the store takes longer than `patience` to list
+    /// them.
     async fn ha_status(&self, patience: Duration) -> HaStatus;
-    /// The terms that are remembered, oldest first; the reason if the store does not tell them within `patience`.
+    /// The terms that are kept, oldest first; the reason if the store does not return them within `patience`.
     async fn history(&self, patience: Duration) -> Result<Vec<HistoryRecord>, String>;
-    /// What the pipeline of this process's term has done; `None` while it does not lead.
+    /// The statistics of the pipeline of this process's term; `None` while it does not lead.
     fn pipeline_stats(&self) -> Option<PipelineStats>;
     /// This JobManager.
     fn process(&self) -> ProcessId;
-    /// Has the leader, whoever it is, hand over to `to`, or to the standby that is most current. Gives the successor's epoch;
-    /// `Conflict` if nobody took over.
+    /// Makes the current leader hand over to `to`, or to the most current standby. Returns the successor's
+    /// epoch; `Conflict` if no process took over.
     async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch>;
-    /// Where content goes that is uploaded for a submission. `Conflict`: nowhere, and what to configure.
+    /// The storage for content that is uploaded for a submission. `Conflict`: there is none; says what to
+    /// configure.
     fn uploads(&self) -> GatewayResult<BlobStore>;
-    /// How far this process's cache of the jobs' records is.
+    /// How current this process's cache of the jobs' records is.
     fn cache(&self) -> CacheStatus;
-    /// What a leader must be allowed in the store and this process is not, in words; `None`: not known.
+    /// The rights in the store that a leader needs and this process lacks, in words; `None`: not known.
     fn lacking_permissions(&self) -> Option<Vec<String>>;
-    /// The epochs that messages told this process of, and that its store does not have.
+    /// The epochs that messages named to this process, and that its store does not have.
     fn claims(&self) -> Vec<Claim>;
     /// What is wrong with the storage of large objects, if this process leads and knows.
     fn storage_trouble(&self) -> Option<String> {
         None
     }
-    /// How this JobManager stands.
+    /// The role of this JobManager.
     fn role(&self) -> Role;
     /// What it knows of the leader.
     fn leader(&self) -> LeaderView;
-    /// Follows that.
+    /// Follows the leader.
     fn leaders(&self) -> watch::Receiver<LeaderView>;
 }
 

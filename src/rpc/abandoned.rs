@@ -1,7 +1,7 @@
-//! Whether no process listens at an address of this very host: proof that whoever did is gone.
+//! Checks that no process listens at an address of this host: proof that the process which did is gone.
 //!
-//! Not a failure detector. A refused connection to another host proves nothing, since a firewall's rejection looks the same;
-//! to an address of this host and network namespace the kernel answers itself, and at once.
+//! Not a failure detector. A refused connection to another host proves nothing, as a firewall's rejection looks
+//! the same; for an address of this host and network namespace, this host's kernel answers, at once.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 use crate::net::{is_own, is_refused};
 
-/// The kernel refuses in microseconds; what takes longer is no refusal.
+/// Timeout for resolving and connecting. The kernel refuses in microseconds; a slower answer is not a refusal.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// See the module. All that the name resolves to has to refuse.
+/// Whether no process listens at `address`; see the module. Every address that the name resolves to must refuse.
 pub(super) async fn is_abandoned(address: &str) -> bool {
     let Ok(Ok(found)) = timeout(PATIENCE, lookup_host(address)).await else {
         return false;
@@ -30,7 +30,7 @@ pub(super) async fn is_abandoned(address: &str) -> bool {
     is_abandoned
 }
 
-/// What a refusal at an address says, by whose kernel it was that refused. All that the name resolves to counts.
+/// Classifies a refusal at `address` by the kernel that refused. Every address that the name resolves to counts.
 pub(super) async fn whose_refusal(address: &str) -> Break {
     let Ok(Ok(found)) = timeout(PATIENCE, lookup_host(address)).await else {
         return Break::Refused;
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(refused, Break::RefusedOnLoopback);
         assert_eq!(whose_refusal("192.0.2.1:1").await, Break::Refused);
         assert_eq!(whose_refusal("no address").await, Break::Refused);
-        // Whatever address this host sends from to others is its own.
+        // An address from which this host sends is its own.
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a free port");
         if socket.connect("192.0.2.1:9").is_ok() {
             let own = socket.local_addr().expect("it is bound").ip();
@@ -79,7 +79,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_of_this_host_proves_nothing() {
-        // An address for documentation, which no interface has.
+        // A documentation address, which no interface has.
         assert!(!is_own("192.0.2.1".parse().expect("an address")));
         assert!(!is_abandoned("192.0.2.1:1").await);
         assert!(!is_abandoned("no address").await);

@@ -1,7 +1,7 @@
-//! Bulk data over the wire: the client and the server of [`BlobGateway`]. No decision is made here.
+//! Bulk data over the wire: client and server of [`BlobGateway`]. Makes no decisions.
 //!
-//! Both use connections of their own: a client's are never those of a [`TonicConnector`](super::TonicConnector)'s calls,
-//! and the server has a listener of its own.
+//! Both use separate connections: a client never shares a connection with the calls of a
+//! [`TonicConnector`](super::TonicConnector), and the server has its own listener.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::gateway::{GatewayError, GatewayResult};
 use crate::net::http::{self, Protocol};
 use crate::net::{BodyShare, Listener};
 
-/// How much is fetched over one connection at a time.
+/// Number of concurrent fetches on one connection.
 const CONCURRENT_FETCHES: u32 = 128;
-/// No request is larger, in bytes.
+/// Maximum size of a request, in bytes.
 const LARGEST_REQUEST: usize = 4 << 20;
 
-/// The blob server of another process. Whoever fetches bounds the time.
+/// Client of another process's blob server. The caller sets the timeout.
 #[derive(Debug)]
 pub(super) struct BlobClient {
     pub(super) name: String,
@@ -44,7 +44,7 @@ impl BlobGateway for BlobClient {
         let answer = client.fetch(request).await;
         let chunks = answer.map_err(|status| from_status(&name, status))?;
         let chunks = chunks.into_inner().map(move |chunk| {
-            // In use as long as anything comes.
+            // Keeps the channel in use while chunks arrive.
             let _held = &channel;
             chunk
                 .map(|chunk| chunk.data)
@@ -54,24 +54,24 @@ impl BlobGateway for BlobClient {
     }
 }
 
-/// A bound blob server.
+/// A blob server with a bound port.
 #[derive(Debug)]
 pub struct BlobServer {
     listener: Listener,
 }
 
 impl BlobServer {
-    /// Takes a listener that is already bound: its address can be published before anything is served.
+    /// Takes a bound listener, so that its address can be published before anything is served.
     pub fn new(listener: Listener) -> BlobServer {
         BlobServer { listener }
     }
 
-    /// The address that was really bound.
+    /// Returns the address that was actually bound.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop`. What is being fetched is broken off then: whoever fetches notices by the size.
+    /// Serves until `stop`, which aborts the fetches in progress: the clients notice it by the size.
     pub async fn serve(self, content: Arc<dyn BlobGateway>, stop: CancellationToken) {
         let service = BlobServiceServer::new(Serve(content));
         let service = service.max_decoding_message_size(LARGEST_REQUEST);
@@ -128,7 +128,7 @@ mod tests {
         (listener, address)
     }
 
-    /// One that shares its connections with no other.
+    /// A fetcher that shares its connections with no other.
     fn fetcher() -> BlobFetcher {
         let connector = TonicConnector::new(RpcOptions::default());
         BlobFetcher::new(Arc::new(connector), Duration::from_secs(30))
@@ -161,7 +161,7 @@ mod tests {
         serving.await.expect("it ends in order");
     }
 
-    /// Counts who has begun to fetch, and answers when the test lets it.
+    /// Counts the fetches that have begun, and answers when the test allows it.
     #[derive(Debug)]
     struct Gated {
         served: ServedBlobs,
@@ -210,7 +210,7 @@ mod tests {
             fetching.spawn(fetch());
         }
         gated.may_answer.add_permits(1);
-        // Their connections stay open, idle.
+        // The connections of finished fetches stay open, idle.
         for (fetched, _) in fetching.join_all().await {
             assert!(fetched.as_ref() == Ok(&content), "{:?}", fetched.err());
         }

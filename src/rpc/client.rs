@@ -21,16 +21,17 @@ use crate::gateway::{
 };
 use crate::net::http_connector;
 
-/// How RPC behaves, on both sides.
+/// Options of RPC, for both sides.
 #[derive(Debug, Clone)]
 pub struct RpcOptions {
-    /// Every call has this deadline (`rpc.ask.timeout`).
+    /// Deadline of every call (`rpc.ask.timeout`).
     pub ask_timeout: Duration,
-    /// Larger messages are refused by both sides, in bytes (`rpc.max-message-size`).
+    /// Maximum size of a message, in bytes; both sides refuse larger ones (`rpc.max-message-size`).
     pub max_message_size: usize,
-    /// A connection that is not there after this long is not waited for: no answer, as nobody has refused it.
+    /// Timeout for connecting; the result is `NoAnswer`, as nothing has refused the connection.
     pub connect_timeout: Duration,
-    /// A connection whose other end has not acknowledged anything for this long is broken, and the next call makes another one.
+    /// Time without an acknowledgement from the other end after which a connection is broken. The next call
+    /// opens another one.
     pub silence_timeout: Duration,
 }
 
@@ -45,11 +46,13 @@ impl Default for RpcOptions {
     }
 }
 
-/// So many connections at least are kept though nobody holds them: whoever is called again soon is not connected to anew.
+/// Number of connections from which unused ones are removed. Below it they are kept, so that repeated calls to
+/// an address need not connect again.
 const KEPT_CHANNELS: usize = 512;
 
-/// One connection an address, made when first used and again after it broke. Of those that nobody holds any more so many are
-/// kept at most as are held, or a few hundred: TaskManagers come and go for months, with new addresses.
+/// Connections by address: opened on first use and again after they broke. The number of unused ones is limited
+/// to that of used ones, or to a few hundred, because TaskManagers come and go for months with new
+/// addresses.
 #[derive(Debug)]
 pub struct TonicConnector {
     options: RpcOptions,
@@ -59,7 +62,8 @@ pub struct TonicConnector {
 #[derive(Debug)]
 struct Channels {
     by_address: HashMap<String, Arc<Channel>>,
-    /// With so many it is looked which of them nobody holds. Twice what was left then, so that a look is paid for by what came since.
+    /// Number of connections at which unused ones are removed next. Twice the number that was left, so that the
+    /// cost of a scan is spread over the connections added since.
     look_at: usize,
 }
 
@@ -84,7 +88,7 @@ impl Channels {
 }
 
 impl TonicConnector {
-    /// A connector without connections.
+    /// Creates a connector without connections.
     pub fn new(options: RpcOptions) -> TonicConnector {
         TonicConnector {
             options,
@@ -106,8 +110,10 @@ impl TonicConnector {
             return Ok(channel.clone());
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| GatewayError::Invalid(format!("{address:?} is no address: {error}")))?
-            // The connector has no such bound of its own: that would be told as a refusal.
+            .map_err(|error| {
+                GatewayError::Invalid(format!("{address:?} is not an address: {error}"))
+            })?
+            // The connector has no connect timeout of its own: it would be reported as a refusal.
             .connect_timeout(self.options.connect_timeout);
         let connector = http_connector(Some(self.options.silence_timeout));
         let channel = Arc::new(endpoint.connect_with_connector_lazy(connector));
@@ -148,7 +154,7 @@ impl Connector for TonicConnector {
     }
 
     fn blobs(&self, address: &str) -> Arc<dyn BlobGateway> {
-        // No other server has this address, so that no call shares the connection.
+        // No other server has this address, so no call shares this connection.
         Arc::new(BlobClient {
             name: format!("the blob server at {address}"),
             channel: self.channel(address),
@@ -159,13 +165,13 @@ impl Connector for TonicConnector {
 /// A component in another process.
 struct Peer {
     name: String,
-    /// Held, so that it is shared with whoever else calls there.
+    /// Held so that others who call this address share it.
     channel: Result<Arc<Channel>, GatewayError>,
     options: RpcOptions,
 }
 
 impl Peer {
-    /// Calls, with the deadline that every call has.
+    /// Calls with the deadline that every call has.
     async fn call<M, A, F>(
         &self,
         message: M,
@@ -196,7 +202,7 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// A gateway whose methods are the unary calls of a tonic client.
+/// Defines a gateway whose methods are the unary calls of a tonic client.
 macro_rules! gateway_client {
     ($name:ident, $gateway:ident, $client:path, { $($method:ident: $request:ident => $answer:ident,)* }) => {
         #[derive(Debug)]
@@ -278,7 +284,7 @@ mod tests {
         socket.bind(any).expect("a free port");
         let listener = socket.listen(1).expect("it listens");
         let address = listener.local_addr().expect("bound");
-        // Its kernel takes no more than wait already: as with a host that is cut off nothing comes back.
+        // The accept queue becomes full. Then, as for a host that is cut off, nothing is answered.
         let mut waiting = Vec::new();
         let patience = Duration::from_millis(300);
         while let Ok(connected) =

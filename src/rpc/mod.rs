@@ -1,8 +1,8 @@
-//! Gateways over the wire: tonic clients that are gateways, and tonic services that pass on to gateways.
+//! Gateways over the wire: tonic clients that implement gateways, and tonic services that forward to gateways.
 //!
-//! No decision is made here. A service looks up the gateway that is responsible at this moment (the components of a
-//! term come and go, the server stays) and passes the message on; a client adds a deadline and turns a status back into
-//! the error that the other side meant.
+//! Makes no decisions. A service looks up the gateway that is responsible at this moment (the components of a
+//! term come and go, the server stays) and forwards the message. A client adds a deadline and converts a status
+//! back into the other side's error.
 
 mod abandoned;
 mod blobs;

@@ -1,4 +1,5 @@
-//! The RPC server of a process: tonic services that pass each message on to the component that is responsible now.
+//! The RPC server of a process: tonic services that forward each message to the component that is responsible
+//! at this moment.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,22 +20,22 @@ use crate::gateway::{
 use crate::net::http::{self, Protocol};
 use crate::net::{BodyShare, Listener};
 
-/// Which services a process offers.
+/// The services of a process.
 #[derive(Debug, Clone)]
 pub enum Services {
-    /// Those of a JobManager.
+    /// Services of a JobManager.
     JobManager(Arc<dyn Components>),
-    /// That of a TaskManager, which also answers who lost the leader.
+    /// Services of a TaskManager, including the witness for processes that lost the leader.
     TaskManager(Arc<dyn TaskExecutorGateway>),
 }
 
-/// Calls on one connection at a time. A leader calls each TaskManager for all its jobs over one.
+/// Number of concurrent calls on one connection. A leader calls each TaskManager for all its jobs over one connection.
 const CONCURRENT_CALLS: u32 = 4096;
-/// So many calls may have been given up by their caller before they were looked at, as by a leader that stood still: with more the
-/// connection ends, and with it all other calls on it.
+/// Number of calls that may be cancelled by their caller before they are handled, as by a leader that was
+/// frozen. With more, the connection ends, and all other calls on it fail.
 const GIVEN_UP: usize = 1024;
 
-/// A bound RPC server.
+/// An RPC server with a bound port.
 #[derive(Debug)]
 pub struct RpcServer {
     listener: Listener,
@@ -43,7 +44,7 @@ pub struct RpcServer {
 }
 
 impl RpcServer {
-    /// Takes a listener that is already bound: its address can be published before anything is served.
+    /// Takes a bound listener, so that its address can be published before anything is served.
     pub fn new(listener: Listener, options: RpcOptions) -> RpcServer {
         let bodies = BodyShare::of_process(listener.port(), options.max_message_size);
         RpcServer {
@@ -53,7 +54,7 @@ impl RpcServer {
         }
     }
 
-    /// With memory for bodies as if it were alone in its process.
+    /// Uses a body memory limit of its own, as in a separate process.
     #[cfg(feature = "simulation")]
     pub(crate) fn with_own_memory(mut self) -> RpcServer {
         self.bodies =
@@ -61,12 +62,12 @@ impl RpcServer {
         self
     }
 
-    /// The address that was really bound.
+    /// Returns the address that was actually bound.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop`. Calls under way are dropped then: their callers see a broken connection at once.
+    /// Serves until `stop`, which drops calls in progress: their callers see a broken connection at once.
     pub async fn serve(self, services: Services, stop: CancellationToken) {
         let limit = self.options.max_message_size;
         let protocol = Protocol::Http2 {
@@ -115,10 +116,10 @@ impl Services {
     }
 }
 
-/// Passes messages on.
+/// Forwards messages.
 struct Forward<T>(T);
 
-/// The JobMaster of the job that a message names.
+/// Returns the JobMaster of the job that a message names.
 async fn job_master_of(
     components: &Arc<dyn Components>,
     job_id: &str,
@@ -129,12 +130,12 @@ async fn job_master_of(
     components.job_master(job).await
 }
 
-/// The id of the job that a message is about; no id if it names none.
+/// Returns the id of a message's job; empty if it names none.
 fn job_in(scope: Option<&pb::JobScope>) -> &str {
     scope.map_or("", |scope| scope.job_id.as_str())
 }
 
-/// A tonic service whose methods pass on to the gateway that `$find` gives for the message.
+/// Defines a tonic service whose methods forward to the gateway that `$find` returns for the message.
 macro_rules! forward {
     ($service:path, $own:ty, |$components:ident, $message:ident| { $($method:ident: $request:ident => $answer:ident, $find:expr;)* }) => {
         #[async_trait]

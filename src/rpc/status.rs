@@ -1,5 +1,5 @@
-//! How a [`GatewayError`] travels: as a gRPC status whose code alone tells which one it is, with the epoch of a refusal
-//! in a header.
+//! Conversion of a [`GatewayError`] to and from a gRPC status. The code alone identifies the error; the epoch
+//! of a refusal is in a header.
 
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
@@ -7,10 +7,10 @@ use tonic::{Code, Status};
 use crate::gateway::GatewayError;
 
 const EPOCH: &str = "tanist-epoch";
-/// It is the other side's store that refused.
+/// Header: the other side's store refused.
 const BY_STORE: &str = "tanist-refused-by-store";
 
-/// What the other side is told.
+/// Converts an error for the other side.
 pub(super) fn to_status(error: GatewayError) -> Status {
     let message = match &error {
         GatewayError::Unreachable { reason, .. }
@@ -47,11 +47,11 @@ pub(super) fn to_status(error: GatewayError) -> Status {
     }
 }
 
-/// What a status of `target` means.
+/// Converts a status from `target`.
 pub(super) fn from_status(target: &str, status: Status) -> GatewayError {
     let target = target.to_owned();
     let reason = status.message().to_owned();
-    // A status that tonic made itself because there is no connection carries the transport's error as its source.
+    // A status that tonic created because there is no connection has the transport's error as its source.
     let transport = std::error::Error::source(&status).is_some();
     match status.code() {
         Code::Unavailable if transport => {
@@ -79,7 +79,7 @@ pub(super) fn from_status(target: &str, status: Status) -> GatewayError {
             GatewayError::Invalid(reason)
         }
         Code::Aborted => GatewayError::Unknown(reason),
-        // A broken stream: the message may have been handled.
+        // The stream broke: the message may have been handled.
         Code::Unknown | Code::Internal if transport => GatewayError::NoAnswer { target, reason },
         Code::Ok
         | Code::Unknown

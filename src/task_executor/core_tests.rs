@@ -188,7 +188,7 @@ impl World {
                         generation,
                         allocation_id: id(allocation),
                         inputs: Vec::new(),
-                        region: None,
+                        region: 0,
                     }],
                     graph_reference: None,
                     stopping: false,

@@ -59,7 +59,7 @@ impl Core {
             (None, None) => return Err(invalid("the deployment has no graph")),
         };
         if let Some(known) = self.jobs.get_mut(&job) {
-            known.regions.note(&graph, &request.tasks);
+            known.regions.note(&request.tasks);
             known.executions.keep_outputs_of(kept_vertices(&graph));
         }
         if request.stopping {

@@ -207,7 +207,6 @@ impl Core {
             executions: known.executions.full_report(metrics, now),
             slots,
             outputs: known.executions.outputs(),
-            takes_regions: true,
         })
     }
 

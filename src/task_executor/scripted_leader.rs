@@ -229,7 +229,7 @@ impl Leader {
             generation,
             allocation_id: allocation.to_owned(),
             inputs: Vec::new(),
-            region: None,
+            region: 0,
         };
         pb::SubmitTasksRequest {
             sender: self.job_master_sender(),

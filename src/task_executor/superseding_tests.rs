@@ -72,7 +72,7 @@ async fn superseded_tasks_stop_within_two_seconds_and_keep_their_slot() {
 async fn a_task_is_superseded_by_the_generation_of_the_region_that_its_deployment_named() {
     let (mut world, leader, first) = running(false).await;
     let mut request = leader.deployment(1, 1, A1);
-    request.tasks[0].region = Some(1);
+    request.tasks[0].region = 1;
     let answer = leader.task_executor().submit_tasks(request).await;
     assert_eq!(answer.expect("is registered").refused, []);
     let second = world.next_started().await;

@@ -1,4 +1,4 @@
-//! The cluster in one process, by the ends that an application can have.
+//! The cluster in one process, tested by the possible ends of an application.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::application::{
 use crate::job::{ArtifactSpec, CustomSpec, JobBuilder, StreamGraph};
 use crate::process::ha;
 
-/// The examples that use a cluster are tests of it, and it is theirs.
+/// The examples that use a cluster are tests of this module.
 #[path = "../../examples/testing.rs"]
 #[allow(dead_code, reason = "a test has no use for the example's main")]
 mod example_of_testing;
@@ -60,7 +60,7 @@ fn first_job(cluster: &TestCluster) -> JobExecution {
     cluster.client().job(job_id_of(&id, 0))
 }
 
-/// An application whose job ran when its leader was killed, and that job. Nobody leads it.
+/// An application whose job ran when its leader was killed, and that job. No process leads it.
 async fn without_its_leader(
     application: &ApplicationMain,
 ) -> Result<(TestCluster, JobExecution), TestClusterError> {
@@ -72,7 +72,8 @@ async fn without_its_leader(
     Ok((cluster, job))
 }
 
-/// The next JobManager leads the same job, until that is cancelled: its program has run by then, and waits for the job.
+/// The next JobManager leads the same job until it is cancelled; by then its program has run and waits for the
+/// job.
 async fn goes_on_until_cancelled(
     cluster: &mut TestCluster,
     job: &JobExecution,
@@ -117,26 +118,26 @@ async fn a_cancelled_job_ends_its_application_as_canceled_everywhere()
     for id in ["jm-1", "jm-2"] {
         assert_eq!(cluster.jobmanager_ended(id).await?, ExitCode::JobCanceled);
     }
-    // Started again it finds the end that there was.
+    // When it is started again it finds the recorded end.
     cluster.start_jobmanager("jm-1").await?;
     assert_eq!(
         cluster.jobmanager_ended("jm-1").await?,
         ExitCode::JobCanceled
     );
-    // Nor is the cluster anybody else's.
+    // The cluster can't be used for anything else either.
     cluster.application = None;
     cluster.start_jobmanager("jm-3").await?;
     assert_eq!(cluster.jobmanager_ended("jm-3").await?, ExitCode::Refused);
     Ok(())
 }
 
-/// Removes all that the store has of a job, as nobody but an operator does.
+/// Removes everything that the store has of a job, which only an operator does.
 async fn remove_by_hand(cluster: &TestCluster, job: JobId) {
     let configuration = cluster.configuration().expect("it is valid");
     let records = ha::open_records(configuration.ha()).await.expect("opened");
     let store = records.coordination_store();
     let guard = store.guard().await.expect("asked");
-    let (epoch, token, incarnation) = guard.epoch.expect("somebody led");
+    let (epoch, token, incarnation) = guard.epoch.expect("there was a leader");
     let name = Name::new(job.to_string()).expect("a name");
     let remove = |kind| Write::Delete {
         key: Key::new(kind, name.clone()),
@@ -174,7 +175,7 @@ async fn an_application_whose_job_was_removed_ends_as_unknown_and_keeps_everythi
     cluster.wait_until_running(&second).await?;
     cluster.kill_leader().await?;
     remove_by_hand(&cluster, job_id_of(&id, 0)).await;
-    // Whoever comes says so, and neither runs the first job again nor ends the second one.
+    // Every next JobManager reports that, and neither runs the first job again nor ends the second one.
     for jobmanager in ["jm-2", "jm-3"] {
         cluster.start_jobmanager(jobmanager).await?;
         let code = cluster.jobmanager_ended(jobmanager).await?;
@@ -256,12 +257,12 @@ async fn a_program_that_builds_another_graph_is_refused_and_the_job_goes_on()
     count.store(1, Ordering::SeqCst);
     cluster.start_jobmanager("jm-2").await?;
     assert_eq!(cluster.jobmanager_ended("jm-2").await?, ExitCode::Refused);
-    // With the right program again the same job is led.
+    // With the right program the same job is led again.
     count.store(1_000_000_000, Ordering::SeqCst);
     goes_on_until_cancelled(&mut cluster, &job, "jm-3").await
 }
 
-/// Serves another file at each request, and counts them. Gives its address.
+/// Serves another file at each request, and counts the requests. Returns the address.
 async fn serve_what_changes(requests: Arc<AtomicU64>) -> std::io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("http://{}/model", listener.local_addr()?);
@@ -323,7 +324,7 @@ async fn a_program_that_fails_where_an_earlier_run_did_not_ends_its_process_only
     fails.store(0, Ordering::SeqCst);
     cluster.start_jobmanager("jm-3").await?;
     cluster.wait_until_running(&job).await?;
-    // Asked to end, the process leaves everything as it is.
+    // A process that is asked to end leaves everything as it is.
     assert_eq!(cluster.stop_jobmanager("jm-3").await?, ExitCode::Ended);
     cluster.start_jobmanager("jm-4").await?;
     cluster.wait_until_running(&job).await
@@ -333,7 +334,7 @@ async fn a_program_that_fails_where_an_earlier_run_did_not_ends_its_process_only
 async fn several_jobs_at_once_end_an_application_that_succeeded() -> Result<(), TestClusterError> {
     let application = Application::new("several").program(async |context| {
         for count in 1..=3 {
-            // Nobody waits for them but the application itself.
+            // Only the application itself waits for them.
             context.execute_async(short(count)).await?;
         }
         Ok(())
@@ -344,7 +345,7 @@ async fn several_jobs_at_once_end_an_application_that_succeeded() -> Result<(), 
     Ok(())
 }
 
-/// Counts what it gets.
+/// Counts its records.
 struct Counting(Arc<AtomicU64>);
 
 impl Operator for Counting {
@@ -405,7 +406,7 @@ async fn a_taskmanager_does_not_start_without_the_control_group_that_it_is_to_us
     Ok(())
 }
 
-/// Waits until a TaskManager has ended by itself, and gives its code.
+/// Waits until a TaskManager has ended by itself, and returns its exit code.
 async fn taskmanager_ended(cluster: &mut TestCluster, id: &str) -> ExitCode {
     let process = cluster.taskmanagers.get_mut(id).expect("it was started");
     let ended = tokio::time::timeout(BOUND, &mut process.ended).await;
@@ -441,7 +442,7 @@ async fn a_taskmanager_whose_cluster_is_removed_ends() -> Result<(), TestCluster
     })
     .await?;
     cluster.kill_leader().await?;
-    // At once: threads of the one that was killed may still write.
+    // At once: threads of the killed process may still write.
     let directory = cluster.directory();
     std::fs::rename(directory.join("store"), directory.join("removed"))?;
     let code = taskmanager_ended(&mut cluster, "tm-1").await;

@@ -17,22 +17,19 @@ const LAYERS: [&[&str]; 11] = [
     &["net"],
     &["dataflow"],
     &["gateway"],
-    &["rpc"],
     &[
         "dispatcher",
         "resource_manager",
         "job_master",
         "task_executor",
     ],
+    &["rpc"],
     &["process"],
     &["rest", "client"],
     &["cli"],
     &["application"],
     &["testing"],
 ];
-
-/// The layer of the components, of which only `service.rs` speaks gRPC.
-const COMPONENTS: usize = 5;
 
 fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module))
@@ -62,8 +59,6 @@ pub fn layers(path: &str, text: &str) -> Vec<String> {
             "neighbours in a layer meet through a lower one"
         } else if other_layer > own_layer {
             "a layer uses only those below it"
-        } else if own_layer == COMPONENTS && other == "rpc" && !path.ends_with("/service.rs") {
-            "of a component only service.rs uses rpc"
         } else {
             return None;
         };
@@ -209,10 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn of_a_component_only_the_service_may_use_rpc() {
+    fn no_component_may_use_rpc() {
         let text = "use crate::rpc::X;";
         assert_eq!(layers("src/dispatcher/actor.rs", text).len(), 1);
-        assert_eq!(layers("src/dispatcher/service.rs", text), [""; 0]);
         assert_eq!(layers("src/process/mod.rs", text), [""; 0]);
     }
 

@@ -187,7 +187,7 @@ async fn a_leader_that_somebody_else_kills_while_the_demo_submits_is_one_takeove
         "{story}"
     );
     ensure!(story.contains("NOBODY NOTICED"), "{story}");
-    ensure!(story.contains("3 kills and 1 by somebody else"), "{story}");
+    ensure!(story.contains("3 kills and 1 from outside"), "{story}");
     check_nothing_left(temporary.path())
 }
 

@@ -31,8 +31,8 @@ on_stores! {
 const BOUND: Duration = Duration::from_secs(60);
 /// Between two writes to files that grow.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The newest format of a job's state.
-const STATE_FORMAT: u16 = 3;
+/// The format of a job's state.
+const STATE_FORMAT: u16 = 1;
 /// A leader dies when it has written for the first time who reads what, and has told nobody.
 const DECIDED: &str = "job.coordinator-persisted";
 

@@ -60,6 +60,7 @@ impl JobMasterGateway for TakingJobMaster {
         request: pb::RegisterTaskManagerRequest,
     ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
         use pb::registration_response::Answer;
+        let sender = request.sender.unwrap_or_default();
         let location = request.location.unwrap_or_default();
         let held = request.slots.into_iter();
         let held = held.map(|slot| {
@@ -75,7 +76,7 @@ impl JobMasterGateway for TakingJobMaster {
         };
         let registration = pb::RegistrationResponse {
             answer: Some(Answer::Success(success)),
-            ..pb::RegistrationResponse::default()
+            cluster_incarnation: sender.cluster_incarnation,
         };
         let registration = Some(registration);
         Ok(pb::RegisterTaskManagerResponse {

@@ -1,4 +1,5 @@
-//! Objects in S3 that are nobody's blobs: files of users, read as a stream. Nothing is checked here but that they are there.
+//! Objects in S3 that are not this cluster's blobs: user files, read as a stream. Only their existence is
+//! checked.
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -10,11 +11,11 @@ use super::STORE;
 use super::s3::{self, Requests};
 use crate::error::{Error, Result};
 
-/// An object's size, and its bytes as they come.
+/// The size of an object, and its bytes as a stream.
 pub type ObjectStream = (u64, BoxStream<'static, Result<Bytes>>);
 
-/// Opens `s3://bucket/key`, with the credentials of the environment. `Misconfigured` if there is no such object, or no support
-/// for S3 in this build.
+/// Opens `s3://bucket/key` with the credentials of the environment. `Misconfigured` if there is no such
+/// object, or no support for S3 in this build.
 pub async fn read_elsewhere(url: &str) -> Result<ObjectStream> {
     let rest = url.strip_prefix("s3://").unwrap_or(url);
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));

@@ -1,4 +1,4 @@
-//! Markers in a directory that comes and goes, as a mount does.
+//! Markers in a directory that is moved away and back, like a mount.
 
 use bytes::Bytes;
 
@@ -24,7 +24,7 @@ async fn open(root: &tempfile::TempDir) -> BlobStore {
     store.of_cluster(&ClusterIncarnation::new("one"))
 }
 
-/// One that was begun as `s`.
+/// A store that was begun as `s`.
 async fn begun(root: &tempfile::TempDir) -> BlobStore {
     let store = open(root).await.guarded();
     store.make_directory().await.expect("made");
@@ -63,7 +63,7 @@ async fn a_mount_that_is_lost_takes_nothing_is_not_made_again_and_loses_nothing(
     assert_eq!(unread.outcome(), crate::Outcome::Transient, "{unread}");
     store.delete(&pointer.name).await.expect_err("not mounted");
     assert!(!mount.exists(), "it was made again");
-    // The place where it was mounted is mostly there.
+    // The mount point usually exists.
     std::fs::create_dir(&mount).expect("made");
     put(&store).await.expect_err("not mounted");
     let left = std::fs::read_dir(&mount).expect("there").count();

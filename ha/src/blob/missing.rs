@@ -1,4 +1,5 @@
-//! A bucket that is not there until the test says so: renamed, being made anew, or hidden by a gateway. It answers as S3 does.
+//! A bucket that is missing until the test makes it appear, such as one that is renamed, being recreated, or
+//! hidden by a gateway. Answers like S3.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use object_store::{
 
 use super::{BlobStore, ClusterTag};
 
-/// The test's hand on it. A cheap clone.
+/// Controls the bucket. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct MissingBucket {
     objects: Arc<InMemory>,
@@ -24,7 +25,7 @@ pub struct MissingBucket {
 }
 
 impl MissingBucket {
-    /// What is kept there, or is to be.
+    /// A blob store on this bucket.
     pub fn store(&self) -> BlobStore {
         BlobStore {
             objects: Arc::new(self.clone()),
@@ -36,12 +37,12 @@ impl MissingBucket {
         }
     }
 
-    /// It is there, with all that was ever written.
+    /// Makes the bucket exist, with everything that was ever written.
     pub fn appear(&self) {
         self.is_there.store(true, Ordering::Relaxed);
     }
 
-    /// It is not there any more.
+    /// Makes the bucket missing.
     pub fn vanish(&self) {
         self.is_there.store(false, Ordering::Relaxed);
     }

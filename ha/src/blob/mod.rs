@@ -1,8 +1,8 @@
 //! Objects that are too large for a coordination store: in a local or shared directory, or in S3.
 //!
-//! Not here: when an object may be deleted, or a submission that needs one acknowledged. Invariants: an object is never
-//! overwritten and its name never used again (owner, epoch, cluster, random part); what is read is what was written, by size
-//! and SHA-256, or an error.
+//! When an object may be deleted, or a submission that needs one acknowledged, is decided elsewhere.
+//! Invariants: an object is never overwritten and its name never reused (owner, epoch, cluster, random part);
+//! the bytes read are those written, by size and SHA-256, or an error.
 
 mod elsewhere;
 mod marker;
@@ -44,7 +44,7 @@ pub use upload::{Upload, UploadPointer};
 const STORE: &str = "the blob store";
 const URL_HELP: &str = "use an absolute path, file:///path or s3://bucket/prefix";
 
-/// The SHA-256 of an object; as text 64 hexadecimal digits.
+/// The SHA-256 of an object; 64 hexadecimal digits as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Checksum([u8; 32]);
@@ -70,9 +70,9 @@ impl TryFrom<&[u8]> for Checksum {
     }
 }
 
-/// A text that is no [`Checksum`].
+/// A text that is not a valid [`Checksum`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no SHA-256: use 64 hexadecimal digits")]
+#[error("{0:?} is not a SHA-256: use 64 hexadecimal digits")]
 pub struct InvalidChecksum(String);
 
 impl fmt::Display for Checksum {
@@ -110,7 +110,7 @@ impl From<Checksum> for String {
     }
 }
 
-/// Where an object is, and what it must be.
+/// Points to an object; has its size and checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BlobPointer {
     /// The object's name.
@@ -136,44 +136,44 @@ pub(crate) mod name_as_text {
     }
 }
 
-/// An object as it is listed.
+/// An object in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobEntry {
     /// The object's name.
     pub name: Name,
     /// Its size in bytes.
     pub size: u64,
-    /// How long ago it was written, by the wall clocks of the store and of this process.
+    /// Time since it was written, by the wall clocks of the store and of this process.
     pub age: Duration,
 }
 
-/// Where blobs are kept.
+/// Configuration of a blob store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobOptions {
     /// An absolute path, `file:///path` or `s3://bucket/prefix`.
     pub url: String,
-    /// Whether the directory is one that every host of the cluster sees.
+    /// Whether the directory is shared by all hosts of the cluster.
     pub shared: bool,
 }
 
-/// The objects of a cluster. A cheap clone.
+/// The objects of a cluster. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct BlobStore {
     objects: Arc<dyn ObjectStore>,
     survives_host: bool,
-    /// Of which cluster what is written is.
+    /// The cluster tag in the names of new objects.
     tag: ClusterTag,
-    /// The directory, where it is one.
+    /// The directory, if the store is one.
     directory: Option<PathBuf>,
-    /// As it was configured.
+    /// The location as configured.
     location: String,
-    /// What has to hold before anything is written or deleted.
+    /// The condition for writes and deletions.
     guard: Option<Guard>,
 }
 
 impl BlobStore {
-    /// Opens it. A directory of this host is created with its parents; one that every host sees is not, as it may have to be mounted:
-    /// see [`BlobStore::make_directory`].
+    /// Opens the store. Creates a directory of this host with its parents. A shared directory is not created,
+    /// because it may have to be mounted first: see [`BlobStore::make_directory`].
     pub async fn open(options: &BlobOptions) -> Result<BlobStore> {
         let url = options.url.as_str();
         if let Some(rest) = url.strip_prefix("s3://") {
@@ -189,7 +189,7 @@ impl BlobStore {
         let path = url.strip_prefix("file://").unwrap_or(url);
         if !path.starts_with('/') {
             return Err(Error::Misconfigured(
-                format!("{url} is no place for blobs: {URL_HELP}").into(),
+                format!("{url} is not a valid place for blobs: {URL_HELP}").into(),
             ));
         }
         let mut store = BlobStore {
@@ -212,7 +212,7 @@ impl BlobStore {
         Ok(store)
     }
 
-    /// A directory that is there has to be this user's alone.
+    /// Checks that only this user may change an existing directory.
     async fn check_directory(&self) -> Result<()> {
         let Some(directory) = self.directory.clone() else {
             return Ok(());
@@ -231,7 +231,8 @@ impl BlobStore {
         Error::Misconfigured(format!("{path} can't be used for blobs: {error}").into())
     }
 
-    /// The same, which writes under names that tell this cluster's objects from those of others in the same place.
+    /// The same store, writing under names that distinguish this cluster's objects from those of other
+    /// clusters in the same place.
     #[must_use]
     pub fn of_cluster(&self, incarnation: &ClusterIncarnation) -> BlobStore {
         BlobStore {
@@ -240,18 +241,18 @@ impl BlobStore {
         }
     }
 
-    /// Of which cluster it writes.
+    /// The cluster tag in the names of new objects.
     pub fn tag(&self) -> &ClusterTag {
         &self.tag
     }
 
-    /// Whether what is stored here outlives this host.
+    /// Whether the stored objects survive the loss of this host.
     pub fn survives_host(&self) -> bool {
         self.survives_host
     }
 
-    /// Stores `bytes` for `owner` (a job) in the term `epoch`, under a name that was never used before. After an error
-    /// an object may be there that nothing points to.
+    /// Stores `bytes` for `owner` (a job) in the term `epoch`, under a new name. After an error there may be
+    /// an object that no record points to.
     pub async fn put(&self, owner: &Name, epoch: Epoch, bytes: Bytes) -> Result<BlobPointer> {
         let name = BlobName::of_term(owner, epoch, &self.tag)?;
         let size = bytes.len() as u64;
@@ -260,8 +261,8 @@ impl BlobStore {
         Ok(BlobPointer { name, size, sha256 })
     }
 
-    /// Writes an object where the marker allows that. It is looked at again afterwards: who relies on the object would lose it if it went
-    /// into the place where the storage is not mounted any more.
+    /// Writes an object if the marker allows it. Checks the marker again afterwards: if the storage was
+    /// unmounted meanwhile, the object went into the mount point and would be lost.
     async fn put_guarded(&self, name: &Name, bytes: Bytes) -> Result<()> {
         self.check_marker().await?;
         let path = Path::from(name.as_str());
@@ -276,7 +277,7 @@ impl BlobStore {
         Ok(())
     }
 
-    /// Reads an object; `Corrupt` if it is missing or not what the pointer says.
+    /// Reads an object; `Corrupt` if it is missing or differs from the pointer.
     pub async fn get(&self, pointer: &BlobPointer) -> Result<Bytes> {
         let corrupt = |reason: String| Error::Corrupt {
             key: format!("blob {}", pointer.name),
@@ -305,7 +306,7 @@ impl BlobStore {
         Ok(bytes)
     }
 
-    /// An object's bytes as they come, for somebody who checks them; `Corrupt` if it is missing.
+    /// Streams an object's bytes unchecked, for a caller that checks them; `Corrupt` if it is missing.
     pub async fn stream(&self, name: &Name) -> Result<BoxStream<'static, Result<Bytes>>> {
         let path = Path::from(name.as_str());
         match self.objects.get(&path).await {
@@ -314,13 +315,13 @@ impl BlobStore {
         }
     }
 
-    /// What asking for an object has failed of: one that is missing is not there, however often it is asked for. But where
-    /// nothing can be listed either, the bucket is missing, which may come back.
+    /// Converts the error of a read. A missing object is permanent, but if listing fails too, the bucket is
+    /// missing, which may be temporary.
     async fn unread(&self, name: &Name, error: object_store::Error) -> Error {
         if !matches!(error, object_store::Error::NotFound { .. }) {
             return failure(error);
         }
-        // A directory was there when it was opened, and the first that is listed in it may be anybody's.
+        // A directory existed when it was opened, and the first listed file could be any file.
         if self.guard.is_some()
             && let Err(error) = self.check_marker().await
         {
@@ -337,7 +338,7 @@ impl BlobStore {
         }
     }
 
-    /// The size of an object in bytes; none if it is not there.
+    /// The size of an object in bytes; `None` if it does not exist.
     pub async fn size_of(&self, name: &Name) -> Result<Option<u64>> {
         match self.objects.head(&Path::from(name.as_str())).await {
             Ok(meta) => Ok(Some(meta.size)),
@@ -346,7 +347,7 @@ impl BlobStore {
         }
     }
 
-    /// Removes what a process that ended while it wrote has left in a directory, if it is older than `age`.
+    /// Removes unfinished files of killed processes from a directory, if they are older than `age`.
     pub async fn remove_unfinished(&self, age: Duration) -> Result<usize> {
         let Some(directory) = self.directory.clone() else {
             return Ok(0);
@@ -361,7 +362,7 @@ impl BlobStore {
         })
     }
 
-    /// Deletes an object; nothing happens if it is not there.
+    /// Deletes an object. Does nothing if it does not exist.
     pub async fn delete(&self, name: &Name) -> Result<()> {
         self.check_before_deletion().await?;
         match self.objects.delete(&Path::from(name.as_str())).await {
@@ -370,9 +371,9 @@ impl BlobStore {
         }
     }
 
-    /// All objects. Those with a name that this crate never gives are left out.
+    /// Lists all objects, except those with names that this crate never generates.
     pub async fn list(&self) -> Result<Vec<BlobEntry>> {
-        // No name has a slash. What is below may be very much, or not readable, and is nobody's of this crate.
+        // Names contain no slash. Subdirectories may be huge or unreadable, and are not this crate's.
         let listed = self.objects.list_with_delimiter(None).await;
         let listed = listed.map_err(failure)?.objects;
         let now = SystemTime::now()
@@ -394,7 +395,7 @@ impl BlobStore {
     }
 }
 
-/// Hashes beside the runtime's threads: a large object would hold one up.
+/// Hashes on a blocking thread: a large object would delay the runtime.
 async fn checksum(bytes: Bytes) -> Result<Checksum> {
     let sum = tokio::task::spawn_blocking(move || Checksum::of(&bytes)).await;
     sum.map_err(|error| Error::Unavailable {
@@ -403,7 +404,8 @@ async fn checksum(bytes: Bytes) -> Result<Checksum> {
     })
 }
 
-/// What anything has failed of: where no object is asked for, what is not found is the bucket, which may come back.
+/// Converts an error of a request that names no object: then "not found" means the bucket, which may be
+/// temporary.
 fn failure(error: object_store::Error) -> Error {
     match error {
         object_store::Error::PermissionDenied { .. }
@@ -541,7 +543,7 @@ mod tests {
         let owner = job();
         let pointer = blobs.put(&owner, Epoch::new(1), Bytes::from_static(b"state"));
         let pointer = pointer.await.expect("put");
-        // Walking into it is an error.
+        // Listing its content is an error.
         let below = dir.path().join("a/b/0-below");
         std::fs::create_dir(&below).expect("made");
         std::os::unix::fs::symlink(".", below.join("loop")).expect("made");

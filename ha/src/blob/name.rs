@@ -1,11 +1,11 @@
-//! The names of objects: who owns one, who wrote it, and of which cluster it is.
+//! The names of objects: owner, writer and cluster.
 //!
 //! ```text
 //! <owner>-<epoch>-<cluster>-<random>          written by the term of that epoch
-//! <owner>-upload-<cluster>-<random>.<piece>   uploaded before the owner's submission, in pieces, by whichever process
+//! <owner>-upload-<cluster>-<random>.<piece>   uploaded before the owner's submission, in pieces, by any process
 //! ```
 //!
-//! Invariant: a name is never given twice. What is named otherwise is nobody's whom this crate knows, and is left alone.
+//! Invariant: a name is never reused. Objects with other names are not this crate's and are left alone.
 
 use crate::election::{ClusterIncarnation, Epoch};
 use crate::error::{Error, Result};
@@ -13,7 +13,8 @@ use crate::keys::Name;
 
 const UPLOAD: &str = "upload";
 
-/// What tells the objects of a cluster from those of others in the same place: a few digits that follow from its incarnation.
+/// Distinguishes the objects of a cluster from those of others in the same place: a few digits derived from
+/// its incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClusterTag(String);
 
@@ -34,44 +35,44 @@ impl ClusterTag {
 }
 
 impl Default for ClusterTag {
-    /// Of no cluster in particular.
+    /// The tag of no particular cluster.
     fn default() -> ClusterTag {
         ClusterTag("0".repeat(12))
     }
 }
 
-/// Who wrote an object.
+/// The writer of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// A term: nobody else points to it for the first time.
+    /// A term: only this term writes the first pointer to it.
     Term(Epoch),
-    /// Somebody who submits, before the submission.
+    /// A client, before its submission.
     Upload,
 }
 
-/// What the name of an object says.
+/// The fields of an object's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobName {
-    /// Whose it is: a job.
+    /// The owner: a job.
     pub owner: Name,
-    /// Who wrote it.
+    /// The writer.
     pub origin: Origin,
-    /// Of which cluster.
+    /// The cluster.
     pub tag: ClusterTag,
 }
 
 impl BlobName {
-    /// A new name of a term.
+    /// Generates a name for an object of a term.
     pub(super) fn of_term(owner: &Name, epoch: Epoch, tag: &ClusterTag) -> Result<Name> {
         fresh(owner, &epoch.to_string(), tag)
     }
 
-    /// A new name of an upload, without the number of a piece.
+    /// Generates a name for an upload, without the number of a piece.
     pub(super) fn of_upload(owner: &Name, tag: &ClusterTag) -> Result<Name> {
         fresh(owner, UPLOAD, tag)
     }
 
-    /// `None` for a name that this crate never gives.
+    /// `None` for a name that this crate never generates.
     pub fn read(name: &Name) -> Option<BlobName> {
         let text = name.as_str();
         let (base, piece) = match text.split_once('.') {

@@ -1,7 +1,7 @@
-//! Opens a bucket of S3, or of what speaks its protocol.
+//! Opens a bucket of S3, or of a service with the same protocol.
 //!
-//! Credentials, region and endpoint come from the usual `AWS_*` variables or the instance's role; trusted certificates are the
-//! host's, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`. Not here: what is read and written there.
+//! Credentials, region and endpoint come from the usual `AWS_*` variables or the instance's role; trusted
+//! certificates are the host's, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
 
 use std::sync::Arc;
 #[cfg(feature = "s3")]
@@ -15,16 +15,16 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 
 use crate::error::{Error, Result};
 
-/// How long one request may take.
+/// The timeout of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Requests {
-    /// Half a minute with its content, as the library has it.
+    /// 30 s including the content, the library's default.
     Short,
-    /// As long as something comes every 30 s: an object of any size is read by one.
+    /// Unlimited while data arrives at least every 30 s: one request reads an object of any size.
     Long,
 }
 
-/// Opens `url`, which is `s3://` and `rest`, a bucket and perhaps a prefix in it.
+/// Opens `url`, which is `s3://` followed by `rest`: a bucket and optionally a prefix in it.
 #[cfg(feature = "s3")]
 pub(super) fn open(url: &str, rest: &str, requests: Requests) -> Result<Arc<dyn ObjectStore>> {
     open_with(settings(AmazonS3Builder::from_env(), requests), url, rest)

@@ -1,4 +1,5 @@
-//! Blobs in a real bucket: what is written is read, and what goes wrong has the outcome that decides whether it is tried again.
+//! Blobs in a real bucket: written objects are read back, and each error has the outcome that decides whether
+//! it is retried.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::keys::Name;
 use crate::testing::certificates::TestAuthority;
 use crate::testing::s3::{BUCKET, Conduct, REGION, S3Server};
 
-/// Bounds that a test can wait for, in place of half a minute and of three.
+/// Short timeouts for tests, instead of 30 s and 3 min.
 const REQUEST_BOUND: Duration = Duration::from_millis(500);
 const RETRY_BOUND: Duration = Duration::from_secs(1);
 
@@ -203,7 +204,7 @@ async fn an_object_that_is_cut_off_in_the_middle_is_read_on_from_there() {
     let gets = format!("GET a/b/{}", pointer.name);
     let asked = server.requests().iter().filter(|it| **it == gets).count();
     assert_eq!(asked, 2);
-    // Where it is cut off again and again, nothing is given that is not whole.
+    // If it is truncated again and again, incomplete content is never returned.
     server.conduct(Conduct::Cuts(10));
     let broken = blobs.get(&pointer).await.expect_err("cut off");
     assert_eq!(broken.outcome(), Outcome::Transient, "{broken}");

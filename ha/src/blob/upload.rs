@@ -1,7 +1,8 @@
-//! Content of any size, written as it comes, in pieces of a few megabytes: neither who writes nor who reads holds more.
+//! Content of any size, written as a stream in pieces of a few megabytes: neither writer nor reader holds
+//! more in memory.
 //!
-//! Pieces are objects of their own, so that an upload that was broken off has left nothing but whole objects with names that say
-//! what they are. Invariant: what a pointer names was there, whole, when the pointer was made.
+//! Pieces are separate objects, so an aborted upload leaves only whole objects with recognisable names.
+//! Invariant: the content that a pointer names existed completely when the pointer was created.
 
 use std::io;
 use std::path::Path as FilePath;
@@ -19,27 +20,27 @@ use crate::keys::Name;
 /// The size of a piece in bytes.
 const PIECE: usize = 8 * 1024 * 1024;
 
-/// The most pieces that an upload may claim.
+/// The maximum number of pieces of an upload.
 const MOST_PIECES: u32 = 100_000;
-/// Pieces that are looked at at once: each look may take a tenth of a second, and there may be hundreds.
+/// Pieces that are checked concurrently: a check may take 100 ms, and there may be hundreds.
 const LOOKS_AT_ONCE: usize = 32;
 
-/// Where an upload is, and what it must be.
+/// Points to an upload; has its size and checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct UploadPointer {
-    /// Its name; that of a piece has its number besides.
+    /// Its name; the name of a piece has the piece number appended.
     #[serde(with = "name_as_text")]
     pub name: Name,
-    /// How many pieces there are.
+    /// Number of pieces.
     pub pieces: u32,
-    /// Their size together, in bytes.
+    /// Their total size, in bytes.
     pub size: u64,
     /// The checksum of all their bytes, in order.
     pub sha256: Checksum,
 }
 
 impl UploadPointer {
-    /// The names of the pieces, in order. `Corrupt` if there can't be so many.
+    /// The names of the pieces, in order. `Corrupt` if the count is above the limit.
     pub fn piece_names(&self) -> Result<Vec<Name>> {
         if self.pieces > MOST_PIECES {
             return Err(Error::Corrupt {
@@ -58,7 +59,7 @@ fn piece_name(base: &Name, number: u32) -> Result<Name> {
     name.map_err(|error| Error::Misconfigured(error.to_string().into()))
 }
 
-/// Content on its way into the store. Dropped, it leaves pieces that nothing points to.
+/// An upload in progress. If dropped, it leaves pieces that no record points to.
 #[derive(Debug)]
 pub struct Upload {
     store: BlobStore,
@@ -66,12 +67,12 @@ pub struct Upload {
     pieces: u32,
     size: u64,
     hasher: Sha256,
-    /// What is not written yet.
+    /// Bytes that are not written yet.
     rest: BytesMut,
 }
 
 impl BlobStore {
-    /// Begins to write content of `owner` (a job), which is about to be submitted.
+    /// Begins an upload of content of `owner` (a job) that is about to be submitted.
     pub fn upload(&self, owner: &Name) -> Result<Upload> {
         Ok(Upload {
             name: BlobName::of_upload(owner, &self.tag)?,
@@ -83,7 +84,7 @@ impl BlobStore {
         })
     }
 
-    /// Whether an upload is there, whole.
+    /// Whether an upload exists completely.
     pub async fn has_upload(&self, pointer: &UploadPointer) -> Result<bool> {
         let names = pointer.piece_names()?;
         let sizes: Vec<_> = names.iter().map(|name| self.size_of(name)).collect();
@@ -100,12 +101,12 @@ impl BlobStore {
 }
 
 impl Upload {
-    /// How many bytes it has taken.
+    /// Number of bytes so far.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Takes the next bytes.
+    /// Writes the next bytes.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let mut bytes = bytes;
         self.size = self.size.saturating_add(bytes.len() as u64);
@@ -120,9 +121,9 @@ impl Upload {
         Ok(())
     }
 
-    /// That was all.
+    /// Completes the upload.
     pub async fn finish(mut self) -> Result<UploadPointer> {
-        // Also of nothing there is a piece.
+        // Empty content has one piece, too.
         if !self.rest.is_empty() || self.pieces == 0 {
             self.put_piece().await?;
         }
@@ -134,7 +135,7 @@ impl Upload {
         })
     }
 
-    /// It is not wanted any more: removes what was written.
+    /// Cancels the upload and removes the written pieces.
     pub async fn abort(self) -> Result<()> {
         for number in 0..self.pieces {
             self.store.delete(&piece_name(&self.name, number)?).await?;
@@ -151,7 +152,7 @@ impl Upload {
             hasher
         });
         let name = piece_name(&self.name, self.pieces)?;
-        // From here on there may be an object of that name.
+        // From here on an object of that name may exist.
         self.pieces += 1;
         let put = self.store.put_guarded(&name, piece).await;
         self.hasher = hashing.await.map_err(|error| Error::Unavailable {
@@ -162,7 +163,7 @@ impl Upload {
     }
 }
 
-/// Removes files that were being written, by their names, when they are older than `age`. Blocks.
+/// Removes unfinished files, recognised by name, that are older than `age`. Blocks.
 pub(super) fn remove_unfinished(directory: &FilePath, age: Duration) -> io::Result<usize> {
     let now = SystemTime::now();
     let mut removed = 0;

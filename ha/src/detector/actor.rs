@@ -1,8 +1,8 @@
-//! The detector as an actor: feeds the [`core`](super::core) with what it hears, and does what that says.
+//! The detector as an actor: feeds the [`core`](super::core) with events, and runs its effects.
 //!
-//! It runs beside the election, on the election's own runtime, so that nothing large or slow of the process delays it. It
-//! keeps one stream to the leader, and a list of members to ask, read when the leader changes: when the leader is lost the
-//! store may be lost too.
+//! It runs beside the election, on the election's own runtime, so that no large or slow work of the process
+//! delays it. It keeps one stream to the leader, and a list of members to ask, read when the leader changes:
+//! when the leader is lost, the store may be unreachable too.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use crate::clock::{Clock, Moment};
 use crate::election::{ElectionView, Epoch, Member, ProcessId};
 use crate::error::Result;
 
-/// How old the list of members may be.
+/// Maximum age of the list of members.
 const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
 const MEMBERS_RETRY: Duration = Duration::from_secs(1);
 
-/// What comes back from work that was started.
+/// The result of a task that the actor started.
 #[derive(Debug)]
 enum Done {
     Connected(Connection),
@@ -51,19 +51,20 @@ pub(super) struct DetectorActor {
     connecting: Option<AbortHandle>,
     work: JoinSet<Done>,
     members: Vec<Member>,
-    /// When the list of members is read again; `None`: at once.
+    /// Time at which the list of members is read again; `None`: at once.
     members_due: Option<Moment>,
-    /// The youngest epoch when that was last done.
+    /// The youngest epoch at the last read of the members.
     members_of: Epoch,
-    /// Addresses that the leader named, to be asked beside the members.
+    /// Addresses that the leader named, to be asked in addition to the members.
     witnesses: Vec<String>,
     hearing: watch::Sender<Hearing>,
     last_beat: watch::Sender<Option<Beat>>,
-    /// The living process that was complained about.
+    /// Incarnation of the process with the same id that was last logged.
     twin: Option<String>,
-    /// The last wish to depose, and what takes it back.
+    /// The last depose request, and the token that cancels it.
     wish: Option<(u64, CancellationToken)>,
-    /// The youngest epoch when this start first saw the keys: earlier starts of the process led in none after it.
+    /// The youngest epoch when this start first saw the keys: earlier starts of the process led in no later
+    /// epoch.
     began: Option<Epoch>,
     stop: CancellationToken,
 }
@@ -109,7 +110,7 @@ impl DetectorActor {
         let mut false_alarms = self.services.false_alarms.clone();
         false_alarms.mark_changed();
         loop {
-            // Beats come first: a tick must not find silent what is waiting to be read.
+            // Heartbeats come first: a tick must not count silence while a heartbeat is waiting to be read.
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
@@ -117,12 +118,12 @@ impl DetectorActor {
                     Some(beat) => self.on_beat(beat),
                     None => {
                         self.stream = None;
-                        debug!("the stream of the leader's beats broke");
+                        debug!("the leader's heartbeat stream broke");
                         self.feed(Event::Broken(Break::Ended));
                     }
                 },
                 Some(done) = self.work.join_next(), if !self.work.is_empty() => {
-                    // Aborted: it was replaced.
+                    // An aborted task was replaced.
                     if let Ok(done) = done {
                         self.on_done(done);
                     }
@@ -148,7 +149,7 @@ impl DetectorActor {
         }
     }
 
-    /// Finds out who is to be watched.
+    /// Determines the process to watch.
     fn follow_the_keys(&mut self) {
         let view = self.services.election.observed().borrow().clone();
         let leads = self
@@ -165,14 +166,15 @@ impl DetectorActor {
         let watched = self.core.target().cloned();
         let youngest = view.as_ref().map_or(Epoch::ZERO, ElectionView::youngest);
         let due = self.members_due.is_none_or(|due| self.clock.now() >= due);
-        // What members told before this term began may be of earlier starts.
+        // Announcements from before this term began may come from earlier starts.
         if due || self.members_of < youngest {
             self.members_of = youngest;
             self.read_members();
         }
         if watched != target {
             if watched.map(|before| before.epoch) != target.as_ref().map(|next| next.epoch) {
-                // Whom another leader named: some may have gone with it, and would count as hearing this one.
+                // Witnesses named by another leader: some may have lost contact together with it, and would
+                // count as hearing this leader.
                 self.witnesses.clear();
             }
             self.feed(Event::Watch(target));
@@ -184,7 +186,7 @@ impl DetectorActor {
             return None;
         }
         let Some(leader) = &view.leader else {
-            // Its lease is gone. What is heard of it counts until somebody else leads.
+            // Its lease is gone. Heartbeats of it still count until another process leads.
             let watched = self.core.target();
             let watched = watched.filter(|target| target.epoch == view.youngest());
             return watched.cloned().or_else(|| self.last_to_lead(view));
@@ -196,8 +198,8 @@ impl DetectorActor {
             return None;
         }
         if own && self.began.is_none_or(|began| leader.epoch > began) {
-            // Taken since this start began: by another living process with the same id, which is not to be deposed for
-            // being an earlier start. The two would go on like that for ever.
+            // Taken after this start began, so by another living process with the same id. It must not be
+            // deposed as an earlier start: the two would depose each other forever.
             return None;
         }
         let info = view.info.as_ref().filter(|info| info.epoch == leader.epoch);
@@ -207,11 +209,13 @@ impl DetectorActor {
             .find(|member| member.process == leader.process && !own);
         let of_member = member.and_then(|member| member.addresses.get(PEER));
         let known = info.and_then(|info| info.addresses.get(PEER)).or(of_member);
-        // Before it is confirmed the address may be an earlier start's, and its host would lend weight to a refusal there.
+        // Before the term is confirmed, the address may belong to an earlier start, and the host would turn a
+        // refusal there into proof.
         let host = member
             .filter(|_| info.is_some() && of_member == known)
             .and_then(|member| member.host.clone());
-        // Before it is confirmed only the members tell: what was known of this leader is not forgotten over that.
+        // Before the term is confirmed only the members give the address: keep the address that was known
+        // before.
         let before = self.core.target().filter(|target| {
             target.epoch == leader.epoch && target.process == leader.process && known.is_none()
         });
@@ -227,7 +231,8 @@ impl DetectorActor {
         }
     }
 
-    /// Whoever led the youngest term, which this process never saw attached: it may be suspended, and say so.
+    /// The last leader of the youngest term, if this process never saw it attached: it may be suspended and
+    /// send heartbeats.
     fn last_to_lead(&self, view: &ElectionView) -> Option<Target> {
         let own = &self.services.identity.process;
         let info = view.info.as_ref()?;
@@ -266,7 +271,7 @@ impl DetectorActor {
             }
             Done::Connected(Connection(Err(why))) => {
                 self.connecting = None;
-                debug!(?why, "the leader's beats can't be heard");
+                debug!(?why, "the leader's heartbeat stream can't be opened");
                 self.feed(Event::Broken(why));
             }
             Done::Members(Ok(members)) => {
@@ -314,7 +319,7 @@ impl DetectorActor {
                     let number = election.wish();
                     let failed = tokio::select! {
                         deposed = election.depose_because(number, epoch, evidence) => deposed.is_err(),
-                        // Told by whoever told the wish, so that it comes after it.
+                        // Cancelled by the same task that made the request, so that the order is kept.
                         () = spared.cancelled() => {
                             election.spare(number).await;
                             false
@@ -376,7 +381,7 @@ impl DetectorActor {
             .filter(|member| member.process != *own && member.process != target.process)
             .filter_map(|member| {
                 let address = member.addresses.get(PEER)?;
-                // There a refused connection is the kernel's word that nobody is there any more.
+                // There a refused connection is the kernel's proof that the process is gone.
                 let is_here = host.is_some() && member.host == *host;
                 Some((address.clone(), is_here))
             });
@@ -421,7 +426,7 @@ impl DetectorActor {
         }
     }
 
-    /// Publishes what is heard, for those who ask this process.
+    /// Publishes what is heard, for answers to other processes.
     fn tell(&self) {
         let target = self.core.target();
         let leader = target.map(|target| (target.process.clone(), target.epoch));

@@ -1,10 +1,10 @@
-//! What the processes of a cluster tell and ask each other about who is alive.
+//! Messages between the processes of a cluster about liveness.
 
 use std::time::Duration;
 
 use crate::election::{Epoch, HostIdentity, ProcessId};
 
-/// How a process stands, as it says itself.
+/// The role of a process, as it reports itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stance {
     /// It does not lead.
@@ -25,10 +25,10 @@ impl Stance {
     }
 }
 
-/// What a process is busy with.
+/// The activity of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
-    /// It stands by.
+    /// It is a standby.
     #[default]
     Standby,
     /// It was granted a term and recovers.
@@ -37,18 +37,18 @@ pub enum Phase {
     Leading,
 }
 
-/// How far it is.
+/// Progress of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// With what.
+    /// The phase.
     pub phase: Phase,
-    /// So much of the phase is done,
+    /// Amount of the phase that is done.
     pub done: u64,
-    /// of so much; zero: unknown.
+    /// Total amount; zero: unknown.
     pub total: u64,
 }
 
-/// How long ago the parts of a leading process last had a turn; nothing: unknown, or not there.
+/// Time since each part of a leading process was last scheduled; `None`: unknown, or not present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Turns {
     /// Its main runtime.
@@ -59,79 +59,81 @@ pub struct Turns {
     pub resource_manager: Option<Duration>,
 }
 
-/// One sign of life.
+/// One heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beat {
-    /// Whose.
+    /// The sender.
     pub process: ProcessId,
-    /// Which start of it.
+    /// The start of that process.
     pub incarnation: String,
-    /// How it stands.
+    /// Its role.
     pub stance: Stance,
-    /// Where it runs, if its host tells.
+    /// The host that it runs on, if known.
     pub host: Option<HostIdentity>,
-    /// What it is busy with.
+    /// Its progress.
     pub progress: Progress,
-    /// Since when its stance and phase are what they are: milliseconds since 1970 by its own wall clock; nothing: it does
-    /// not tell. For people.
+    /// Time of the last change of its role or phase: milliseconds since 1970 by its own wall clock; `None`: not
+    /// reported. For display.
     pub since_ms: Option<u64>,
-    /// How long its parts have stood still.
+    /// Time since each of its parts was last scheduled.
     pub turns: Turns,
-    /// The last term that it gave up because nothing in it moved.
+    /// The last term that it gave up because it made no progress.
     pub gave_up: Option<Epoch>,
-    /// The change number up to which its copy of the records goes; zero: it keeps none.
+    /// The change number of its copy of the records; zero: it keeps none.
     pub cached_change: u64,
-    /// Of a leader: addresses of some processes beside the contending ones that can be asked about it.
+    /// Of a leader: addresses of some processes, besides the contending ones, that can be asked about it.
     pub witnesses: Vec<String>,
 }
 
-/// How a stream of beats ended, or why there is none.
+/// The reason why a heartbeat stream ended or could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Break {
-    /// The connection was there and ended.
+    /// The connection was established and then ended.
     Ended,
-    /// The address refuses connections: nobody is there, or a firewall says so.
+    /// The address refuses connections: no process listens there, or a firewall refuses.
     Refused,
-    /// It refuses, and is an address of this process's own network namespace: its own kernel says that nobody is there.
+    /// Refused, at an address of this process's own network namespace: its own kernel says that no process
+    /// listens there.
     RefusedHere,
-    /// It refuses, and is a loopback address: nobody is there on this host, wherever whoever named it may be.
+    /// Refused, at a loopback address: no process listens there on this host; the address may have meant
+    /// another host.
     RefusedOnLoopback,
-    /// The address does not answer in time, or can't be reached at all.
+    /// The address does not answer within the timeout, or is unreachable.
     NoAnswer,
 }
 
-/// What a process that lost a leader asks others.
+/// The question of a process that lost a leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// Whom it lost.
+    /// The lost leader.
     pub leader: ProcessId,
-    /// In which term.
+    /// Its term.
     pub epoch: Epoch,
-    /// Where that one serves its beats.
+    /// The address that serves its heartbeats.
     pub address: String,
-    /// How long the other one may try to hear it before it answers.
+    /// Time that the asked process may listen for the leader before it answers.
     pub patience: Duration,
 }
 
-/// Why a leader invites a standby to depose it.
+/// The reason why a leader invites a standby to depose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Invitation {
-    /// Somebody asked it to, or it is about to end.
+    /// It was requested, or the leader's process is about to end.
     Asked,
-    /// It misses most TaskManagers, and the invited one reaches them.
+    /// The leader lost contact with most TaskManagers, and the invited process reaches them.
     HandOver,
 }
 
-/// What others say.
+/// The answer of another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// It has heard the leader after it was asked.
     Hears,
-    /// It does not hear it either, for so long.
+    /// It does not hear the leader either.
     Lost {
-        /// Since its last sign of life; zero if it only tried now.
+        /// Time since the leader's last heartbeat; zero if it only tried now.
         since: Duration,
     },
-    /// It can't say: it follows another leader, or is too busy to trust itself.
+    /// It can't tell: it watches another leader, or was itself delayed.
     Unsure,
 }

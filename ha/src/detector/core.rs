@@ -1,7 +1,7 @@
 //! The decisions of a failure detector, without I/O, clock or randomness: events in, effects out.
 //!
 //! ```text
-//!             beat                stream ended                 refused on this host, or another one answers
+//!           heartbeat             stream ended                 refused on this host, or another one answers
 //!   Opening --------> Up  ---------------------------> Down -----------------------------------------.
 //!      |               | silent past the bound           | refused, reset or silent                    |
 //!      '---------------+-------------> Inquiry <---------'                                             v
@@ -9,12 +9,12 @@
 //! ```
 //!
 //! Invariants:
-//! - A leader is deposed for what was seen or confirmed in its present silence only: a beat of its term ends every inquiry,
-//!   and takes back a wish to depose that was not fulfilled yet.
-//! - A refused connection proves something only where this host's own kernel refused it, at an address of its own, on the
-//!   leader's host and network; elsewhere others are asked.
-//! - Without anybody to ask nothing is done: the lease decides.
-//! - Whoever leads, or knows of no leader, watches nobody.
+//! - A leader is deposed only for evidence that was seen or confirmed during its current silence: a heartbeat
+//!   of its term ends every inquiry, and cancels a depose request that is still pending.
+//! - A refused connection is proof only if this host's own kernel refused it, at an address of this host, and
+//!   the leader runs on this host and network; otherwise other processes are asked.
+//! - If there is no process to ask, nothing is done: the lease decides.
+//! - A process that leads, or knows no leader, watches no process.
 
 use std::time::Duration;
 
@@ -26,19 +26,20 @@ use crate::election::{Detection, Evidence, Former, HostIdentity, ProcessId};
 
 pub use super::event::{DetectorOptions, Effect, Event, Target};
 
-/// Between attempts to reach a leader whose connection closes at once: its process may be ending right now, with the
-/// listening socket still there when the others are closed.
+/// Pause between connection attempts to a leader whose connection closes at once. Its process may be ending
+/// right now: the listening socket may outlive the other sockets for a moment.
 const RESET_PAUSE: Duration = Duration::from_millis(5);
-/// After so many of them others are asked.
+/// Number of such attempts after which other processes are asked.
 const RESETS_BEFORE_ASKING: u32 = 10;
 const RESETS_BEFORE_PAUSING: u32 = 40;
-/// After deposing failed, before it is tried again.
+/// Pause after a failed deposition before the next try.
 const DEPOSE_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause between inquiries, and the most doublings of the wait for false alarms.
+/// The longest pause between inquiries, and the maximum number of doublings of the silence timeout for false
+/// alarms.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const MOST_DOUBLINGS: u32 = 4;
 
-/// What was heard of the start of the process that leads the watched term.
+/// The start of the process that leads the watched term, and its last heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Heard {
     incarnation: String,
@@ -59,14 +60,14 @@ struct Watched {
     link: Link,
     heard: Option<Heard>,
     host: Option<HostIdentity>,
-    /// What the present loss is called if others confirm it.
+    /// The detection to record if other processes confirm the current loss.
     loss: Option<Detection>,
     resets: u32,
     inquiry: Option<Inquiry>,
     inquiries: u32,
     next_inquiry: Option<Moment>,
     next_depose: Option<Moment>,
-    /// The wish to depose it that is under way.
+    /// The pending depose request.
     deposing: Option<u64>,
 }
 
@@ -110,31 +111,31 @@ impl DetectorCore {
         self.watched.as_ref().map(|watched| &watched.target)
     }
 
-    /// Whether the stream of its beats is there.
+    /// Whether its heartbeat stream is connected.
     pub fn is_connected(&self) -> bool {
         self.watched
             .as_ref()
             .is_some_and(|watched| watched.link == Link::Up)
     }
 
-    /// Whether nothing has come from its address yet.
+    /// Whether no heartbeat has arrived from its address yet.
     pub fn is_opening(&self) -> bool {
         self.watched
             .as_ref()
             .is_some_and(|watched| watched.link == Link::Opening)
     }
 
-    /// When the watched term was last heard; if never, since when it is watched.
+    /// Time of the watched term's last heartbeat; if there was none, the time at which watching began.
     pub fn last_heard(&self) -> Option<Moment> {
         self.watched.as_ref().map(Watched::last_heard)
     }
 
-    /// Whether this process was late itself not long ago.
+    /// Whether this process itself was recently delayed.
     pub fn is_unsure(&self) -> bool {
         self.silence.is_unsure()
     }
 
-    /// Takes an event at `now`; says what to do.
+    /// Handles an event at `now` and returns the effects.
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
         match event {
@@ -182,7 +183,7 @@ impl DetectorCore {
                 watched.target = target;
                 return;
             }
-            // Learnt late, or a better address of the same leader.
+            // The address became known late, or is a better address of the same leader.
             watched.host = watched.host.take().or_else(|| target.host.clone());
             watched.target = target;
             watched.link = Link::Opening;
@@ -211,11 +212,11 @@ impl DetectorCore {
                 address: address.clone(),
                 after: Duration::ZERO,
             }),
-            // An earlier start of this process that was not even confirmed when it ended.
+            // An earlier start of this process that ended before it was even confirmed.
             Some(target) if target.process == self.own => {
                 self.depose(now, Detection::OwnEarlierIncarnation, effects);
             }
-            // Nobody is there to be heard.
+            // There is no address to listen to.
             Some(target) => {
                 effects.push(Effect::Vouch(target.epoch, None));
                 effects.push(Effect::Disconnect);
@@ -234,7 +235,7 @@ impl DetectorCore {
         let same_process = beat.process == watched.target.process;
         let is_own = watched.target.process == self.own;
         if same_process && beat.incarnation == self.own_incarnation && is_own {
-            // The address of the earlier start is this one's: that one is gone.
+            // This process now has the address of its earlier start, so that start is gone.
             self.depose(now, Detection::OwnEarlierIncarnation, effects);
             return;
         }
@@ -250,10 +251,11 @@ impl DetectorCore {
         effects.push(Effect::Vouch(watched.target.epoch, None));
         let heard = watched.heard.as_ref().map(|heard| &heard.incarnation);
         if heard.is_none() && !is_own && !same_process {
-            // A stranger where this term was never heard: an address that several share, or one of an earlier start.
+            // Another process where this term was never heard: an address shared by several processes, or the
+            // address of an earlier start.
         } else if same_process && heard.is_none_or(|heard| *heard == beat.incarnation) {
-            // It has given up this term, or does not know yet that it has taken it, or it is a new start that will find
-            // the key of its earlier one itself.
+            // It has resigned this term, or does not know yet that it has taken it, or it is a new start that
+            // will itself find the key of its earlier start.
             watched.inquiry = None;
             watched.loss = None;
         } else if is_own {
@@ -304,7 +306,7 @@ impl DetectorCore {
             if watched.heard.is_some() {
                 watched.loss.get_or_insert(Detection::LostBySeveral);
             }
-            // Who answers there now, if anybody does, says most.
+            // The process that answers there now, if any, is the best evidence.
             effects.push(Effect::Connect {
                 address,
                 after: Duration::ZERO,
@@ -314,7 +316,7 @@ impl DetectorCore {
         let same_host = self.own_host.is_some() && watched.host == self.own_host;
         let is_proof = match why {
             Break::RefusedHere => same_host && !watched.is_unproven(),
-            // Every host has that address: it means the leader's only where the leader was heard there.
+            // Every host has that address: it is the leader's only if the leader was heard there.
             Break::RefusedOnLoopback => same_host && watched.heard.is_some(),
             Break::Ended | Break::Refused | Break::NoAnswer => false,
         };
@@ -326,7 +328,7 @@ impl DetectorCore {
                 (after, watched.resets >= RESETS_BEFORE_ASKING)
             }
             Break::Refused | Break::RefusedHere | Break::RefusedOnLoopback | Break::NoAnswer => {
-                // Whoever waits to hear whether the term lives need not any longer.
+                // A process that waits to know whether the term is alive can stop waiting.
                 effects.push(Effect::Vouch(watched.target.epoch, None));
                 (pause, true)
             }
@@ -370,7 +372,7 @@ impl DetectorCore {
         }
         watched.loss.get_or_insert(Detection::SilentConfirmed);
         if watched.link == Link::Up {
-            // A connection that died without a word heals by a new one.
+            // A silently broken connection is replaced by a new one.
             watched.link = Link::Down;
             effects.push(Effect::Vouch(epoch, None));
             effects.push(Effect::Connect {
@@ -381,13 +383,13 @@ impl DetectorCore {
         self.inquire(now, effects);
     }
 
-    /// Asks others, unless that is under way, or was just done in vain, or is not needed any more.
+    /// Asks other processes, unless an inquiry is running, has just failed, or is not needed.
     fn inquire(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         let Some(watched) = &mut self.watched else {
             return;
         };
         let waits = watched.next_inquiry.is_some_and(|at| now < at);
-        // Whoever leads under this process's own id is not asked about.
+        // No inquiry about a leader with this process's own id.
         let own = watched.target.process == self.own;
         let Some(detection) = watched.loss else {
             return;

@@ -1,4 +1,4 @@
-//! What goes into a detector's core and what comes out of it.
+//! Input and output of a detector's core.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use super::beat::{Beat, Break, Reply};
 use crate::clock::Moment;
 use crate::election::{Epoch, Evidence, HostIdentity, ProcessId};
 
-/// How a detector waits.
+/// Timeouts and intervals of a detector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DetectorOptions {
-    /// From one beat to the next, and between the detector's own ticks.
+    /// Interval between heartbeats, and between the detector's own ticks.
     pub beat_interval: Duration,
-    /// After so much silence others are asked.
+    /// Silence after which other processes are asked.
     pub silence_timeout: Duration,
-    /// How long they may take to answer, and an address to be reached.
+    /// Timeout for their answers, and for connecting to an address.
     pub ask_timeout: Duration,
 }
 
@@ -32,91 +32,91 @@ impl Default for DetectorOptions {
 pub struct Target {
     /// Its term.
     pub epoch: Epoch,
-    /// Who.
+    /// Its process id.
     pub process: ProcessId,
-    /// Where its beats are served; `None`: not known, or it serves none.
+    /// The address that serves its heartbeats; `None`: unknown, or it serves none.
     pub address: Option<String>,
-    /// Whether this term itself published the address. Else it is what its process told the members, perhaps in an earlier
-    /// start: nothing that happens there says anything about the term until it was heard there.
+    /// Whether this term itself published the address. Otherwise its process announced it to the members,
+    /// perhaps in an earlier start: events there say nothing about the term until it was heard there.
     pub is_confirmed: bool,
-    /// Where it runs, if it announced that together with this address.
+    /// The host that it runs on, if announced together with this address.
     pub host: Option<HostIdentity>,
 }
 
-/// What a detector is told.
+/// An input of the core.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// This is the leader; `None`: it is this process, or nobody.
+    /// The leader to watch; `None`: this process leads, or no process does.
     Watch(Option<Target>),
-    /// It, or who answers at its address, gave a sign of life.
+    /// A heartbeat of the leader, or of the process that answers at its address.
     Beat(Beat),
     /// The stream ended, or could not be opened.
     Broken(Break),
-    /// So many were asked in this inquiry.
+    /// The number of processes asked in this inquiry.
     Asked {
-        /// Which one.
+        /// The inquiry.
         inquiry: u64,
-        /// How many.
+        /// The number of processes.
         count: usize,
     },
-    /// One of them answered, or did not.
+    /// One of them answered, or failed to answer.
     Answered {
-        /// In which inquiry.
+        /// The inquiry.
         inquiry: u64,
-        /// What.
+        /// Its answer; `None`: no answer.
         reply: Option<Reply>,
     },
-    /// One of them is proven dead: it says nothing about anybody, and counts for nothing.
+    /// One of them is proven dead: it does not count.
     Gone {
-        /// In which inquiry.
+        /// The inquiry.
         inquiry: u64,
     },
-    /// That wish to depose failed.
+    /// A depose request failed.
     DeposeFailed {
-        /// Which one: a later one may be under way.
+        /// The request; a later one may be pending.
         wish: u64,
     },
-    /// So many false alarms were raised recently.
+    /// The number of recent false alarms.
     FalseAlarms(u32),
-    /// The timer of the beat interval fired.
+    /// The timer of the heartbeat interval fired.
     Tick,
 }
 
-/// What a detector does.
+/// An output of the core, run by the actor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Drop the stream, and open one to this address after a pause.
+    /// Drop the stream, and connect to this address after a pause.
     Connect {
-        /// Where.
+        /// The address.
         address: String,
         /// The pause.
         after: Duration,
     },
     /// Drop the stream.
     Disconnect,
-    /// Ask others.
+    /// Ask other processes.
     Ask {
-        /// In which inquiry.
+        /// The inquiry.
         inquiry: u64,
     },
     /// Depose the leader of that epoch.
     Depose {
-        /// Tells this wish from others of this detector.
+        /// Number of this request, unique in this detector.
         wish: u64,
-        /// Whose term.
+        /// The epoch of the term.
         epoch: Epoch,
-        /// Why.
+        /// The evidence.
         evidence: Evidence,
     },
-    /// The leader says why it gives the term of that epoch up: if it ends, this is why.
+    /// The leader announced why it gives up the term of that epoch: the reason to record if the term ends.
     Explain(Epoch, Evidence),
-    /// Don't any more.
+    /// Cancel a depose request.
     Spare {
-        /// Which wish to depose is taken back.
+        /// The request.
         wish: u64,
     },
-    /// The term is heard to live, which counts until then; or no more.
+    /// The term is alive until the given moment; `None`: it is no longer heard.
     Vouch(Epoch, Option<Moment>),
-    /// Another living process leads under this one's id.
+    /// Another living process leads with this process's id.
     Twin(Beat),
 }

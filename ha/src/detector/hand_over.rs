@@ -1,8 +1,10 @@
-//! A leader that misses TaskManagers asks standbys whether they reach them, and invites the one that does.
+//! A leader that lost contact with TaskManagers asks the standbys whether they reach them, and invites the
+//! one that does.
 //!
-//! Not here: who misses whom, and how often this is tried. Invariants: a leader that reaches the missed itself over a
-//! connection of its own hands nothing over; nobody is invited who does not reach most of them, and clearly more than
-//! the leader; the term goes on until it is deposed.
+//! Which TaskManagers count as missed and how often this is tried is decided elsewhere. Invariants: a leader
+//! that reaches the missed ones itself over a connection of its own hands nothing over; only a standby that
+//! reaches most of them, and clearly more than the leader, is invited; the term continues until it is
+//! deposed.
 
 use std::time::Duration;
 
@@ -15,13 +17,13 @@ use super::service::Detector;
 use super::transfer::{Standby, TransferError};
 use crate::election::{Epoch, LeaderSession};
 
-/// Of very many that are missed so many stand for all.
+/// Maximum number of missed TaskManagers that are asked; of more, only the first.
 const MOST_ASKED: usize = 32;
 
 impl Detector {
-    /// Hands this process's term over to a standby that reaches most of `missed` (addresses of TaskManagers), if this
-    /// process reaches clearly fewer of them. Returns the epoch of the successor; `None`: nobody is better off. On an
-    /// error the term goes on, unless it ended otherwise.
+    /// Hands this process's term over to a standby that reaches most of `missed` (addresses of TaskManagers),
+    /// if this process reaches clearly fewer of them. Returns the epoch of the successor; `None`: no standby
+    /// reaches more. On an error the term continues, unless it ended otherwise.
     pub async fn hand_over(
         &self,
         missed: &[String],
@@ -49,7 +51,7 @@ impl Detector {
         }
     }
 
-    /// Whether [`Detector::hand_over`] would find somebody to hand over to. Nothing is handed over.
+    /// Whether [`Detector::hand_over`] would find a successor. Hands nothing over.
     pub async fn is_anyone_better_off(
         &self,
         missed: &[String],
@@ -61,7 +63,7 @@ impl Detector {
         Ok(better_off.is_some())
     }
 
-    /// Those at `addresses` (of very many, the first) that answer this process.
+    /// Those of `addresses` that answer this process; of many, only the first are asked.
     pub async fn reached(&self, addresses: &[String]) -> Result<Vec<String>, TransferError> {
         let question = self.question_about(&self.led()?);
         Ok(self.who_is_reached(&question, addresses).await)
@@ -73,7 +75,7 @@ impl Detector {
         session.ok_or(TransferError::NotLeading)
     }
 
-    /// The standby that reaches most of `missed`, where this process reaches clearly fewer of them.
+    /// The standby that reaches most of `missed`, if this process reaches clearly fewer of them.
     async fn better_off(
         &self,
         session: &LeaderSession,
@@ -102,7 +104,7 @@ impl Detector {
         Ok(is_better.then_some(standby))
     }
 
-    /// How many of those at `addresses` answer this process when it asks them `question`.
+    /// Number of the processes at `addresses` that answer this process when it asks them `question`.
     pub async fn count_reached(&self, question: &Question, addresses: &[String]) -> usize {
         self.who_is_reached(question, addresses).await.len()
     }
@@ -119,14 +121,14 @@ impl Detector {
         join_all(asked).await.into_iter().flatten().collect()
     }
 
-    /// Whoever reaches most of them; of equals the most current.
+    /// The standby that reaches most of them; of equals, the one with the most current cache.
     async fn best_of(
         &self,
         standbys: Vec<Standby>,
         question: &Question,
         missed: &[String],
     ) -> Option<(Standby, usize)> {
-        // It asks them within the bound itself, and then tells.
+        // The standby asks them within half of this time, and then answers.
         let bound = self.services.options.ask_timeout * 2;
         let asked = standbys.into_iter().map(|standby| {
             let peers = self.services.peers.clone();
@@ -139,7 +141,7 @@ impl Detector {
                 (standby, reached)
             }
         });
-        // They come with the most current first.
+        // They are sorted by most current cache first.
         join_all(asked)
             .await
             .into_iter()
@@ -147,7 +149,7 @@ impl Detector {
             .max_by_key(|(_, reached)| *reached)
     }
 
-    /// Nothing is to be found out about the leader: any answer will do, at once.
+    /// The answer itself does not matter here, only that there is one, at once.
     fn question_about(&self, session: &LeaderSession) -> Question {
         Question {
             leader: self.services.identity.process.clone(),

@@ -1,8 +1,9 @@
-//! Asking others about a leader that this process lost: when their answers are enough to act on.
+//! Asks other processes about a leader that this process lost, and decides when their answers suffice to act.
 //!
-//! More of those asked must say that they lost it than all the others are, whatever those say. Whoever hears it, gives no
-//! answer, can't say, or lost it long before the asker did, stands against; whoever is proven dead is not counted. So the
-//! asker is heard by more than the leader may be heard by, and where two or more are asked no single "lost" deposes.
+//! The processes that lost the leader must outnumber all others that were asked. A process counts against if
+//! it hears the leader, gives no answer, can't tell, or lost the leader long before the asker did; a process
+//! that is proven dead is not counted. So the asker and those that agree outnumber those that may hear the
+//! leader, and if two or more are asked, no single "lost" deposes.
 
 use std::time::Duration;
 
@@ -13,20 +14,20 @@ use crate::election::Detection;
 /// One round of questions. Pure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inquiry {
-    /// Tells it from earlier ones, whose late answers don't count.
+    /// Distinguishes it from earlier inquiries, whose late answers don't count.
     pub id: u64,
-    /// What it is called if it is confirmed.
+    /// The detection to record if it is confirmed.
     pub detection: Detection,
-    /// When it ends without a result.
+    /// Time at which it ends without a result.
     pub until: Moment,
-    /// Older losses of others are no loss of *now*.
+    /// Maximum age of a loss that another process reports; older losses don't count.
     pub freshness: Duration,
     asked: Option<usize>,
     lost: usize,
 }
 
 impl Inquiry {
-    /// Nobody was asked yet.
+    /// An inquiry in which no process was asked yet.
     pub fn new(id: u64, detection: Detection, until: Moment, freshness: Duration) -> Inquiry {
         Inquiry {
             id,
@@ -38,17 +39,17 @@ impl Inquiry {
         }
     }
 
-    /// So many are asked.
+    /// Sets the number of processes that are asked.
     pub fn asked(&mut self, count: usize) {
         self.asked = Some(count);
     }
 
-    /// One of them is proven dead.
+    /// Removes one of them that is proven dead.
     pub fn gone(&mut self) {
         self.asked = self.asked.map(|asked| asked.saturating_sub(1));
     }
 
-    /// One of them answered, or did not.
+    /// Counts the answer of one of them; `None`: no answer.
     pub fn answered(&mut self, reply: Option<Reply>) {
         let lost = match reply {
             Some(Reply::Lost { since }) => since <= self.freshness,
@@ -57,13 +58,13 @@ impl Inquiry {
         self.lost += usize::from(lost);
     }
 
-    /// Whether the answers so far are enough, whatever those say who have not answered.
+    /// Whether the answers so far suffice, whichever answers are still missing.
     pub fn is_confirmed(&self) -> bool {
         self.asked
             .is_some_and(|asked| self.lost > asked.saturating_sub(self.lost))
     }
 
-    /// Whether nobody is there to be asked.
+    /// Whether there is no process to ask.
     pub fn is_pointless(&self) -> bool {
         self.asked == Some(0)
     }

@@ -1,12 +1,15 @@
-//! Notices a leader that is dead, frozen or unreachable long before its lease ends, and deposes it.
+//! Detects a leader that is dead, frozen or unreachable long before its lease ends, and deposes it.
 //!
-//! Each standby keeps one stream of *beats* to the leader. What it concludes is evidence, never proof, and decides only how
-//! soon it tries: the fence of every write is what makes acting on it safe. A wrong conclusion costs a change of leader.
+//! Each standby keeps one stream of *heartbeats* from the leader. Its conclusions are evidence, never proof,
+//! and decide only how soon it deposes: the fence of every write makes that safe. A wrong conclusion costs a
+//! change of leader.
 //!
-//! - [`beat`]: what processes tell and ask each other; [`peers`]: the trait by which they do.
-//! - [`core`]: the decisions, pure, with [`silence`] and [`inquiry`] as its parts; [`event`]: what goes in and comes out.
+//! - [`beat`]: the messages between processes; [`peers`]: the trait that sends them.
+//! - [`core`]: the pure decisions, with [`silence`] and [`inquiry`] as its parts; [`event`]: its input and
+//!   output.
 //! - [`service`]: [`Detector`], and `actor`, which runs the core beside an election.
-//! - [`transfer`]: deposition by invitation; `hand_over`: inviting whoever hears the TaskManagers that the leader misses.
+//! - [`transfer`]: deposition by invitation; `hand_over`: invites a standby that hears the TaskManagers that
+//!   the leader misses.
 
 mod actor;
 pub mod beat;

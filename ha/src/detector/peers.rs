@@ -1,4 +1,4 @@
-//! How processes reach each other, without the store.
+//! Communication between processes, without the store.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,22 +9,23 @@ use futures::stream::BoxStream;
 use super::beat::{Beat, Break, Invitation, Question, Reply};
 use crate::election::{Epoch, ProcessId};
 
-/// Beats as they come in. Its end is the end of the connection.
+/// Incoming heartbeats. The stream ends with the connection.
 pub type BeatStream = BoxStream<'static, Beat>;
 
-/// The other processes of the cluster, by address. No call is bounded in time here: the caller bounds it.
+/// The other processes of the cluster, by address. Calls have no timeout here: the caller sets it.
 #[async_trait]
 pub trait Peers: Send + Sync + fmt::Debug + 'static {
-    /// Opens the stream of beats of the process at `address`. The first beat follows at once.
+    /// Opens the heartbeat stream of the process at `address`. The first heartbeat follows at once.
     async fn beats(&self, address: &str) -> Result<BeatStream, Break>;
 
-    /// One beat of the process at `address`.
+    /// Gets one heartbeat of the process at `address`.
     async fn probe(&self, address: &str) -> Result<Beat, Break>;
 
-    /// Asks the process at `address`.
+    /// Asks the process at `address` about a leader.
     async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break>;
 
-    /// How many of those at the addresses `of` answer the process at `address` when it asks them `question`.
+    /// Number of the processes at the addresses `of` that answer the process at `address` when it asks them
+    /// `question`.
     async fn count_reached(
         &self,
         address: &str,
@@ -32,8 +33,8 @@ pub trait Peers: Send + Sync + fmt::Debug + 'static {
         of: &[String],
     ) -> Result<usize, Break>;
 
-    /// Invites the process at `address` to depose `leader` in `epoch`; it gives up after `bound`. Returns when it leads.
-    /// The error says why not.
+    /// Invites the process at `address` to depose `leader` in `epoch`, within `bound`. Returns when it leads;
+    /// the error says why it does not.
     async fn invite(
         &self,
         address: &str,

@@ -1,4 +1,5 @@
-//! The detector of one process: what starts it, what it hears, and what other processes ask it. Its work is the actor's.
+//! The detector of one process: its start, what it hears, and its answers to other processes. The actor does
+//! the work.
 
 use std::sync::Arc;
 
@@ -13,43 +14,43 @@ use super::peers::Peers;
 use crate::clock::Moment;
 use crate::election::{Epoch, HostIdentity, LeaderElection, ProcessId};
 
-/// Under which name the address of a process's beats is published.
+/// The interface name under which the address of a process's heartbeats is published.
 pub const PEER: &str = "peer";
 
-/// Who this process is to its peers.
+/// The identity of this process to its peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Its stable id.
     pub process: ProcessId,
-    /// This start of it.
+    /// The id of this start.
     pub incarnation: String,
-    /// Where it runs.
+    /// The host that it runs on.
     pub host: Option<HostIdentity>,
 }
 
-/// What a detector works with.
+/// Dependencies of a detector.
 #[derive(Debug, Clone)]
 pub struct DetectorServices {
     /// This process.
     pub identity: Identity,
     /// Its election.
     pub election: LeaderElection,
-    /// The others.
+    /// The other processes.
     pub peers: Arc<dyn Peers>,
-    /// How it waits.
+    /// Timeouts and intervals.
     pub options: DetectorOptions,
-    /// How many false alarms the cluster's recent history holds.
+    /// Number of false alarms in the cluster's recent history.
     pub false_alarms: watch::Receiver<u32>,
 }
 
-/// What this process hears of the leader.
+/// What this process currently hears of the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Hearing {
     pub(super) leader: Option<(ProcessId, Epoch)>,
     pub(super) connected: bool,
     /// It has not been heard yet.
     pub(super) opening: bool,
-    /// How many beats of the stream were heard.
+    /// Number of heartbeats received on the stream.
     pub(super) beats: u64,
     pub(super) last_heard: Moment,
     pub(super) unsure: bool,
@@ -65,7 +66,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// Starts it on the runtime of the election.
+    /// Starts the detector on the runtime of the election.
     pub fn start(services: DetectorServices) -> Detector {
         let services = DetectorServices {
             election: services.election.detached(),
@@ -84,7 +85,8 @@ impl Detector {
         }
     }
 
-    /// The last sign of life of the term that is watched, for as long as it is heard: who leads, or recovers, or is suspended.
+    /// The last heartbeat of the watched term while it is heard: of a leading, recovering or suspended
+    /// process.
     pub fn heard(&self) -> Option<Beat> {
         let hearing = self.hearing.borrow();
         let (process, epoch) = hearing.leader.as_ref().filter(|_| hearing.connected)?;
@@ -92,7 +94,7 @@ impl Detector {
         beat.filter(|beat| beat.process == *process && beat.stance.epoch() == Some(*epoch))
     }
 
-    /// Answers another process that lost a leader: by what is heard of it from now on.
+    /// Answers another process that lost a leader, by what is heard of that leader from now on.
     pub async fn answer(&self, question: &Question) -> Reply {
         if question.leader == self.services.identity.process {
             return Reply::Hears;
@@ -105,7 +107,7 @@ impl Detector {
         }
         let clock = self.services.election.clock();
         let since = |last: Moment| clock.now().since(last);
-        // Who has only begun to listen has lost nothing yet.
+        // A process that has only begun to listen has lost nothing yet.
         let is_lost = |now: &Hearing| !now.connected && !now.opening;
         if is_lost(&before) {
             return Reply::Lost {
@@ -120,7 +122,7 @@ impl Detector {
                 since: since(now.last_heard),
             },
             Ok(Ok(_) | Err(_)) => Reply::Unsure,
-            // Not heard in the time given: that says little if this process did not run in it.
+            // Not heard in time: that means little if this process did not run meanwhile.
             Err(_) if before.unsure || self.hearing.borrow().unsure => Reply::Unsure,
             Err(_) => Reply::Lost {
                 since: since(before.last_heard),

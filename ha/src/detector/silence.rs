@@ -1,19 +1,20 @@
-//! How long a leader has been silent, as far as a process that may itself be slow can tell.
+//! Measures how long a leader has been silent, on a process that may itself be slow.
 //!
-//! Silence is counted in this process's own ticks, each for at most one and a half intervals: time in which it did not run
-//! proves nothing about others. Ticks and beats that come late widen the bound, for some seconds (the idea is Lifeguard's:
-//! Dadgar, Phillips, Currey, 2018), so that a machine with all its cores busy accuses nobody.
+//! Silence is counted in this process's own ticks, each for at most one and a half intervals: time in which
+//! this process did not run proves nothing about others. Late ticks and late heartbeats widen the bound for
+//! some seconds (the idea is Lifeguard's: Dadgar, Phillips, Currey, 2018), so that a machine with all cores
+//! busy accuses no process.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// The bound is widened by at most so many times itself.
+/// Maximum slack, as a multiple of the bound.
 const MOST_SLACK: u32 = 3;
-/// Of the slack, one part in so many goes with each tick that is in time.
+/// Each tick removes this fraction (1/16) of the slack.
 const FORGETTING: u32 = 16;
 
-/// See the module. Pure.
+/// Counts silence; see the module documentation. Pure.
 #[derive(Debug, Clone)]
 pub struct Silence {
     interval: Duration,
@@ -24,7 +25,7 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// Nothing was heard yet. Ticks come in `interval`; silence of `bound` is suspicious.
+    /// No heartbeat yet. Ticks come every `interval`; silence of `bound` is suspicious.
     pub fn new(interval: Duration, bound: Duration) -> Silence {
         Silence {
             interval,
@@ -35,7 +36,7 @@ impl Silence {
         }
     }
 
-    /// The process's timer fired.
+    /// Handles a tick of the process's timer.
     pub fn tick(&mut self, now: Moment) {
         let elapsed = self
             .last_tick
@@ -49,7 +50,7 @@ impl Silence {
         }
     }
 
-    /// A sign of life.
+    /// Handles a heartbeat.
     pub fn beat(&mut self) {
         let late = self.silent.saturating_sub(self.interval);
         if late > self.interval {
@@ -58,22 +59,22 @@ impl Silence {
         self.silent = Duration::ZERO;
     }
 
-    /// Another leader is listened to: its silence begins.
+    /// Restarts the count for another leader.
     pub fn restart(&mut self) {
         self.silent = Duration::ZERO;
     }
 
-    /// Whether it has lasted too long, with `doublings` of the wait for recent false alarms.
+    /// Whether the silence exceeds the bound, which recent false alarms double `doublings` times.
     pub fn is_suspicious(&self, doublings: u32) -> bool {
         self.silent >= self.bound() * 2u32.saturating_pow(doublings)
     }
 
-    /// The bound as it is widened now.
+    /// The current bound, including the slack.
     pub fn bound(&self) -> Duration {
         self.bound + self.slack
     }
 
-    /// Whether this process was late itself not long ago: what it says about others is not worth much.
+    /// Whether this process itself was recently delayed: its statements about others are unreliable.
     pub fn is_unsure(&self) -> bool {
         self.slack >= self.interval
     }

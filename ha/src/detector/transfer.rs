@@ -1,7 +1,7 @@
-//! Deposition by invitation: a leader asks a standby to depose it, and leads on until that has happened.
+//! Deposition by invitation: a leader asks a standby to depose it, and leads until that has happened.
 //!
-//! Nothing is given up beforehand: if the invited process dies, or the store refuses it, the term goes on. If this process
-//! dies in between, it was deposed as asked.
+//! Nothing is given up before: if the invited process dies, or the store refuses it, the term continues. If
+//! this process dies in between, it was deposed as requested.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::election::{
     ProcessId,
 };
 
-/// Why the term goes on.
+/// The reason why the term continues.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
     /// The process does not lead.
@@ -25,14 +25,14 @@ pub enum TransferError {
     /// The members can't be listed.
     #[error("the other JobManagers can't be listed: {0}")]
     NoMembers(String),
-    /// The process that was named is none that could lead.
+    /// The named process is not a candidate for leadership.
     #[error("{0} is no JobManager that stands by and answers")]
     NoSuchStandby(ProcessId),
     /// No process stands by.
     #[error("no other JobManager stands by and answers")]
     NobodyStandsBy,
-    /// Those that were invited did not lead in time.
-    #[error("nobody who was invited took over: {0}")]
+    /// No invited process led in time.
+    #[error("no invited JobManager took over: {0}")]
     Failed(String),
 }
 
@@ -45,8 +45,9 @@ pub(super) struct Standby {
 }
 
 impl Detector {
-    /// Hands this process's term over to a standby: the one named, else the one whose copy of the records is most current,
-    /// else the next. Returns the epoch of the successor. On an error the term goes on, unless it ended otherwise.
+    /// Hands this process's term over to a standby: the named one, otherwise the one with the most current
+    /// copy of the records, otherwise the next. Returns the epoch of the successor. On an error the term
+    /// continues, unless it ended otherwise.
     pub async fn transfer(
         &self,
         to: Option<&ProcessId>,
@@ -71,7 +72,7 @@ impl Detector {
             match invited.await {
                 Ok(()) => return Ok(session.epoch().next()),
                 Err(reason) => {
-                    warn!(to = %member.process, reason, "the invitation led to nothing");
+                    warn!(to = %member.process, reason, "the invited standby did not take over");
                     refusal = TransferError::Failed(format!("{}: {reason}", member.process));
                 }
             }
@@ -98,17 +99,17 @@ impl Detector {
         tokio::select! {
             () = session.over() => Ok(()),
             answer = timeout(bound, invited) => match answer {
-                // The store tells this process a moment later.
+                // The store reports it to this process a moment later.
                 Ok(Ok(())) => timeout_at(deadline, session.over())
                     .await
-                    .map_err(|_| "it says that it leads, the store does not yet".to_owned()),
+                    .map_err(|_| "it says that it leads, but the store does not show that yet".to_owned()),
                 Ok(Err(reason)) => Err(reason),
                 Err(_) => Err(format!("no answer within {bound:?}")),
             },
         }
     }
 
-    /// How many other JobManagers the store knows, whether or not they answer.
+    /// Number of other JobManagers that the store knows, whether or not they answer.
     pub async fn count_others(&self, bound: Duration) -> Result<usize, TransferError> {
         Ok(self.others(Instant::now() + bound).await?.len())
     }
@@ -123,7 +124,7 @@ impl Detector {
         Ok(others.collect())
     }
 
-    /// Those that stand by and answer, the most current first.
+    /// The standbys that answer, the most current first.
     pub(super) async fn standbys(&self, deadline: Instant) -> Result<Vec<Standby>, TransferError> {
         let others = self.others(deadline).await?;
         let probes = others.into_iter().filter_map(|member| {
@@ -148,8 +149,8 @@ impl Detector {
         Ok(found)
     }
 
-    /// Takes an invitation to depose `leader` in `epoch`. Returns when that term is over; after `bound` it is not tried
-    /// any more. The error says why it is not.
+    /// Handles an invitation to depose `leader` in `epoch`. Returns when that term is over; after `bound` it
+    /// stops trying. The error says why it failed.
     pub async fn accept(
         &self,
         leader: ProcessId,
@@ -178,7 +179,7 @@ impl Detector {
             last_beat: Some(now),
             detected: now,
         };
-        // Whoever invited may give up waiting, which drops this call: the wish has to end with its bound all the same.
+        // The inviter may stop waiting, which drops this call: the request must still end at its bound.
         let wish = depose_within(election.clone(), epoch, evidence, bound);
         let granted = election.runtime().spawn(wish).await;
         granted.unwrap_or_else(|failure| Err(failure.to_string()))

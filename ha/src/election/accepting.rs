@@ -1,13 +1,16 @@
-//! Accepting a store: what an operator does where a restored or copied store is to be the cluster's, or where `epoch` was
-//! overwritten by hand.
+//! Accepting a store: an operator makes a restored or copied store the cluster's store, or repairs an `epoch`
+//! that was overwritten by hand.
 //!
-//! One guarded transaction makes the store another incarnation of the cluster, taken by nobody, in the store that it is:
+//! One guarded transaction makes the store another incarnation of the cluster, without a holder, with the
+//! store's identity:
 //!
-//! - Writes of the former incarnation are refused by their fence from then on, whatever epoch they are of.
-//! - JobManagers of the former incarnation that use this store are refused by it; TaskManagers of it refuse the leaders of this one.
-//! - Nobody leads in the accepted epoch. The first JobManager that is started takes the next one.
+//! - From then on the fence refuses writes of the former incarnation, independent of their epoch.
+//! - The store refuses JobManagers of the former incarnation; TaskManagers of the former incarnation refuse
+//!   leaders of the new one.
+//! - No process leads in the accepted epoch. The first JobManager that is started takes the next one.
 //!
-//! A crash before the transaction leaves the store as it was, and one after it leaves it accepted; there is nothing in between.
+//! A crash before the transaction leaves the store unchanged, and one after it leaves it accepted; there is
+//! nothing in between.
 
 use std::time::Duration;
 
@@ -16,29 +19,30 @@ use crate::election::driver::{
 };
 use crate::error::{Error, Outcome, Result};
 
-/// How often it is tried while the store gives no definite answer.
+/// Maximum number of tries while the store gives no definite answer.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What accepting a store makes of it.
+/// A proposal to accept a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acceptance {
-    /// What the store holds.
+    /// The current content of the store's keys.
     pub seen: ElectionView,
-    /// What its `epoch` is to hold.
+    /// The new value of `epoch`.
     pub next: EpochRecord,
 }
 
-/// Looks at a store and says what accepting it would make of it. `Misconfigured` if nobody has ever led in it: there is nothing
-/// to be accepted.
+/// Reads a store and returns what accepting it would write. `Misconfigured` if no process has ever led in it:
+/// there is nothing to accept.
 pub async fn propose(driver: &dyn ElectionDriver) -> Result<Acceptance> {
     let seen = driver.read().await?;
     if seen.token().is_none() {
         return Err(Error::Misconfigured(
-            "nobody has ever led in this store: there is nothing to accept, the first JobManager begins it".into(),
+            "no JobManager has ever led in this store: there is nothing to accept".into(),
         ));
     }
-    // Where `epoch` can't be read, what else names an epoch: numbers of another incarnation are not compared with these.
+    // If `epoch` can't be read, use the other keys that name an epoch. Epochs of different incarnations are
+    // never compared.
     let of_leader = seen.leader.as_ref().map(|leader| leader.epoch);
     let of_info = seen.info.as_ref().map(|info| info.epoch);
     let named = [of_leader, of_info].into_iter().flatten();
@@ -52,8 +56,8 @@ pub async fn propose(driver: &dyn ElectionDriver) -> Result<Acceptance> {
     Ok(Acceptance { seen, next })
 }
 
-/// Accepts a store as it was looked at. `Misconfigured` if its `leader` is there and alive, unless `force` says that it may be;
-/// `Unavailable` if it was changed since it was looked at; `NoAnswer` if it may or may not have been accepted.
+/// Accepts a store as proposed. Errors: `Misconfigured` if its `leader` is alive and `force` is not set;
+/// `Unavailable` if the store changed since the proposal; `NoAnswer` if it may or may not have been accepted.
 pub async fn accept(driver: &dyn ElectionDriver, wanted: &Acceptance, force: bool) -> Result<()> {
     if let Some(leader) = wanted.seen.leader.as_ref().filter(|_| !force) {
         return Err(Error::Misconfigured(
@@ -67,14 +71,15 @@ pub async fn accept(driver: &dyn ElectionDriver, wanted: &Acceptance, force: boo
     }
     let mut tries = 1;
     loop {
-        // The incarnation is new each time, so the store itself tells whether an earlier try was applied.
+        // The incarnation is new for each proposal, so the store itself tells whether an earlier try was
+        // applied.
         let error = match driver.accept(&wanted.seen, &wanted.next).await {
             Ok(Attempt::Applied(_)) => return Ok(()),
             Ok(Attempt::Refused(view)) if is_accepted(&view, &wanted.next) => return Ok(()),
             Ok(Attempt::Refused(_)) => {
                 return Err(Error::Unavailable {
                     store: "the store",
-                    reason: "it was changed since it was looked at; look again".to_owned(),
+                    reason: "it was changed since it was read; run the command again".to_owned(),
                 });
             }
             Err(error) => error,

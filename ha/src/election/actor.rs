@@ -1,7 +1,7 @@
-//! The election of one process as an actor: feeds the [`core`](super::core), runs its effects on a driver, and hands
-//! out leadership as a value.
+//! The election of one process as an actor: feeds the [`core`](super::core), runs its effects on a driver,
+//! and publishes leadership as a value.
 //!
-//! One request is in flight at a time for each of read, advance, attach and resign.
+//! At most one request of each kind is in flight: read, advance, attach and resign.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::election::takeover::{Detection, Evidence, Former, Takeover};
 use crate::error::{Error, Result};
 use crate::store::Fence;
 
-/// What is asked of a running election.
+/// Requests to a running election.
 #[derive(Debug)]
 pub(super) enum Command {
     Depose {
@@ -52,7 +52,7 @@ pub(super) enum Command {
     Seen(Box<ElectionView>),
 }
 
-/// See the module.
+/// Feeds the core and runs its effects; see the module documentation.
 pub(super) struct ElectionActor {
     driver: Arc<dyn ElectionDriver>,
     observed: watch::Receiver<Option<ElectionView>>,
@@ -64,33 +64,33 @@ pub(super) struct ElectionActor {
     standing: watch::Sender<Standing>,
     leadership: watch::Sender<Leadership>,
     claims: watch::Sender<Vec<Claim>>,
-    /// When a claim was last said.
+    /// Time of the last logged claim.
     said_claim: Option<Moment>,
-    /// What `epoch` can't be read for, as it was last said.
+    /// The last published reason why `epoch` can't be read.
     unreadable: watch::Sender<Option<String>>,
-    /// Ends with the present term.
+    /// Cancelled when the current term ends.
     over: CancellationToken,
-    /// What was said in advance about the end of that epoch's term.
+    /// The reason that was given in advance for the end of that epoch's term.
     explanation: Option<(Epoch, Evidence)>,
-    /// How the term of that epoch came about, if the last request for it was applied.
+    /// The reason for taking that epoch, if the last request for it is applied.
     attempt: Option<(Epoch, Option<(Epoch, Evidence)>)>,
     wishes: Wishes,
     resigning: Vec<oneshot::Sender<()>>,
-    /// When it was last said that leadership can't be taken.
+    /// Time of the last warning that leadership can't be taken.
     complained: Option<Moment>,
     stop: CancellationToken,
 }
 
-/// What the actor tells.
+/// The actor's outputs.
 pub(super) struct Told {
     pub(super) leadership: watch::Sender<Leadership>,
     pub(super) claims: watch::Sender<Vec<Claim>>,
     pub(super) unreadable: watch::Sender<Option<String>>,
 }
 
-/// How often at most a claim is said: each names who made it, and they may be many.
+/// Minimum interval between logged claims: each names its sender, and there may be many.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is said that leadership can't be taken.
+/// Interval of the warning that leadership can't be taken.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 
 impl ElectionActor {
@@ -175,14 +175,14 @@ impl ElectionActor {
         self.over.cancel();
     }
 
-    /// Says why leadership can't be taken, at first and then now and again.
+    /// Warns that leadership can't be taken: at the first failure and then at intervals.
     fn note_attempt(&mut self, reply: &Result<Attempt>) {
         let error = match reply {
             Ok(_) => {
                 self.complained = None;
                 return;
             }
-            // What is sent again within a moment, and may even have been applied.
+            // Errors after which the request is repeated shortly, and may even have been applied.
             Err(error) if !matches!(error, Error::OutOfSpace { .. } | Error::Denied { .. }) => {
                 return;
             }
@@ -192,7 +192,7 @@ impl ElectionActor {
         let said = self.complained.map(|at| now.since(at));
         if said.is_none_or(|since| since >= COMPLAINT_INTERVAL) {
             self.complained = Some(now);
-            warn!(%error, "leadership can't be taken: the store refuses it, nobody may lead until it does not");
+            warn!(%error, "leadership can't be taken: the store refuses it, and no process can lead until it accepts");
         }
     }
 
@@ -276,7 +276,8 @@ impl ElectionActor {
         }
     }
 
-    /// Remembers who told of an epoch that the store does not have, and says it once for each teller and epoch.
+    /// Remembers the sender of an epoch that the store does not have, and logs each pair of teller and epoch
+    /// once.
     fn refute(&mut self, teller: String, epoch: Epoch, found: Epoch) {
         let claim = Claim {
             teller: teller.clone(),
@@ -301,7 +302,7 @@ impl ElectionActor {
         }
     }
 
-    /// Says that `epoch` can't be read, and that it can be read again.
+    /// Logs and publishes when `epoch` becomes unreadable or readable again.
     fn tell_unreadable(&mut self) {
         let now = self.core.unreadable();
         if self.unreadable.borrow().as_deref() == now {
@@ -361,7 +362,7 @@ impl ElectionActor {
         self.leadership.send_replace(leadership);
     }
 
-    /// Why leadership as in `seen` is taken. `None` if nobody led before.
+    /// The reason for taking leadership as in `seen`. `None` if no process led before.
     fn reason_to_take(&self, seen: &ElectionView) -> Option<(Epoch, Evidence)> {
         let former = seen.youngest();
         if former == Epoch::ZERO {
@@ -373,7 +374,8 @@ impl ElectionActor {
             Some(reason) => reason,
             None => explanation.map(|(_, evidence)| evidence),
         };
-        // Who was gone when others looked had resigned before: the store knows better than they.
+        // A leader that the detector found gone had resigned before: the store knows better than the
+        // detector.
         let resigned = self.core.was_resigned(seen);
         if let Some(known) = known {
             let mut evidence = known.clone();

@@ -1,29 +1,31 @@
-//! Epochs that messages tell of: each waits for what the own store says of it.
+//! Epochs claimed by messages, each waiting for a check against the own store.
 //!
-//! A message proves nothing: anybody may have sent it, and a restored copy of the store has epochs of its own. So a higher epoch that
-//! a message tells of causes one linearizable read, begun after it was told, and changes nothing before. Shown by that read, it
-//! counts as every epoch that the store shows. Else its teller claims an epoch that the store does not have: a [`Claim`].
+//! A message proves nothing: any process may have sent it, and a restored copy of the store has epochs of its
+//! own. So a higher epoch in a message causes one linearizable read, begun after the message arrived, and
+//! changes nothing before. If that read shows the epoch, it counts like every epoch that the store shows.
+//! Otherwise the sender claims an epoch that the store does not have: a [`Claim`].
 //!
-//! Bounded: so many tellers, one epoch each, one read at a time, and a pause after each read that refuted somebody.
+//! Bounded: at most [`TELLERS`] senders, one epoch each, one read at a time, and a pause after each read that
+//! refuted a claim.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::election::driver::Epoch;
 
-/// How many tellers wait at once, and how many claims are remembered.
+/// Maximum number of senders that wait at once, and of claims that are remembered.
 pub(super) const TELLERS: usize = 16;
 
-/// An epoch that a message told of, and that this process's own store does not have.
+/// An epoch from a message that this process's own store does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Who told of it, as the message names itself or where it came from.
+    /// The sender, as the message names itself or by its network address.
     pub teller: String,
     /// The epoch.
     pub epoch: Epoch,
-    /// The youngest epoch of the store, by a linearizable read that was begun after it was told.
+    /// The youngest epoch of the store, from a linearizable read that began after the message arrived.
     pub found: Epoch,
-    /// When that was clear: milliseconds since 1970, by this process's wall clock, for people.
+    /// Time of that result: milliseconds since 1970, by this process's wall clock, for display.
     pub at_ms: u64,
 }
 
@@ -31,11 +33,11 @@ pub struct Claim {
 struct Told {
     teller: String,
     epoch: Epoch,
-    /// The read under way was begun since then.
+    /// The read in progress began after this claim arrived.
     asked: bool,
 }
 
-/// What was told and is neither proven nor refuted yet. Pure.
+/// Claims that are neither proven nor refuted yet. Pure.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     told: Vec<Told>,
@@ -43,8 +45,8 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// Takes note of what a message tells. More tellers than fit wait for nothing of their own: the read for the others shows
-    /// the youngest epoch all the same.
+    /// Records the epoch in a message. Senders above the limit are not recorded: the read for the others
+    /// shows the youngest epoch as well.
     pub(super) fn tell(&mut self, teller: String, epoch: Epoch) {
         if let Some(told) = self.told.iter_mut().find(|told| told.teller == teller) {
             if told.epoch < epoch {
@@ -60,32 +62,32 @@ impl Claims {
         }
     }
 
-    /// Whether a read is to be begun for one of them.
+    /// Whether to begin a read for one of the claims.
     pub(super) fn want_a_read(&self, now: Moment) -> bool {
         self.paused_until(now).is_none() && self.told.iter().any(|told| !told.asked)
     }
 
-    /// Until when no read is begun for them.
+    /// The moment before which no read is begun for the claims.
     pub(super) fn paused_until(&self, now: Moment) -> Option<Moment> {
         let waits = self.told.iter().any(|told| !told.asked);
         self.paused_until.filter(|until| waits && now < *until)
     }
 
-    /// A read is begun: it answers for all that was told so far.
+    /// Records that a read began: it answers for all claims recorded so far.
     pub(super) fn read_begun(&mut self) {
         for told in &mut self.told {
             told.asked = true;
         }
     }
 
-    /// The read failed: another one is wanted.
+    /// Records that the read failed: another read is needed.
     pub(super) fn read_failed(&mut self) {
         for told in &mut self.told {
             told.asked = false;
         }
     }
 
-    /// The read shows that this epoch is the youngest one: who of those it answers for claims another one.
+    /// Settles the claims that the read answers for; `found` is the youngest epoch. Returns the refuted ones.
     pub(super) fn settle(
         &mut self,
         now: Moment,
@@ -102,7 +104,7 @@ impl Claims {
     }
 }
 
-/// Takes note of a claim among the last ones, the newest at the end. Whether nobody heard of it before: this teller, this epoch.
+/// Remembers a claim, the newest at the end. Returns whether this pair of teller and epoch was unknown.
 pub(super) fn remember(claims: &mut Vec<Claim>, claim: Claim) -> bool {
     let same = |known: &mut Claim| known.teller == claim.teller && known.epoch == claim.epoch;
     let known = claims.extract_if(.., same).count();

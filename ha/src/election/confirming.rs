@@ -1,7 +1,8 @@
-//! Keeps a confirmed term confirmed: `leader-info` is followed, and published again when somebody deleted or overwrote it.
+//! Keeps a confirmed term confirmed: watches `leader-info`, and publishes it again when another writer
+//! deleted or overwrote it.
 //!
-//! Without it no client, standby or new TaskManager finds the leader for as long as the term lasts. Invariant: it is written only under
-//! the term's fence, so a term that is over publishes nothing.
+//! Without it no client, standby or new TaskManager finds the leader for the rest of the term. Invariant: it
+//! is written only under the term's fence, so a term that is over publishes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +13,10 @@ use crate::election::driver::{Attempt, ElectionDriver, ElectionView, LeaderInfor
 use crate::election::session::LeaderSession;
 use crate::retry::Backoff;
 
-/// How long it takes at most until the store is asked once more, where the watch tells nothing.
+/// Maximum interval between reads of the store while the watch reports nothing.
 const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 
-/// Follows the keys until the term is over.
+/// Watches the keys until the term is over.
 pub(super) async fn keep(
     driver: Arc<dyn ElectionDriver>,
     session: LeaderSession,
@@ -34,7 +35,7 @@ pub(super) async fn keep(
             damaged = observed.wait_for(seen_damaged) => if damaged.is_err() { return },
             () = session.over() => return,
         }
-        // What is watched may be of before this term published: the store is asked before anything is said.
+        // The watched view may date from before this term's publication: read the store before warning.
         match driver.read().await {
             Ok(view) if is_damaged(&view, &information) => {
                 if !std::mem::replace(&mut warned, true) {
@@ -52,12 +53,13 @@ pub(super) async fn keep(
             Ok(_) => {}
             Err(error) => debug!(%error, "leader-info is looked at again later"),
         }
-        // Whoever overwrites it again and again is answered no more often than this.
+        // Limits how often a writer that overwrites it again and again is answered.
         tokio::select! {
             () = tokio::time::sleep(retry_interval) => {}
             () = session.over() => return,
         }
-        // A watch that is behind goes on showing the same until it tells what comes next. One that comes to the same again tells nothing.
+        // A lagging watch keeps showing the old view until its next update. A watch that arrives at the same
+        // value again reports nothing; the timer covers that.
         tokio::select! {
             changed = observed.changed() => match changed {
                 Ok(()) => backoff.reset(),
@@ -69,8 +71,8 @@ pub(super) async fn keep(
     }
 }
 
-/// Whether `leader-info` is not what this term published. Nothing is said of another term's, nor of a store that nobody can
-/// lead in.
+/// Whether `leader-info` differs from what this term published. False for a view of another term, or while no
+/// `leader` is there.
 fn is_damaged(view: &ElectionView, information: &LeaderInformation) -> bool {
     let is_of_this = view.youngest() == information.epoch && view.leader.is_some();
     is_of_this && view.info.as_ref() != Some(information)

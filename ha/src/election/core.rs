@@ -4,25 +4,25 @@
 //!              leader absent, or deposing          applied
 //!   Standby ------------------------------> Taking -------> Leading <--------.
 //!      ^ ^                                    |                | deadline     | the store says: epoch
-//!      | '---- refused: somebody else led ----'                v passed       | unchanged (attached again
+//!      | '---- refused: another one leads ----'                v passed       | unchanged (attached again
 //!      |                                                   Suspended ---------' if the session is another)
 //!      |       the store says: epoch moved on                  |
 //!      '---- Resigning <---------------------------------------+------ (Leading, too)
 //! ```
 //!
 //! Invariants:
-//! - A term is over only when this process's own store says that `epoch` moved on or refuses to attach it, or by resigning. Never
-//!   because of a clock, a lost session, an unreachable store, or a message: a higher epoch that one tells of causes one read
-//!   (`claims`).
-//! - A term that is over is never granted again. What the store showed at or before the end of a term of this process says
-//!   nothing of what came after.
-//! - No term is taken or led in a store that shows another identity than the one in which the youngest epoch was taken, nor
-//!   while `epoch` can't be read.
-//! - An ambiguous answer decides nothing: the same request is sent again, or the keys are read until they name this
-//!   session (its request was applied) or a moved epoch (it never will be). Only a request to depose that nobody wants any
-//!   more is not sent again.
-//! - Views are compared by epoch: one of an older epoch than this process knows says nothing, unless a read that was begun
-//!   since then shows it. Then the store has gone back, and this process takes no part any more.
+//! - A term is over only when this process's own store says that `epoch` moved on, or refuses to attach the
+//!   term, or when the process resigns. A clock, a lost session, an unreachable store or a message never ends
+//!   a term: a higher epoch in a message causes one read (`claims`).
+//! - A term that is over is never granted again. A view from before the end of a term of this process says
+//!   nothing about the state after it.
+//! - No term is taken or led in a store whose identity differs from the one in which the youngest epoch was
+//!   taken, nor while `epoch` can't be read.
+//! - An ambiguous answer decides nothing: the same request is sent again, or the keys are read until they
+//!   name this session (its request was applied) or a moved epoch (it never will be). Exception: a depose
+//!   request is not sent again after it was cancelled.
+//! - Views are compared by epoch. A view of an older epoch than this process knows is ignored, unless a read
+//!   that began later shows it. Then the store has gone back, and this process stops taking part.
 
 mod holding;
 mod taking;
@@ -41,7 +41,7 @@ pub use crate::election::event::{Effect, Event, Refusal, Standing, Term, Timing}
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
     Standby,
-    /// The request is sent with exactly these guards, again and again until the answer is definite.
+    /// The request is sent with exactly these guards, and repeated until the answer is definite.
     Taking(Box<Taking>),
     Leading(Term),
     Suspended {
@@ -60,32 +60,33 @@ enum Phase {
 pub struct ElectionCore {
     holder: TermHolder,
     timing: Timing,
-    /// What an empty store's first epoch gets.
+    /// The cluster incarnation that this process writes if the store is empty.
     fresh: ClusterIncarnation,
     phase: Phase,
     session: SessionState,
     view: Option<ElectionView>,
     incarnation: Option<ClusterIncarnation>,
-    /// The store's identity, as it was last told.
+    /// The store's identity in the latest view.
     store: Option<StoreIdentity>,
     highest: Epoch,
     depose: Option<Epoch>,
-    /// A read is under way.
+    /// A read is in progress.
     reading: bool,
-    /// A view of another incarnation came, which may be older than this process's own first term, or one of an older epoch
-    /// than the store has shown, or one that can't be read: it may only be late.
+    /// A view arrived that may only be late: of another incarnation (perhaps from before this process's own
+    /// first term), of an older epoch than the store has shown, or unreadable. A new read must settle it.
     doubted: bool,
-    /// The read under way was begun since then, so it settles the doubt: this was the youngest epoch that the store had shown.
+    /// Set if the read in progress began after `doubted` was set, so its answer settles the doubt: the
+    /// youngest epoch that the store had shown at that time.
     settles_doubt: Option<Epoch>,
-    /// What messages told of and the store has not been asked about since.
+    /// Epochs from messages that no read has settled yet.
     claims: Claims,
-    /// Why `epoch` can't be read, as the store last showed it.
+    /// The reason why `epoch` can't be read, as the store last showed it.
     unreadable: Option<String>,
-    /// The last term of this process that is over, and where `epoch` stood in it.
+    /// The last term of this process that is over, and the token of `epoch` in it.
     ended: Option<(Epoch, EpochToken)>,
-    /// The read under way was begun since that term ended.
+    /// The read in progress began after that term ended.
     read_since_end: bool,
-    /// The last request got no answer that helps: nothing is sent before this moment.
+    /// The last request failed: no request is sent before this moment.
     paused_until: Option<Moment>,
     hold_off_until: Option<Moment>,
     hold_off: HoldOff,
@@ -94,7 +95,8 @@ pub struct ElectionCore {
 }
 
 impl ElectionCore {
-    /// The election of this start of a process. `fresh` becomes the cluster's incarnation if the store is empty.
+    /// The election of one start of a process. `fresh` becomes the cluster's incarnation if the store is
+    /// empty.
     pub fn new(holder: TermHolder, fresh: ClusterIncarnation, timing: Timing) -> ElectionCore {
         ElectionCore {
             holder,
@@ -134,22 +136,22 @@ impl ElectionCore {
         self.incarnation.as_ref()
     }
 
-    /// The identity of the store, as it was last told; `None`: it shows none.
+    /// The identity of the store in the latest view; `None` if it shows none.
     pub fn store(&self) -> Option<&StoreIdentity> {
         self.store.as_ref()
     }
 
-    /// Whether the own term is being given up and the store has not taken note yet.
+    /// Whether this process is resigning and the store has not confirmed it yet.
     pub fn is_resigning(&self) -> bool {
         matches!(self.phase, Phase::Resigning { .. })
     }
 
-    /// Whether the free leadership of `view` was given up by its holder, as far as this process has seen.
+    /// Whether the holder of the free leadership in `view` has resigned, as far as this process has seen.
     pub fn was_resigned(&self, view: &ElectionView) -> bool {
         self.hold_off.was_resigned(view)
     }
 
-    /// Why `epoch` can't be read, as the store last showed it: nobody can lead meanwhile.
+    /// The reason why `epoch` can't be read, as the store last showed it: no process can lead meanwhile.
     pub fn unreadable(&self) -> Option<&str> {
         self.unreadable.as_deref()
     }
@@ -159,7 +161,7 @@ impl ElectionCore {
         self.highest
     }
 
-    /// Takes an event at `now`; says what to do.
+    /// Handles an event at `now` and returns the effects.
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
         match event {
@@ -167,7 +169,7 @@ impl ElectionCore {
                 self.hold_off.renewed(now, &session);
                 self.session = session;
             }
-            // Late, or the store has gone back to it: a read says which.
+            // The view is late, or the store has gone back to it: a read tells which.
             Event::View(view) if self.may_be_of_before_the_end(&view) => self.doubted = true,
             Event::View(view) => self.see(view, None, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
@@ -176,7 +178,7 @@ impl ElectionCore {
                 self.on_attach(now, token, reply, &mut effects);
             }
             Event::ResignReply(reply) => self.on_resign(now, reply),
-            // A late wish for an older term must not take the place of the one for the present term.
+            // A late request for an older term must not replace the one for the current term.
             Event::Depose(epoch) => self.depose = self.depose.max(Some(epoch)),
             Event::Spare(epoch) => self.depose = self.depose.filter(|wanted| *wanted != epoch),
             Event::Vouched { epoch, until } => self.hold_off.vouch(epoch, until),
@@ -191,7 +193,7 @@ impl ElectionCore {
         effects
     }
 
-    /// What follows from the state, whichever event led to it.
+    /// Derives the effects that follow from the current state, whichever event led to it.
     fn progress(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         self.hold_off_until = self.hold_off_until.filter(|until| now < *until);
         self.paused_until = self.paused_until.filter(|until| now < *until);
@@ -216,8 +218,8 @@ impl ElectionCore {
             Phase::Taking(taking) if !taking.in_flight && !self.reading => {
                 let deposed = taking.deposed_other(&self.holder.process);
                 if deposed.is_some() && deposed != self.depose {
-                    // Nobody wants that any more, so it is not sent again. If a copy of it is applied all the same, the
-                    // keys name this session, which then takes the term up.
+                    // The depose request was cancelled, so it is not sent again. If a copy of it is applied
+                    // nevertheless, the keys name this session, which then takes the term up.
                     self.phase = Phase::Standby;
                 } else {
                     taking.in_flight = true;
@@ -259,8 +261,8 @@ impl ElectionCore {
         .min()
     }
 
-    /// Until when free leadership is left to a term that is heard to live. Where the store takes a lease only from the
-    /// dead, there is nobody to wait for.
+    /// The moment until which free leadership is left to a term whose heartbeats are still heard. `None` if
+    /// the store frees `leader` only when its process has died: then waiting is pointless.
     fn left_alone_until(&self, now: Moment) -> Option<Moment> {
         let leases_end = matches!(
             self.session,
@@ -295,12 +297,12 @@ impl ElectionCore {
         }
     }
 
-    /// Takes note of what the keys hold. Another incarnation, or an epoch below the one that is `proven`, is believed from a
-    /// read that was begun since the first sign of it: a watch may tell late that the store was empty, when this process has
-    /// begun the first term there, or that an earlier term leads.
+    /// Records the content of the keys. Another incarnation, or an epoch below `proven`, is believed only
+    /// from a read that began after its first sign. A watch may report late that the store was empty, after
+    /// this process began the first term there, or that an earlier term leads.
     fn see(&mut self, view: ElectionView, proven: Option<Epoch>, effects: &mut Vec<Effect>) {
         if let Some(refusal) = copied(&view) {
-            // The view says it all by itself, as both come from one answer.
+            // No proof needed: record and identity come from the same answer.
             self.refuse(refusal, effects);
             return;
         }
@@ -353,13 +355,13 @@ impl ElectionCore {
                 .is_some_and(|(record, token)| record.epoch == term.epoch && *token != term.token)
         };
         if self.term().is_some_and(moved) {
-            // The same number rewritten: the term was resigned.
+            // The same epoch number with another token: the term was resigned.
             self.end_term(effects);
         }
         self.view = Some(view);
     }
 
-    /// The store is not the one that this process has led or followed.
+    /// Refuses the store: it is not the one that this process has led or followed.
     fn refuse(&mut self, refusal: Refusal, effects: &mut Vec<Effect>) {
         if self.phase != Phase::Refused {
             effects.push(Effect::Publish(Standing::Refused(refusal)));
@@ -367,7 +369,7 @@ impl ElectionCore {
         }
     }
 
-    /// The store shows this epoch.
+    /// Records that the store shows this epoch.
     fn raise(&mut self, epoch: Epoch, effects: &mut Vec<Effect>) {
         self.highest = self.highest.max(epoch);
         if self.term().is_some_and(|term| epoch > term.epoch) {
@@ -382,7 +384,8 @@ impl ElectionCore {
         }
     }
 
-    /// The own term is over, by the store's word: what is known of the keys is of before.
+    /// Returns to standby after the store said that the own term is over. The known view dates from before
+    /// that.
     fn stand_by_after(&mut self, term: &Term) {
         self.phase = Phase::Standby;
         self.view = None;
@@ -390,8 +393,8 @@ impl ElectionCore {
         self.read_since_end = false;
     }
 
-    /// Whether a view may be of before the end of the own last term. Where giving a term up leaves the token where it is, the store
-    /// says that it was given up.
+    /// Whether a view may date from before the end of this process's last term. If resigning does not move
+    /// the token in this store, the store itself says that the term was given up.
     fn may_be_of_before_the_end(&self, view: &ElectionView) -> bool {
         let (Some((epoch, token)), Some((record, at))) = (self.ended, &view.epoch) else {
             return false;
@@ -452,7 +455,8 @@ impl ElectionCore {
     }
 }
 
-/// The refusal of a store that is a copy of the one in which its youngest epoch was taken, or was restored since.
+/// The refusal of a store that is a copy of the one in which its youngest epoch was taken, or that was
+/// restored since.
 fn copied(view: &ElectionView) -> Option<Refusal> {
     let (record, _) = view.epoch.as_ref()?;
     let (recorded, found) = record.store.as_ref().zip(view.store.as_ref())?;

@@ -1,4 +1,4 @@
-//! The election's core alone: what late and overtaken news make of it.
+//! Tests of the election's core alone: the effects of late and overtaken events.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn holder() -> TermHolder {
     }
 }
 
-/// A core that was told of a session, and of an empty store, and so has sent its request to take.
+/// A core that received a session and an empty store, and so has sent its request to take leadership.
 fn taking_core(now: Moment) -> (ElectionCore, EpochRecord, LeaderKey) {
     let fresh = ClusterIncarnation::new("fresh");
     let mut core = ElectionCore::new(holder(), fresh, Timing::default());
@@ -68,7 +68,7 @@ fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
         "the doubt is to be settled"
     );
 
-    // The read that was begun since then says that all is well; or else that it is not.
+    // The read that began after that confirms the state; or refutes it.
     let mut wiped = core;
     let effects = wiped.handle(now, Event::ReadReply(Ok(view)));
     assert!(!refuses(&effects), "{effects:?}");
@@ -91,7 +91,7 @@ fn a_store_that_went_back_is_refused_and_news_that_are_only_late_are_not() {
     let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
     assert!(!refuses(&effects), "it was late: {effects:?}");
 
-    // A read that was begun before the younger epoch was shown proves nothing.
+    // A read that began before the younger epoch was shown proves nothing.
     core.handle(now, Event::View(led_by_another_in(past)));
     core.handle(now, Event::View(led_by_another_in(Epoch::new(10))));
     let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
@@ -126,11 +126,11 @@ fn is_over(effects: &[Effect]) -> bool {
         .any(|effect| matches!(effect, Effect::Publish(Standing::Over(_))))
 }
 
-/// A core that leads in epoch 1, and what the store shows.
+/// A core that leads in epoch 1, and the store's view.
 fn leading_core(now: Moment) -> (ElectionCore, ElectionView) {
     let (mut core, next, leader) = taking_core(now);
     let token = EpochToken(1);
-    // The read with which it began.
+    // Answer of its initial read.
     core.handle(now, Event::ReadReply(Ok(ElectionView::default())));
     core.handle(now, Event::AdvanceReply(Ok(Attempt::Applied(token))));
     assert!(core.term().is_some());
@@ -156,7 +156,7 @@ fn a_higher_epoch_that_only_a_message_tells_of_ends_no_term_and_its_teller_is_na
     assert!(!refuses(&effects) && !is_over(&effects), "{effects:?}");
     assert_eq!(core.term().map(|term| term.epoch), Some(Epoch::new(1)));
 
-    // Neither does it refute what the store shows afterwards.
+    // A later view of the store is not refuted by it either.
     let effects = core.handle(now, Event::View(view));
     assert!(!refuses(&effects) && !is_over(&effects), "{effects:?}");
 }
@@ -166,7 +166,7 @@ fn a_higher_epoch_counts_once_a_read_that_was_begun_since_shows_it() {
     let now = Clock::Boottime.now();
     let (mut core, view) = leading_core(now);
     assert!(core.handle(now, told(2)).contains(&Effect::Read));
-    // A third teller while the read is under way: that one may have been begun before its epoch was taken.
+    // A third teller while the read is in progress: the read may have begun before that epoch was taken.
     core.handle(now, told(3));
     let effects = core.handle(now, Event::ReadReply(Ok(view)));
     assert!(refuted(&effects).is_empty(), "{effects:?}");
@@ -191,13 +191,13 @@ fn a_higher_epoch_counts_once_a_read_that_was_begun_since_shows_it() {
 fn a_view_of_before_a_resignation_does_not_grant_the_term_again() {
     let now = Clock::Boottime.now();
     let (mut core, before) = leading_core(now);
-    // A read is under way when it resigns.
+    // A read is in progress when it resigns.
     assert!(core.handle(now, told(9)).contains(&Effect::Read));
     let effects = core.handle(now, Event::Resign);
     assert!(is_over(&effects), "{effects:?}");
     let moved = EpochToken(2);
     core.handle(now, Event::ResignReply(Ok(Attempt::Applied(moved))));
-    // The watch tells late, and so does a read that was begun before.
+    // The watch is late, and so is a read that began before.
     let mut effects = core.handle(now, Event::View(before.clone()));
     effects.extend(core.handle(now, Event::ReadReply(Ok(before.clone()))));
     assert!(effects.contains(&Effect::Read), "{effects:?}");
@@ -205,7 +205,7 @@ fn a_view_of_before_a_resignation_does_not_grant_the_term_again() {
     assert_eq!(core.term(), None, "{effects:?}");
     assert!(!advances(&effects), "it holds off: {effects:?}");
 
-    // What came after it is taken up.
+    // A view from after the resignation is used.
     let (record, _) = before.epoch.expect("it was led");
     let after = ElectionView {
         epoch: Some((record, moved)),
@@ -245,7 +245,8 @@ fn what_is_left_of_a_term_that_is_over_is_followed_by_the_next_epoch() {
     let now = Clock::Boottime.now();
     let (mut core, led) = leading_core(now);
     let (record, _) = led.epoch.clone().expect("it was led");
-    // A stranger wrote the same value again: nobody can write in this term any more, though the key names this session.
+    // Another writer wrote the same value again: no write of this term can be applied, although the key names
+    // this session.
     let moved = ElectionView {
         epoch: Some((record, EpochToken(5))),
         ..led
@@ -264,7 +265,7 @@ fn a_store_that_shows_another_identity_than_its_youngest_epoch_names_is_refused(
     let now = Clock::Boottime.now();
     let (mut core, mut view) = leading_core(now);
     let identity = |name: &str| Some(StoreIdentity::new(name));
-    // Where either side has none, nothing is compared.
+    // If either side has no identity, nothing is compared.
     view.store = identity("copy");
     assert!(!refuses(&core.handle(now, Event::View(view.clone()))));
     let (record, _) = view.epoch.as_mut().expect("it was led");
@@ -304,7 +305,7 @@ fn a_term_is_suspended_while_the_epoch_can_not_be_read_and_a_late_read_does_not_
         leader: view.leader.clone(),
         ..ElectionView::default()
     };
-    // A read for another reason is under way when the key is overwritten.
+    // A read for another reason is in progress when the key is overwritten.
     core.handle(now, told(9));
     let effects = core.handle(now, Event::View(rubbish.clone()));
     assert!(suspends(&effects), "{effects:?}");
@@ -426,7 +427,7 @@ fn a_request_to_depose_whose_answer_was_lost_is_not_sent_again_once_the_leader_i
     assert!(!advances(&core.handle(later, Event::Wake)));
     assert!(!advances(&core.handle(later, Event::View(led))));
 
-    // A copy of it was applied after all: whoever holds the key leads.
+    // A copy of it was applied after all: the process that holds the key leads.
     let applied = ElectionView {
         epoch: Some((next.clone(), EpochToken(2))),
         leader: Some(leader),
@@ -481,7 +482,8 @@ fn a_read_that_was_overtaken_by_a_younger_term_grants_nothing() {
         store: "the store",
         reason: "lost".to_owned(),
     };
-    // It was applied, and another process has deposed it since: the watch tells that before the read is answered.
+    // It was applied, and another process has deposed it since: the watch reports that before the read is
+    // answered.
     core.handle(now, Event::AdvanceReply(Err(lost)));
     let younger = ElectionView {
         epoch: Some((

@@ -1,7 +1,7 @@
-//! Wishes to end another process's term: who waits for it, and why it is wanted.
+//! Pending requests to end another process's term: who waits for each, and the reason.
 //!
-//! Each wish has a number, so that taking one back leaves those alone that others have, or that came later. Not here:
-//! whether the term is over, which the store says.
+//! Each request has a number, so that cancelling one leaves other and later ones alone. Whether the term is
+//! over is the store's answer, not decided here.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::election::driver::Epoch;
 use crate::election::takeover::Evidence;
 use crate::error::{Error, Result};
 
-/// Tells a wish to depose from every other one of this process.
+/// The number of a depose request, unique in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wish(pub(super) u64);
 
@@ -29,7 +29,7 @@ struct Waiting {
     reply: oneshot::Sender<Result<Epoch>>,
 }
 
-/// Those that wait at present, in the order in which they came.
+/// Pending requests, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Wishes {
     waiting: Vec<Waiting>,
@@ -51,24 +51,25 @@ impl Wishes {
         });
     }
 
-    /// Takes a wish back. Returns its epoch if nobody else wants that term to end.
+    /// Cancels a request. Returns its epoch if no other request for that term is left.
     pub(super) fn withdraw(&mut self, wish: Wish) -> Option<Epoch> {
         let place = self.waiting.iter().position(|one| one.wish == wish)?;
         let Waiting { epoch, reply, .. } = self.waiting.remove(place);
-        let text = "the wish to depose was withdrawn";
+        let text = "the depose request was cancelled";
         let _: Result<_, _> = reply.send(Err(Error::Misconfigured(text.into())));
         let wanted = self.waiting.iter().any(|one| one.epoch == epoch);
         (!wanted).then_some(epoch)
     }
 
-    /// Why the youngest wish wants the term of that epoch to end. The outer `None`: nobody wants that.
+    /// The evidence of the latest request to end the term of that epoch. The outer `None`: there is no
+    /// request.
     pub(super) fn reason(&self, epoch: Epoch) -> Option<Option<&Evidence>> {
         let wishes = self.waiting.iter().rev();
         let mut wishes = wishes.filter(|one| one.epoch == epoch);
         wishes.next().map(|one| one.evidence.as_ref())
     }
 
-    /// Answers those whose term is over.
+    /// Answers the requests whose term is over.
     pub(super) fn answer(&mut self, highest: Epoch) {
         for one in self
             .waiting

@@ -1,9 +1,10 @@
-//! What an election needs from a store: the values it keeps there, and the few guarded transactions on them.
+//! Store access of an election: the values that it keeps in the store, and the few guarded transactions on
+//! them.
 //!
-//! A driver makes single attempts and decides nothing. Who takes, deposes, re-attaches or resigns, and what an
-//! ambiguous answer means, is the election's core ([`super::core`]). Every method may be called at any time and
-//! concurrently. The guard of every write is the *token* of the persistent key `epoch`: its modification revision in
-//! etcd, its data version in ZooKeeper, the number itself in the embedded store.
+//! A driver makes single attempts and decides nothing. The election's core ([`super::core`]) decides who
+//! takes, deposes, attaches again or resigns, and what an ambiguous answer means. Every method may be called
+//! at any time and concurrently. The guard of every write is the *token* of the persistent key `epoch`: its
+//! modification revision in etcd, its data version in ZooKeeper, the number itself in the embedded store.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ use crate::clock::Moment;
 use crate::error::Result;
 use crate::store::Change;
 
-/// The fencing token of a term: only grows, taken from the store. Zero: nobody ever led.
+/// The fencing token of a term, taken from the store; only grows. Zero: no process ever led.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -66,7 +67,7 @@ macro_rules! text_id {
         pub struct $name(String);
 
         impl $name {
-            /// Wraps the text as it is.
+            /// Wraps the text unchanged.
             pub fn new(text: impl Into<String>) -> $name {
                 $name(text.into())
             }
@@ -97,32 +98,33 @@ text_id! {
     ProcessId
 }
 text_id! {
-    /// What tells one lease or session from every other one, of this process or another.
+    /// Identifies one lease or session, unique across all processes.
     Nonce
 }
 text_id! {
-    /// One running kernel and one network in it: two processes that show the same reach each other without anything between,
-    /// unless their hosts are copies of one that was running.
+    /// Identifies one running kernel and one network namespace in it. Two processes with the same value reach
+    /// each other directly, unless their hosts are copies of one running host.
     HostIdentity
 }
 text_id! {
-    /// The identity of the cluster's data: created with `epoch`, gone when the store is wiped.
+    /// Identifies the cluster's data: created with `epoch`, gone when the store is wiped.
     ClusterIncarnation
 }
 
 text_id! {
-    /// What tells one store from another one that holds the same: a copy or a restore of it shows another identity, as the store
-    /// itself tells it. Not every store has one.
+    /// Distinguishes a store from others with the same content: a copy or a restore shows another identity.
+    /// The store itself reports it; not every store has one.
     StoreIdentity
 }
 
 impl HostIdentity {
-    /// That of this process: the boot id and the inode of its network namespace. Nothing if the host does not tell: then
-    /// it is nobody else's either.
+    /// The identity of this process's host: the boot id and the inode of its network namespace. `None` if the
+    /// host does not show them; then it equals no other identity.
     ///
-    /// The kernel draws the boot id anew at each boot; the machine id, which copies of a disk share, is not looked at. A virtual
-    /// machine that is resumed twice from one image of its memory shows one boot id twice. So the same identity alone proves
-    /// nothing: see [`Break::RefusedHere`](crate::detector::Break::RefusedHere).
+    /// The kernel generates the boot id at each boot; the machine id, which copies of a disk share, is not
+    /// used. A virtual machine that is resumed twice from one memory image shows the same boot id twice. So
+    /// an equal identity alone proves nothing: see
+    /// [`Break::RefusedHere`](crate::detector::Break::RefusedHere).
     pub fn own() -> Option<HostIdentity> {
         use std::os::unix::fs::MetadataExt as _;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -132,7 +134,7 @@ impl HostIdentity {
 }
 
 impl ClusterIncarnation {
-    /// A random one.
+    /// A random incarnation.
     pub fn generate() -> ClusterIncarnation {
         ClusterIncarnation(format!("{:016x}", rand::random::<u64>()))
     }
@@ -142,17 +144,17 @@ impl ClusterIncarnation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EpochToken(pub u64);
 
-/// Who holds a term: one start of a process.
+/// The holder of a term: one start of a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TermHolder {
     /// The process.
     pub process: ProcessId,
-    /// Tells this start of it from every other one: [`Member::incarnation`].
+    /// Identifies this start: [`Member::incarnation`].
     pub start: String,
 }
 
 impl TermHolder {
-    /// This start of a process: another one each time.
+    /// A new start of a process; different on each call.
     pub fn starting(process: ProcessId) -> TermHolder {
         TermHolder {
             process,
@@ -167,19 +169,20 @@ impl fmt::Display for TermHolder {
     }
 }
 
-/// What tells one start of a process from every other one.
+/// A random id of one start of a process.
 pub fn random_start() -> String {
     format!("{:016x}", rand::random::<u64>())
 }
 
-/// The value of the key `epoch`, written by the transaction that takes the epoch. Resigning writes it again as it is.
+/// The value of the key `epoch`, written by the transaction that takes the epoch. Resigning rewrites it
+/// unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochRecord {
     /// The youngest epoch.
     pub epoch: Epoch,
     /// The cluster's incarnation.
     pub incarnation: ClusterIncarnation,
-    /// Who took the epoch; `None`: it was accepted by hand, and nobody leads in it.
+    /// The holder of the epoch; `None`: it was accepted by hand, and no process leads in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<TermHolder>,
     /// The store in which it was taken; `None`: that store shows no identity.
@@ -192,49 +195,50 @@ pub struct EpochRecord {
 pub struct LeaderKey {
     /// The epoch that this process took.
     pub epoch: Epoch,
-    /// Who.
+    /// The leading process.
     pub process: ProcessId,
-    /// Under which lease or session.
+    /// The lease or session of the key.
     pub nonce: Nonce,
 }
 
-/// The value of the key `leader-info`: what a confirmed leader publishes. Valid only for the epoch that it names.
+/// The value of the key `leader-info`, published by a confirmed leader. Valid only for the epoch that it
+/// names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaderInformation {
     /// The term that it belongs to.
     pub epoch: Epoch,
     /// The leading process.
     pub process: ProcessId,
-    /// Where it is reached, by name of the interface (`rpc`, `rest`): `host:port`.
+    /// Its addresses (`host:port`) by interface name (`rpc`, `rest`).
     pub addresses: BTreeMap<String, String>,
-    /// When it was confirmed: milliseconds since 1970, by the leader's wall clock, for people.
+    /// Time of confirmation: milliseconds since 1970, by the leader's wall clock, for display.
     pub since_ms: u64,
 }
 
 /// The value of a key `members/<process>`: every process that contends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Who.
+    /// The process.
     pub process: ProcessId,
-    /// Tells this start of the process from earlier ones: [`TermHolder::start`].
+    /// Identifies this start of the process: [`TermHolder::start`].
     pub incarnation: String,
-    /// Where it is reached, by name of the interface (`rpc`, `rest`): `host:port`.
+    /// Its addresses (`host:port`) by interface name (`rpc`, `rest`).
     pub addresses: BTreeMap<String, String>,
     /// The newest record format that it reads.
     pub reads_format: u16,
-    /// Free text for people: version and the like.
+    /// Free text for display, such as the version.
     pub version: String,
-    /// The host and network that it runs in; none from a version that does not say.
+    /// The host and network that it runs in, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostIdentity>,
-    /// How far its cache was when it last stood by; written seldom.
+    /// State of its cache when it last stood by; written rarely.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<MemberCache>,
 }
 
 #[cfg(test)]
 impl Member {
-    /// One that says no more than who it is.
+    /// A member with only its id set.
     pub(crate) fn named(process: &str) -> Member {
         Member {
             process: ProcessId::new(process),
@@ -248,16 +252,16 @@ impl Member {
     }
 }
 
-/// What a member says of its cache.
+/// A member's report of its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberCache {
-    /// The transaction that it stood at.
+    /// The transaction that the cache is at.
     pub change: Change,
-    /// Records that it knew.
+    /// Number of records that it knows.
     pub records: usize,
-    /// Bytes that they took.
+    /// Bytes that they take.
     pub bytes: usize,
-    /// Records that it found changed in the store by hand, since the process began.
+    /// Records that it found changed by hand in the store, since the process started.
     #[serde(default)]
     pub differed: u64,
 }
@@ -265,9 +269,9 @@ pub struct MemberCache {
 /// A key `epoch` that can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Why.
+    /// The parse error.
     pub reason: String,
-    /// Where the key stands all the same.
+    /// The key's token, which is known nevertheless.
     pub token: EpochToken,
 }
 
@@ -276,20 +280,21 @@ pub struct Unreadable {
 pub struct ElectionView {
     /// The identity of the store that answered; `None` if it shows none.
     pub store: Option<StoreIdentity>,
-    /// The key `epoch` and its token; `None` if nobody ever led, or the store was wiped.
+    /// The key `epoch` and its token; `None` if no process ever led, or the store was wiped.
     pub epoch: Option<(EpochRecord, EpochToken)>,
-    /// The key `epoch` is there and can't be read, as somebody has overwritten it. Then `epoch` is none.
+    /// Set if the key `epoch` exists and can't be read because it was overwritten. Then `epoch` is `None`.
     pub unreadable: Option<Unreadable>,
-    /// The key `leader`, if its lease or session lives. In the embedded store: if the named process lives.
+    /// The key `leader`, if its lease or session is alive. In the embedded store: if the named process is
+    /// alive.
     pub leader: Option<LeaderKey>,
     /// The key `leader-info`, as stored, whichever epoch it names.
     pub info: Option<LeaderInformation>,
-    /// The term's holder has given it up, by the store's own word. False where only its token tells that, by having moved.
+    /// The store itself says that the holder resigned the term. False if only a moved token shows it.
     pub given_up: bool,
 }
 
 impl ElectionView {
-    /// Where `epoch` stands, readable or not; `None` if it is not there.
+    /// The token of `epoch`, readable or not; `None` if the key does not exist.
     pub fn token(&self) -> Option<EpochToken> {
         let readable = self.epoch.as_ref().map(|(_, token)| *token);
         readable.or(self.unreadable.as_ref().map(|why| why.token))
@@ -318,17 +323,17 @@ impl ElectionView {
 /// This process's lease or session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SessionState {
-    /// None: not there yet, lost, or this process only observes.
+    /// Not there yet, lost, or this process only observes.
     #[default]
     None,
     /// The store granted it.
     Alive {
-        /// Tells it from every other.
+        /// Identifies the lease or session.
         nonce: Nonce,
-        /// Until when this process may believe in it: counted from *before* the last answered renewal was sent.
-        /// `None`: the store can't take it away while the process lives (embedded).
+        /// Until when this process may believe in it: counted from *before* the last answered renewal was
+        /// sent. `None`: the store can't take it away while the process is alive (embedded).
         deadline: Option<Moment>,
-        /// What the store granted, which may be more than was asked for.
+        /// The timeout that the store granted, which may be longer than requested.
         timeout: Duration,
     },
 }
@@ -360,27 +365,28 @@ impl SessionState {
 pub enum Attempt {
     /// Applied; `epoch` has this token.
     Applied(EpochToken),
-    /// Refused: a guard did not hold. This is what the store holds.
+    /// Refused: a guard did not hold. This is the store's content.
     Refused(ElectionView),
 }
 
-/// The election's half of a backend. Opened once a process, on a connection of its own.
+/// The election part of a backend. Opened once a process, on its own connection.
 #[async_trait]
 pub trait ElectionDriver: Send + Sync + fmt::Debug + 'static {
-    /// This process's lease or session, kept alive by the driver, established anew when lost.
+    /// This process's lease or session. The driver keeps it alive and creates a new one when it is lost.
     fn session(&self) -> watch::Receiver<SessionState>;
 
-    /// What the keys hold, followed through every reconnect; `None` until first read. A level, not a history: values
-    /// in between may be skipped. It may be late by any time: also a view of before a write of this process may come after that
-    /// write's answer. It never goes back in one store: once a view was told, none that is older is.
+    /// The content of the keys, watched across reconnects; `None` until first read. Only the latest value:
+    /// values in between may be skipped. It may be late by any time: a view from before a write of this
+    /// process may arrive after that write's answer. It never goes back in one store: after a view, no older
+    /// view follows.
     fn observed(&self) -> watch::Receiver<Option<ElectionView>>;
 
-    /// What the keys hold: a linearizable read.
+    /// Reads the keys: a linearizable read.
     async fn read(&self) -> Result<ElectionView>;
 
-    /// Takes free leadership, or deposes: if `epoch` is as in `seen` (or absent, if it is absent there), sets it to
-    /// `next` and `leader` to `leader` under this process's session, in one transaction. `SessionLost` if the session
-    /// named by `leader.nonce` is gone.
+    /// Takes free leadership, or deposes: if `epoch` is as in `seen` (or absent, if it is absent there), sets
+    /// it to `next` and `leader` to `leader` under this process's session, in one transaction. `SessionLost`
+    /// if the session named by `leader.nonce` is gone.
     async fn advance(
         &self,
         seen: &ElectionView,
@@ -388,27 +394,29 @@ pub trait ElectionDriver: Send + Sync + fmt::Debug + 'static {
         leader: &LeaderKey,
     ) -> Result<Attempt>;
 
-    /// Puts `leader` again under this process's newest session, if `epoch` is still at `token`: same term, same epoch.
+    /// Writes `leader` again under this process's newest session, if `epoch` is still at `token`: same term,
+    /// same epoch.
     async fn attach(&self, token: EpochToken, leader: &LeaderKey) -> Result<Attempt>;
 
-    /// Ends the term at `token`: deletes `leader` and rewrites `epoch` with the same number, so that its token moves
-    /// and no late request of the term (also no late `attach`) can be applied any more.
+    /// Ends the term at `token`: deletes `leader` and rewrites `epoch` with the same number, so that its
+    /// token moves and no late request of the term (including a late `attach`) can be applied.
     async fn resign(&self, token: EpochToken) -> Result<Attempt>;
 
-    /// Makes this store the cluster's: if `epoch` is as in `seen`, readable or not, sets it to `next`, whose incarnation is another
-    /// one, and deletes `leader`, in one transaction. Whatever is fenced by the former incarnation can't be written any more.
+    /// Makes this store the cluster's store: if `epoch` is as in `seen`, readable or not, sets it to `next`,
+    /// which has a new incarnation, and deletes `leader`, in one transaction. After that no write fenced by
+    /// the former incarnation is applied.
     async fn accept(&self, seen: &ElectionView, next: &EpochRecord) -> Result<Attempt>;
 
     /// Sets `leader-info`, if `epoch` is still at `token` and `leader` is there.
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt>;
 
-    /// Keeps `members/<process>` under this process's session from now on, again after each new session.
+    /// Keeps `members/<process>` under this process's session from this call on, also after each new session.
     async fn announce(&self, member: &Member) -> Result<()>;
 
     /// Every process that contends.
     async fn members(&self) -> Result<Vec<Member>>;
 
-    /// Gives the lease or session back, so that nobody waits for its end. `leader` is not touched unless it goes with
-    /// the session.
+    /// Gives the lease or session back, so that no process waits for its timeout. Does not touch `leader`
+    /// unless it is removed with the session.
     async fn close(&self);
 }

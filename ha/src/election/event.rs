@@ -1,4 +1,4 @@
-//! What goes into an election's core and what comes out of it.
+//! Input and output of an election's core.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::election::driver::{
 };
 use crate::error::Result;
 
-/// What an election is told.
+/// An input of the core.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The lease or session changed or was renewed.
     Session(SessionState),
-    /// The keys, as watched or as read.
+    /// The keys, from the watch or from a read.
     View(ElectionView),
     /// The answer to [`Effect::Read`].
     ReadReply(Result<ElectionView>),
@@ -22,38 +22,39 @@ pub enum Event {
     AdvanceReply(Result<Attempt>),
     /// The answer to [`Effect::Attach`].
     AttachReply {
-        /// Of which term.
+        /// The term's token.
         token: EpochToken,
-        /// What the store said.
+        /// The store's answer.
         reply: Result<Attempt>,
     },
     /// The answer to [`Effect::Resign`].
     ResignReply(Result<Attempt>),
-    /// Somebody has reason to end the term of this epoch and to lead instead.
+    /// Request to end the term of this epoch and to lead instead.
     Depose(Epoch),
-    /// There is no such reason any more.
+    /// The depose request for this epoch was cancelled.
     Spare(Epoch),
-    /// The term of this epoch is heard to live, which counts until then; `None`: it is not heard any more.
+    /// The term of this epoch is known to be alive until the given moment; `None`: its heartbeats are no
+    /// longer heard.
     Vouched {
-        /// Whose.
+        /// The term's epoch.
         epoch: Epoch,
-        /// Until when.
+        /// End of validity.
         until: Option<Moment>,
     },
     /// End the own term and let another process lead.
     Resign,
-    /// A message says that this epoch exists.
+    /// A message claims that this epoch exists.
     Told {
         /// The epoch.
         epoch: Epoch,
-        /// Who says so.
+        /// The sender of the message.
         teller: String,
     },
     /// The moment of [`Effect::WakeAt`] has come.
     Wake,
 }
 
-/// What an election does.
+/// An output of the core, run by the actor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
@@ -62,7 +63,7 @@ pub enum Event {
 pub enum Effect {
     /// Read the keys.
     Read,
-    /// Take or depose.
+    /// Take leadership or depose.
     Advance {
         /// The guard.
         seen: ElectionView,
@@ -78,23 +79,23 @@ pub enum Effect {
         /// The value of `leader`.
         leader: LeaderKey,
     },
-    /// Give the term up.
+    /// Resign the term.
     Resign {
         /// The guard.
         token: EpochToken,
     },
-    /// Say that a message told of an epoch that the store does not have.
+    /// Report that a message claimed an epoch that the store does not have.
     Refute {
-        /// Who told of it.
+        /// The sender of the message.
         teller: String,
         /// The epoch.
         epoch: Epoch,
         /// The youngest epoch of the store.
         found: Epoch,
     },
-    /// Tell the process of its standing.
+    /// Publish this process's election status.
     Publish(Standing),
-    /// Feed [`Event::Wake`] at this moment; replaces an earlier one.
+    /// Feed [`Event::Wake`] at this moment; replaces an earlier request.
     WakeAt(Moment),
 }
 
@@ -107,22 +108,22 @@ pub struct Term {
     pub token: EpochToken,
 }
 
-/// How this process stands.
+/// The election status of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
     /// It does not lead.
     Standby,
     /// It leads.
     Leading(Term),
-    /// It may still lead, but the store has not said so for too long: it decides nothing.
+    /// It may still lead, but the store has not confirmed that within the lease: it decides nothing.
     Suspended(Term),
     /// Its term of this epoch has ended; it stands by.
     Over(Epoch),
-    /// The store is not the one that this process belongs to: it must not go on.
+    /// The store does not belong to this process's cluster: the process must not continue.
     Refused(Refusal),
 }
 
-/// Why a store is refused.
+/// The reason why a store is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// It is another incarnation of the cluster.
@@ -132,7 +133,7 @@ pub enum Refusal {
         /// The incarnation of the store; `None`: it is empty.
         found: Option<ClusterIncarnation>,
     },
-    /// It is this incarnation as it was before.
+    /// It is an earlier state of the same incarnation.
     WentBack {
         /// The youngest epoch that the store had shown.
         known: Epoch,
@@ -148,20 +149,21 @@ pub enum Refusal {
     },
 }
 
-/// How the core waits.
+/// Timeouts and intervals of the core.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Between tries at a store that gives no answer.
+    /// Interval between retries while the store gives no answer.
     pub retry_interval: Duration,
-    /// After resigning, before this process takes free leadership again.
+    /// Time after resigning before this process takes free leadership again.
     pub resign_holdoff: Duration,
-    /// For how long leadership that came free without a word is left to a term that is heard to live.
+    /// How long leadership that became free without a resignation is left to a term whose heartbeats are
+    /// still heard.
     pub suspended_holdoff: Duration,
-    /// For how long leadership that was free before this process looked is left to whoever led last, until the detector says
-    /// whether it hears that one. Zero: there is no detector to say so.
+    /// How long leadership that was free before this process looked is left to the last leader, until the
+    /// detector reports whether it hears that leader. Zero: there is no detector.
     pub unheard_holdoff: Duration,
-    /// Whether a `leader` of an earlier start of this process is deposed as soon as it is seen. If not, somebody makes
-    /// sure that it answers no more, and asks to.
+    /// Whether a `leader` key of an earlier start of this process is deposed as soon as it is seen. If false,
+    /// the caller first verifies that the earlier start no longer answers, and then requests it.
     pub deposes_earlier_self: bool,
 }
 

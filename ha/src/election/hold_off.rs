@@ -1,25 +1,28 @@
-//! Why leadership that is free is not taken yet: a term that lost its lease to trouble of the store, and is heard to live.
+//! Delays taking free leadership while the former term is still alive and lost its lease only because of a
+//! store problem.
 //!
-//! A leader whose store does not answer is suspended and says so in its beats. When the store is back and says first that
-//! the lease ran out, a standby that hears those beats leaves the term a while to attach again: the store was in trouble,
-//! not the leader. The wait ends at once when the beats end, when the term was resigned (its token moved, or the store says so), and at a bound.
+//! A leader whose store does not answer is suspended and says so in its heartbeats. When the store is back
+//! and first reports that the lease expired, a standby that hears those heartbeats gives the term some time
+//! to attach again: the store failed, not the leader. The wait ends at once when the heartbeats end or the
+//! term was resigned (its token moved, or the store says so), and at a limit.
 //!
-//! *The own store answered all along*: then the store is in no trouble, as far as this process can tell, and the leader is cut off from it alone. Such a
-//! term is left a moment to attach again, and no more (`docs/adr/0048`). What tells is the own lease or session, renewed without a pause for
-//! at least its own timeout: trouble that ended the leader's lease would have shown there.
+//! *If the own store answered without a gap*, the store has no problem as far as this process can tell, and
+//! only the leader is cut off from it. Such a term gets a short time to attach again, and no more
+//! (`docs/adr/0048`). The test is the own lease or session: it was renewed without a gap for at least its own
+//! timeout, so a problem that ended the leader's lease would have shown there.
 //!
-//! A process that starts while leadership is free has heard nothing of the term. Where that one was confirmed, so that it is known
-//! whom to listen to, it waits for the detector's word, for a short while.
+//! A process that starts while leadership is free has not heard the term yet. If that term was confirmed, so
+//! that its address is known, the process waits a short time for the detector's report.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::election::driver::{ElectionView, Epoch, EpochToken, Nonce, SessionState};
 
-/// For so long free leadership is left to a term that is heard, where the own store answered all along.
+/// How long free leadership is left to a term that is heard, if the own store answered without a gap.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The renewals of the own lease or session, since there was a pause between two of them.
+/// The renewals of the own lease or session since the last gap between two of them.
 #[derive(Debug)]
 struct Renewals {
     nonce: Nonce,
@@ -29,33 +32,34 @@ struct Renewals {
 }
 
 impl Renewals {
-    /// Whether the next one, at `now`, follows in time: a lease is renewed three times in its timeout.
+    /// Whether a renewal at `now` is in time: a lease is renewed three times within its timeout.
     fn go_on(&self, now: Moment) -> bool {
         now.since(self.last) <= self.timeout * 2 / 3
     }
 
-    /// From when on they say that the own store answered all along; `None`: they have ended.
+    /// The moment from which the renewals prove that the own store answered without a gap; `None`: they have
+    /// stopped.
     fn tell_from(&self, now: Moment) -> Option<Moment> {
         self.go_on(now).then(|| self.first.after(self.timeout))
     }
 }
 
-/// What is known of a term that lost its lease or session. Pure.
+/// The known state of a term that lost its lease or session. Pure.
 #[derive(Debug, Default)]
 pub(super) struct HoldOff {
-    /// The term is heard to live, and that counts until then.
+    /// The term is known to be alive until this moment.
     vouched: Option<(Epoch, Moment)>,
-    /// The term of which it was said whether it is heard.
+    /// The last term for which the detector reported whether it is heard.
     told: Option<Epoch>,
     /// The token of the term when `leader` was last there.
     attached: Option<(Epoch, EpochToken)>,
-    /// Since when its leadership is seen to be free.
+    /// The moment at which its leadership was first seen free.
     free_since: Option<(Epoch, Moment)>,
     renewals: Option<Renewals>,
 }
 
 impl HoldOff {
-    /// The own lease or session was renewed, or is gone.
+    /// Records that the own lease or session was renewed, or is gone.
     pub(super) fn renewed(&mut self, now: Moment, session: &SessionState) {
         let SessionState::Alive { nonce, timeout, .. } = session else {
             self.renewals = None;
@@ -71,7 +75,7 @@ impl HoldOff {
         });
     }
 
-    /// The term of `epoch` is heard to live, which counts until then; `None`: it is not heard any more.
+    /// Records that the term of `epoch` is alive until the given moment; `None`: it is no longer heard.
     pub(super) fn vouch(&mut self, epoch: Epoch, until: Option<Moment>) {
         self.told = Some(epoch);
         match until {
@@ -80,7 +84,7 @@ impl HoldOff {
         }
     }
 
-    /// Takes note of the keys.
+    /// Records the content of the keys.
     pub(super) fn see(&mut self, now: Moment, view: &ElectionView) {
         let Some((record, token)) = &view.epoch else {
             return;
@@ -96,7 +100,7 @@ impl HoldOff {
         }
     }
 
-    /// Whether the free leadership of `view` was given up by its holder.
+    /// Whether the holder of the free leadership in `view` resigned it.
     pub(super) fn was_resigned(&self, view: &ElectionView) -> bool {
         let Some((record, token)) = &view.epoch else {
             return false;
@@ -106,8 +110,9 @@ impl HoldOff {
         view.leader.is_none() && (view.given_up || has_moved)
     }
 
-    /// Until when the free leadership of `view` is left alone, as known now: for at most `bound` while the term is heard, less where
-    /// the own store answered all along, and for `unheard` until it was said whether it is.
+    /// Until when the free leadership in `view` is left alone, as known now: at most `bound` while the term
+    /// is heard, less if the own store answered without a gap; `unheard` until the detector has reported
+    /// whether it is heard.
     pub(super) fn until(
         &self,
         now: Moment,
@@ -206,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Leadership came free at 20 s; the term is heard to live.
+    /// Leadership became free at 20 s; the term is alive.
     fn heard_and_free() -> HoldOff {
         let mut hold_off = HoldOff::default();
         hold_off.see(at(0), &view(1, true));
@@ -239,7 +244,7 @@ mod tests {
         let until = |hold_off: &HoldOff, ms| hold_off.until(at(ms), &free, BOUND, None);
         let mut missed = heard_and_free();
         renew(&mut missed, [0, 2000, 4000, 19_000, 21_000, 23_000]);
-        // Only after a whole timeout it tells that the trouble is over for all but the leader.
+        // Only after a full timeout the renewals prove that the store works for all but the leader.
         assert_eq!(until(&missed, 23_000), Some(at(25_000)));
         renew(&mut missed, [28_000]);
         assert_eq!(until(&missed, 29_000), Some(at(30_000)), "missed it again");
@@ -299,7 +304,7 @@ mod tests {
     #[test]
     fn a_term_that_was_given_up_by_the_stores_own_word_is_followed_at_once() {
         let mut hold_off = HoldOff::default();
-        // By a process that had never seen its leader, too.
+        // Also by a process that had never seen its leader.
         let free = ElectionView {
             given_up: true,
             ..view(1, false)

@@ -1,13 +1,13 @@
-//! Leader election with fencing: who leads, in which epoch, and how another process ends that.
+//! Leader election with fencing: which process leads, in which epoch, and how another process ends that term.
 //!
-//! - [`driver`]: what an election needs from a store; each backend implements it.
-//! - [`core`]: the decisions, pure; [`event`]: what goes into it and comes out.
-//! - `actor`: runs the core on a driver; [`service`]: the handle to it: [`LeaderElection`].
-//! - `claims`: epochs that messages tell of and the own store does not have: [`Claim`].
-//! - `accepting`: makes a restored or copied store the cluster's: [`accept`].
-//! - `deposing`: wishes to end another's term: [`Wish`].
+//! - [`driver`]: the store operations that an election needs; each backend implements it.
+//! - [`core`]: the pure decisions; [`event`]: their input and output.
+//! - `actor`: runs the core on a driver; [`service`]: its handle, [`LeaderElection`].
+//! - `claims`: epochs in messages that the own store does not have: [`Claim`].
+//! - `accepting`: makes a restored or copied store the cluster's store: [`accept`].
+//! - `deposing`: pending requests to depose another process: [`Wish`].
 //! - [`session`]: leadership as a value: [`Leadership`], [`LeaderSession`].
-//! - [`takeover`]: how a term came about, by name: [`Takeover`].
+//! - [`takeover`]: why a term followed another one: [`Takeover`].
 
 mod accepting;
 mod actor;

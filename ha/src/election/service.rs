@@ -1,7 +1,7 @@
-//! The election of one process as others use it: [`LeaderElection`], a handle to the `actor` that runs it.
+//! The election of one process as callers use it: [`LeaderElection`], a handle to the `actor` that runs it.
 //!
-//! On real stores that runs on a thread of its own ([`LeaderElection::start_on_thread`]), so that nothing the process
-//! does can delay the lease.
+//! On real stores the actor runs on its own thread ([`LeaderElection::start_on_thread`]), so that no other
+//! work of the process can delay the lease.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -30,21 +30,21 @@ use crate::error::{Error, Result};
 
 const MAILBOX: usize = 64;
 
-/// What an election needs to know.
+/// Options of an election.
 #[derive(Debug, Clone)]
 pub struct ElectionOptions {
     /// The stable id of this process.
     pub process: ProcessId,
-    /// Tells this start of it from every other one: [`random_start`](super::driver::random_start).
+    /// Identifies this start of the process: [`random_start`](super::driver::random_start).
     pub start: String,
-    /// How long it waits between tries.
+    /// Timeouts and intervals.
     pub timing: Timing,
-    /// The clock that bounds what this process believes.
+    /// The clock that limits how long this process believes in its lease.
     pub clock: Clock,
 }
 
 impl ElectionOptions {
-    /// This start of the process, as terms that it takes name it.
+    /// This start of the process, as recorded in the terms that it takes.
     pub fn holder(&self) -> TermHolder {
         TermHolder {
             process: self.process.clone(),
@@ -53,7 +53,8 @@ impl ElectionOptions {
     }
 }
 
-/// A handle to the election of this process. When the last one is dropped, the election ends without resigning.
+/// A handle to the election of this process. When the last one is dropped, the election ends without
+/// resigning.
 #[derive(Debug, Clone)]
 pub struct LeaderElection {
     commands: mpsc::Sender<Command>,
@@ -70,21 +71,21 @@ pub struct LeaderElection {
     _stop: Option<Arc<DropGuard>>,
 }
 
-/// The election has ended, so nothing can be asked of it.
+/// The error of a request to an election that has ended.
 fn ended() -> Error {
     Error::Misconfigured("the election of this process has ended".into())
 }
 
 impl LeaderElection {
-    /// Starts the election on the present runtime.
+    /// Starts the election on the current runtime.
     pub fn start(driver: Arc<dyn ElectionDriver>, options: ElectionOptions) -> LeaderElection {
         let (handle, actor) = LeaderElection::build(driver, options);
         tokio::spawn(actor.run());
         handle
     }
 
-    /// Opens a driver and runs the election on a thread and runtime of its own, so that no work of the process delays
-    /// the lease. `open` runs there too: connections belong to that runtime.
+    /// Opens a driver and runs the election on its own thread and runtime, so that no other work of the
+    /// process delays the lease. `open` runs there too, because connections belong to that runtime.
     pub async fn start_on_thread<F, D>(options: ElectionOptions, open: F) -> Result<LeaderElection>
     where
         F: FnOnce() -> D + Send + 'static,
@@ -160,22 +161,22 @@ impl LeaderElection {
         )
     }
 
-    /// This start of this process, as terms that it takes name it.
+    /// This start of this process, as recorded in the terms that it takes.
     pub fn holder(&self) -> &TermHolder {
         &self.holder
     }
 
-    /// How this process stands.
+    /// Leadership of this process.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.clone()
     }
 
-    /// Who told of epochs that this process's store does not have: the last ones, the newest at the end, each teller and epoch once.
+    /// The latest refuted claims, the newest at the end, each teller and epoch once.
     pub fn claims(&self) -> watch::Receiver<Vec<Claim>> {
         self.claims.clone()
     }
 
-    /// Why the key `epoch` can't be read, while that is so: then nobody can lead.
+    /// The reason why the key `epoch` can't be read; `None` if it can. While it can't, no process can lead.
     pub fn unreadable(&self) -> watch::Receiver<Option<String>> {
         self.unreadable.clone()
     }
@@ -185,12 +186,12 @@ impl LeaderElection {
         self.driver.session()
     }
 
-    /// What the election's keys hold, as watched.
+    /// The watched content of the election's keys.
     pub fn observed(&self) -> watch::Receiver<Option<ElectionView>> {
         self.observed.clone()
     }
 
-    /// The same election, in a handle that does not keep it running: for what lives beside it.
+    /// A handle to the same election that does not keep it running, for tasks that run beside it.
     #[must_use]
     pub fn detached(&self) -> LeaderElection {
         LeaderElection {
@@ -199,7 +200,8 @@ impl LeaderElection {
         }
     }
 
-    /// The runtime that the election runs on: on a real store one of its own, for what must be as prompt as the lease.
+    /// The runtime of the election, on a real store one of its own. For work that must be as prompt as lease
+    /// renewal.
     pub fn runtime(&self) -> &tokio::runtime::Handle {
         &self.runtime
     }
@@ -209,19 +211,20 @@ impl LeaderElection {
         self.clock
     }
 
-    /// A number for a wish to depose, by which it can be taken back.
+    /// A new number for a depose request, which can be cancelled by it.
     pub fn wish(&self) -> Wish {
         Wish(self.wishes.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Ends the term of `epoch` through the store and leads instead: somebody invited this process to. Returns the youngest
-    /// epoch once that term is over, whoever ended it; an error if it could not be tried.
+    /// Ends the term of `epoch` through the store and leads instead, for a caller that was invited to.
+    /// Returns the youngest epoch once that term is over, no matter which process ended it; an error if it
+    /// could not be tried.
     pub async fn depose(&self, epoch: Epoch) -> Result<Epoch> {
         self.request_depose(self.wish(), epoch, None).await
     }
 
-    /// As [`LeaderElection::depose`], for a reason that the next term's [`Takeover`](super::Takeover) tells. An error also if
-    /// the wish was taken back.
+    /// Same as [`LeaderElection::depose`], with evidence that the next term's [`Takeover`](super::Takeover)
+    /// records. Also an error if the request was cancelled.
     pub async fn depose_because(
         &self,
         wish: Wish,
@@ -247,39 +250,45 @@ impl LeaderElection {
         answer.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Takes a wish to depose back: unless somebody else has one, it is not tried any more. A request that is on its way
-    /// may still be applied.
+    /// Cancels a depose request: unless another request for the term is pending, it is not tried again. A
+    /// request that is already in flight may still be applied.
     pub async fn spare(&self, wish: Wish) {
         let _ = self.commands.send(Command::Spare(wish)).await;
     }
 
-    /// If the term of `epoch` ends without anybody deposing it, this is why. What was said first counts.
+    /// Sets the reason to record if the term of `epoch` ends without a depose request. The first reason
+    /// counts.
     pub fn explain(&self, epoch: Epoch, evidence: Evidence) {
-        // A full mailbox loses little: each beat says it again, and only the record of the next term tells it.
+        // A full mailbox loses little: each heartbeat sends it again, and only the record of the next term
+        // uses it.
         let _ = self.commands.try_send(Command::Explain { epoch, evidence });
     }
 
-    /// The term of `epoch` is heard to live, which counts until then; `None`: it is not heard any more. Holds this process
-    /// off from taking leadership that came free by trouble of the store ([`Timing::suspended_holdoff`]).
+    /// Reports that the term of `epoch` is alive until the given moment; `None`: its heartbeats are no longer
+    /// heard. While it is alive, this process does not take leadership that became free by a store problem
+    /// ([`Timing::suspended_holdoff`]).
     pub fn vouch(&self, epoch: Epoch, until: Option<Moment>) {
-        // A full mailbox loses little: the next beat vouches again.
+        // A full mailbox loses little: the next heartbeat reports it again.
         let _ = self.commands.try_send(Command::Vouched { epoch, until });
     }
 
-    /// Ends the own term, if there is one, and lets another process lead. Returns when the store has taken note.
+    /// Ends the own term, if there is one, and lets another process lead. Returns when the store has
+    /// confirmed it.
     pub async fn resign(&self) {
         // An election that has ended has no term.
         let _ = ask(&self.commands, |reply| Command::Resign { reply }).await;
     }
 
-    /// A message of `teller` says that this epoch exists. That counts once this process's own store shows it.
+    /// Reports that a message of `teller` names this epoch. The epoch counts once this process's own store
+    /// shows it.
     pub fn told(&self, epoch: Epoch, teller: String) {
-        // A full mailbox loses nothing: the epoch also comes from the store.
+        // A full mailbox loses nothing: the epoch also arrives from the store.
         let _ = self.commands.try_send(Command::Told { epoch, teller });
     }
 
-    /// Publishes where the leader of this term is reached: the term is confirmed. Repeats until the answer is definite.
-    /// `Fenced` if the term is over. What a stranger makes of it while the term lasts is put right again.
+    /// Publishes the addresses of this term's leader, which confirms the term. Repeats until the answer is
+    /// definite. `Fenced` if the term is over. During the term, a deleted or overwritten `leader-info` is
+    /// published again.
     pub async fn confirm(
         &self,
         session: &LeaderSession,
@@ -310,11 +319,11 @@ impl LeaderElection {
                 }
                 Ok(Attempt::Refused(view)) if view.youngest() > session.epoch() => {
                     let epoch = view.youngest();
-                    // A full mailbox loses nothing: the watch tells it as well.
+                    // A full mailbox loses nothing: the watch reports it as well.
                     let _ = self.commands.try_send(Command::Seen(Box::new(view)));
                     return Err(Error::Fenced { epoch });
                 }
-                // `leader` is gone for the moment; the election attaches again.
+                // `leader` is missing at the moment; the election attaches again.
                 Ok(Attempt::Refused(_)) => {}
                 Err(error) => debug!(%error, "publishing the leader's addresses is repeated"),
             }

@@ -1,4 +1,4 @@
-//! The proof of leadership that a term carries, and how a process stands, as a value.
+//! The proof of leadership that a term carries, and the leadership of a process as a value.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,23 +14,24 @@ use crate::election::driver::{
 use crate::election::takeover::Takeover;
 use crate::store::Fence;
 
-/// How this process stands. A level: states in between may be skipped, so compare epochs.
+/// Leadership of this process. Only the latest value: states in between may be skipped, so compare epochs.
 #[derive(Debug, Clone)]
 pub enum Leadership {
     /// It does not lead and has not led.
     Standby,
     /// It leads.
     Granted(LeaderSession),
-    /// It may still lead, but decides nothing until the store says that the epoch is unchanged.
+    /// It may still lead, but decides nothing until the store confirms that the epoch is unchanged.
     Suspended(LeaderSession),
     /// Its term of this epoch has ended; it stands by.
     Over(Epoch),
-    /// The store is another incarnation of the cluster. This process must not go on; the text says what to do.
+    /// The store belongs to another incarnation of the cluster. This process must not continue; the text says
+    /// what to do.
     Refused(String),
 }
 
 impl Leadership {
-    /// The session of the present term, suspended or not.
+    /// The session of the current term, suspended or not.
     pub fn session(&self) -> Option<&LeaderSession> {
         match self {
             Leadership::Granted(session) | Leadership::Suspended(session) => Some(session),
@@ -39,7 +40,7 @@ impl Leadership {
     }
 }
 
-/// One term of this process. Cheap to clone; stays what it is after the term ended, and then says so.
+/// One term of this process. Cheap to clone; stays valid after the term ended and then reports that.
 #[derive(Clone)]
 pub struct LeaderSession {
     inner: Arc<Inner>,
@@ -56,10 +57,10 @@ struct Inner {
     takeover: Option<Takeover>,
 }
 
-/// Why a term may not decide anything at the moment.
+/// The reason why a term may not decide at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotLeading {
-    /// The term may still be the youngest one, but the store has not said so for too long.
+    /// The term may still be the youngest one, but the store has not confirmed that within the lease.
     #[error("leadership is suspended: the store has not confirmed it for too long")]
     Suspended,
     /// The term has ended.
@@ -107,7 +108,7 @@ impl LeaderSession {
         &self.inner.holder
     }
 
-    /// The identity of the store that the term was taken in; `None` if it shows none.
+    /// The identity of the store in which the term was taken; `None` if it shows none.
     pub fn store(&self) -> Option<&StoreIdentity> {
         self.inner.store.as_ref()
     }
@@ -117,13 +118,13 @@ impl LeaderSession {
         &self.inner.fence.incarnation
     }
 
-    /// What guards the term's writes.
+    /// The guard of the term's writes.
     pub fn fence(&self) -> &Fence {
         &self.inner.fence
     }
 
-    /// How this term followed the former one; `None` for the cluster's first, and where this process found out late that
-    /// it leads.
+    /// How this term followed the former one; `None` for the cluster's first term, and if this process found
+    /// out late that it leads.
     pub fn takeover(&self) -> Option<&Takeover> {
         self.inner.takeover.as_ref()
     }
@@ -133,8 +134,8 @@ impl LeaderSession {
         self.inner.clock
     }
 
-    /// Whether the term may decide something now. Reads the clock: ask right before acting. Only bounds waste: what
-    /// makes a decision safe is the fence of the write that records it.
+    /// Whether the term may decide now. Reads the clock: call it right before acting. It only bounds wasted
+    /// work: the fence of the write that records a decision makes it safe.
     pub fn check(&self) -> Result<(), NotLeading> {
         if self.inner.over.is_cancelled() {
             return Err(NotLeading::Over);

@@ -1,4 +1,5 @@
-//! How a term came about: what was known of the former leader, and when. For the takeover's record; nothing is decided by it.
+//! Why a term followed another one: what was known of the former leader, and when. For the takeover record
+//! only.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,27 +9,28 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Moment;
 use crate::election::driver::{Epoch, ProcessId};
 
-/// By what it was found out that the former term has to end.
+/// The kind of evidence that the former term must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Detection {
-    /// The leader itself, or somebody in its name, asked to be deposed.
+    /// The leader itself, or a process on its behalf, requested the takeover.
     Invited,
-    /// Its process has ended: its address refuses on this very host, or the store's lock on its file came free.
+    /// Its process has ended: its address refuses connections on this host, or the store's lock on its file
+    /// became free.
     ProcessGone,
     /// Another process, or another start of it, answers at its address.
     OtherIncarnation,
-    /// The stream of its beats broke, and others lost it too.
+    /// Its heartbeat stream broke, and other processes lost it too.
     LostBySeveral,
-    /// It was silent for too long, and others do not hear it either.
+    /// It was silent beyond the timeout, and other processes do not hear it either.
     SilentConfirmed,
-    /// An earlier start of this very process had led, and answers no more.
+    /// An earlier start of this process had led, and no longer answers.
     OwnEarlierIncarnation,
-    /// It misses most TaskManagers and let go in favour of a process that hears them.
+    /// It lost contact with most TaskManagers and handed over to a process that hears them.
     HandedOver,
-    /// It gave up because its recovery stood still.
+    /// It resigned because its recovery made no progress.
     Stalled,
-    /// It resigned, and nobody had been invited.
+    /// It resigned without inviting a successor.
     Resigned,
     /// Its lease or session ran out.
     LeaseExpired,
@@ -51,7 +53,7 @@ impl Detection {
         }
     }
 
-    /// Whether the former leader may turn out to have been well: it was judged from outside.
+    /// Whether the former leader may have been healthy: it was judged from outside.
     pub fn may_be_a_false_alarm(self) -> bool {
         match self {
             Detection::OtherIncarnation
@@ -77,48 +79,48 @@ impl fmt::Display for Detection {
 /// The leader that was found to be gone, as far as it was known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Former {
-    /// Who.
+    /// Its process id.
     pub process: Option<ProcessId>,
-    /// Which start of it.
+    /// The start of that process.
     pub incarnation: Option<String>,
-    /// Where its beats were served: `host:port`.
+    /// The address that served its heartbeats: `host:port`.
     pub address: Option<String>,
 }
 
-/// What a process knows when it asks to depose.
+/// The evidence of a process that requests a deposition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    /// By what.
+    /// The kind of evidence.
     pub detection: Detection,
-    /// Who is to be deposed.
+    /// The leader to depose.
     pub former: Former,
-    /// When its last beat was heard.
+    /// Time of its last heartbeat.
     pub last_beat: Option<Moment>,
-    /// When it was clear.
+    /// Time at which the evidence was complete.
     pub detected: Moment,
 }
 
-/// How a term followed another one. All moments are by the clock of the process that leads it.
+/// How a term followed another one. All moments use the clock of the process that leads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Takeover {
     /// The epoch of the former term.
     pub former_epoch: Epoch,
-    /// Why, and of whom.
+    /// Why the former term ended, and its leader.
     pub evidence: Evidence,
     /// When leadership was granted.
     pub granted: Moment,
-    /// The same by the wall clock: milliseconds since 1970, for people.
+    /// The same by the wall clock: milliseconds since 1970, for display.
     pub granted_ms: u64,
 }
 
 impl Takeover {
-    /// From the last beat until it was clear that the leader is gone; `None` if no beat was ever heard.
+    /// Time from the last heartbeat until the detection; `None` if no heartbeat was ever heard.
     pub fn noticed_after(&self) -> Option<Duration> {
         let last = self.evidence.last_beat?;
         Some(self.evidence.detected.since(last))
     }
 
-    /// From then until this process led.
+    /// Time from the detection until leadership was granted.
     pub fn deposed_after(&self) -> Duration {
         self.granted.since(self.evidence.detected)
     }

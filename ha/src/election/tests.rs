@@ -117,7 +117,7 @@ async fn a_term_survives_a_store_that_is_away_for_longer_than_every_lease() {
     tokio::time::sleep(Duration::from_secs(3600)).await;
     cluster.unavailable(false);
 
-    // No lease ends while there is no quorum, so the old term is still there and goes on.
+    // Leases do not expire while there is no quorum, so the old term is still there and continues.
     assert_eq!(a.until_granted(1).await, session);
     assert_eq!(session.check(), Ok(()));
 }
@@ -183,7 +183,7 @@ async fn a_term_is_over_when_a_message_tells_of_a_younger_one_that_the_store_has
     let a = start(&cluster, "a");
     let session = a.until_granted(1).await;
     let b = start(&cluster, "b");
-    // Its watch would tell it far too late.
+    // Its watch would report it far too late.
     a.faults.watch_lag(LONG * 2);
     b.election.depose(Epoch::new(1)).await.expect("deposed");
     let before = a.clock.now();
@@ -213,7 +213,7 @@ async fn a_forged_epoch_ends_no_term_and_names_who_told_of_it() {
     tokio::time::sleep(LONG).await;
     assert_eq!(a.election.claims().borrow().len(), 1);
     assert_eq!(session.check(), Ok(()));
-    // The next term is the next one, too.
+    // The next term also has the next epoch.
     let b = start(&cluster, "b");
     b.election
         .told(Epoch::new(1001), "10.0.0.9:5000".to_owned());
@@ -413,13 +413,15 @@ async fn who_is_started_on_a_copy_of_the_store_is_refused_until_the_copy_is_acce
     assert_ne!(session.incarnation(), first.incarnation());
     assert_ne!(session.store(), first.store());
 
-    // The first one's processes, led to the copy, would belong to another incarnation; on their own store all is as it was.
+    // The first store's processes would belong to another incarnation on the copy; on their own store nothing
+    // has changed.
     assert_eq!(first.check(), Ok(()));
     let view = cluster.observer().read().await.expect("read");
     assert_eq!(view.youngest(), Epoch::new(1));
 }
 
-/// The worst case: the copy shows no identity, so its processes lead in it under the incarnation of the first.
+/// The worst case: the copy shows no identity, so its processes lead in it under the first store's
+/// incarnation.
 async fn tell_from_a_copy(seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let options = MemoryOptions {
@@ -499,7 +501,7 @@ async fn a_watch_that_does_not_show_the_confirmed_leader_yet_costs_few_reads() {
     let reads = a.faults.reads() - before;
     assert!((100..200).contains(&reads), "{reads} reads in ten minutes");
 
-    // It is looked for all the same, though the watch tells nothing.
+    // The store is polled nevertheless, although the watch reports nothing.
     let observer = cluster.observer();
     cluster.delete_leader_info();
     let mut is_there = false;

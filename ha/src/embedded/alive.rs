@@ -1,10 +1,12 @@
-//! Which processes live: each holds an exclusive lock on its own file in `members/` for life.
+//! Liveness of processes: each holds an exclusive lock on its own file in `members/` for its lifetime.
 //!
-//! Invariants: a file that is visible under a process's name was locked and completely written before; it is never
-//! written again. So its inode belongs to one start of the process (one nonce), and a lock on it that can be taken
-//! proves that start dead. Whoever only looks takes a *shared* lock, so that two who look never take each other for the
-//! owner. The dead keep their files until the next process starts, which removes them: it holds the exclusive lock meanwhile, so that
-//! nobody becomes the owner of a file that is about to go. Whoever looks in that moment takes the dead for alive, and waits for the lock.
+//! Invariants: a file under a process's name was locked and completely written before it became visible, and
+//! is never written again. So its inode belongs to one start of the process (one nonce), and a lock on it
+//! that can be taken proves that start dead. A process that only checks takes a *shared* lock, so that two
+//! checkers never take each other for the owner. Files of dead processes stay until the next process starts
+//! and removes them. It holds the exclusive lock meanwhile, so that no process becomes the owner of a file
+//! that is about to be removed. A checker at that moment takes the dead process for alive, and waits for the
+//! lock.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -21,17 +23,18 @@ use crate::election::{Member, Nonce, ProcessId};
 use crate::error::{Error, Result};
 use crate::own_directory;
 
-/// How often a process that starts tries to lock its own file: others may look at it for a moment.
+/// Number of tries of a starting process to lock its own file: others may be checking it for a moment.
 const START_TRIES: usize = 200;
 const START_PAUSE: Duration = Duration::from_millis(5);
 
-/// What a member file says: who owns it.
+/// The content of a member file: its owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Owner {
     pub(super) process: ProcessId,
     pub(super) nonce: Nonce,
     pub(super) pid: i32,
-    /// Clock ticks since boot, from `/proc/<pid>/stat`: tells the process from a later one with its pid.
+    /// Clock ticks since boot, from `/proc/<pid>/stat`: distinguishes the process from a later one with the
+    /// same pid.
     pub(super) start_time: u64,
     pub(super) boot_id: String,
 }
@@ -51,7 +54,7 @@ impl Owner {
     }
 }
 
-/// This process's lock on its own file; dropped, the process counts as dead.
+/// This process's lock on its own file; when dropped, the process counts as dead.
 #[derive(Debug)]
 pub(super) struct OwnFile {
     pub(super) owner: Owner,
@@ -62,7 +65,7 @@ pub(super) struct OwnFile {
 pub(super) fn process_stat(pid: i32) -> io::Result<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let invalid = || io::Error::new(io::ErrorKind::InvalidData, "/proc/<pid>/stat is unreadable");
-    // The command's name is in parentheses and may hold anything, parentheses too.
+    // The command name is in parentheses and may contain any text, including parentheses.
     let fields = stat.rsplit_once(") ").ok_or_else(invalid)?.1;
     let state = fields.chars().next().ok_or_else(invalid)?;
     let start = fields
@@ -78,7 +81,7 @@ pub(super) fn boot_id() -> io::Result<String> {
         .to_owned())
 }
 
-/// The file name of a process: its id, with all that a file name could misread written as `%` and hexadecimal digits.
+/// The file name of a process: its id, with unsafe bytes written as `%` and hexadecimal digits.
 fn file_name(process: &ProcessId) -> String {
     let mut name = String::new();
     for (i, byte) in process.as_str().bytes().enumerate() {
@@ -93,13 +96,13 @@ fn file_name(process: &ProcessId) -> String {
     name
 }
 
-/// The members of a directory.
+/// The members in a directory.
 #[derive(Debug, Clone)]
 pub(super) struct Members {
     directory: Directory,
 }
 
-/// What is announced: the member, and under which start of it.
+/// An announcement: the member, and the nonce of its start.
 #[derive(Debug, Serialize, Deserialize)]
 struct Announced {
     nonce: Nonce,
@@ -115,7 +118,7 @@ impl Members {
         self.directory.members().join(file_name(process))
     }
 
-    /// Becomes the owner of the file of `process`. An error that names the pid if another living process is.
+    /// Becomes the owner of the file of `process`. Fails with the pid if another living process owns it.
     pub(super) async fn own(&self, process: &ProcessId) -> Result<OwnFile> {
         let path = self.path(process);
         let name = path.file_name().unwrap_or_default().len();
@@ -132,7 +135,7 @@ impl Members {
             }
             tokio::time::sleep(START_PAUSE).await;
         }
-        // Somebody who only looks may be stopped while it holds a shared lock: that is no owner.
+        // A process that only checks may be stopped while it holds a shared lock: it is not an owner.
         if let Some(own) = self
             .try_own(process, &path, true)
             .map_err(|e| failed(&path, &e))?
@@ -151,7 +154,8 @@ impl Members {
         ))
     }
 
-    /// Removes what the dead have left: names may be new at each start, as those with a free port are. What can't be removed stays.
+    /// Removes the files of dead processes: names may differ at each start, if they contain a free port.
+    /// Files that can't be removed stay.
     pub(super) fn remove_dead(&self, own: &OwnFile) -> io::Result<()> {
         for entry in fs::read_dir(self.directory.members())? {
             let (path, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
@@ -169,7 +173,7 @@ impl Members {
                 Err(Errno::WOULDBLOCK | Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             }
-            // Another start of that process may have put its file there before the lock was taken.
+            // Another start of that process may have put its file there before this process took the lock.
             if !is_at(&file, &path) {
                 continue;
             }
@@ -223,12 +227,12 @@ impl Members {
         }))
     }
 
-    /// Whether the start of `process` with that nonce lives.
+    /// Whether the start of `process` with that nonce is alive.
     pub(super) fn is_alive(&self, process: &ProcessId, nonce: &Nonce) -> io::Result<bool> {
         Ok(self.open_alive(process, nonce)?.is_some())
     }
 
-    /// The locked file of a living process, to wait for its end with [`wait_for_end`].
+    /// The locked file of a living process, to wait for its death with [`wait_for_end`].
     pub(super) fn open_alive(
         &self,
         process: &ProcessId,
@@ -240,7 +244,7 @@ impl Members {
         Ok((owner.nonce == *nonce).then_some(file))
     }
 
-    /// The owners of all files that are locked.
+    /// The owners of all locked files.
     pub(super) fn living(&self) -> io::Result<Vec<Owner>> {
         let mut owners = Vec::new();
         for entry in fs::read_dir(self.directory.members())? {
@@ -256,7 +260,7 @@ impl Members {
         Ok(owners)
     }
 
-    /// Says what `member` is, while the owner lives.
+    /// Announces `member` while the owner is alive.
     pub(super) fn announce(&self, owner: &Owner, member: &Member) -> Result<()> {
         let path = self.directory.announced().join(file_name(&owner.process));
         let draft = path.with_file_name(format!(".{}", owner.nonce));
@@ -277,7 +281,7 @@ impl Members {
         write().map_err(|error| failed(&path, &error))
     }
 
-    /// What the living have announced.
+    /// The announcements of the living processes.
     pub(super) fn announced(&self) -> Result<Vec<Member>> {
         let directory = self.directory.members();
         let mut members = Vec::new();
@@ -331,7 +335,8 @@ fn open_locked(path: &Path) -> io::Result<Option<(File, Owner)>> {
         Err(Errno::WOULDBLOCK) => {
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes)?;
-            // Empty: a process that starts for the first time has locked it and not yet put its own in its place.
+            // Empty: a process that starts for the first time has locked it and not yet replaced it by its
+            // own file.
             Ok(serde_json::from_slice(&bytes)
                 .ok()
                 .map(|owner| (file, owner)))
@@ -432,7 +437,7 @@ mod tests {
         assert_eq!(files("members"), ["living", "own"]);
         assert_eq!(files("announced"), ["living", "own"]);
         assert_eq!(members.living().expect("listed").len(), 2);
-        // Whoever comes back under the name is its owner.
+        // A process that comes back under the name is its owner.
         members.own(&ProcessId::new("dead")).await.expect("owned");
     }
 

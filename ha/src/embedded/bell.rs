@@ -1,8 +1,8 @@
-//! Tells the other handles, of this process and others, that a write was committed: whoever writes touches the
-//! database's file, and whoever follows has an inotify watch on the directory.
+//! Notifies the other handles, in this and other processes, that a write was committed: a writer touches the
+//! database file, and followers have an inotify watch on the directory.
 //!
-//! Only a hint: a writer that dies between commit and touch tells nobody, and who follows looks at intervals as well.
-//! Writing to the log can't be the hint itself, as it precedes the commit by a whole synchronization of the disk.
+//! Only a hint: a writer that dies between commit and touch notifies no process, so followers also poll.
+//! Writing to the log can't be the hint, because it precedes the commit by a full disk sync.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::worker::{Worker, spawn};
 use crate::error::Result;
 
-/// Tells all who listen.
+/// Notifies all listeners.
 pub(super) fn ring(database: &Path) {
     let now = Timespec {
         tv_sec: 0,
@@ -32,7 +32,7 @@ pub(super) fn ring(database: &Path) {
     }
 }
 
-/// Makes a worker look whenever somebody rang, until dropped.
+/// Makes a worker look after each notification, until dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
     inotify: Arc<OwnedFd>,
@@ -40,14 +40,14 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Starts to listen; `None` where the host grants no more watches, which is said in the log.
+    /// Starts to listen; `None` if the host grants no more inotify watches, which is logged.
     pub(super) fn start(database: &Path, worker: &Worker) -> Result<Option<Listener>> {
         let (inotify, watch) = match listen(database) {
             Ok(listening) => listening,
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "no inotify watch for the embedded store: it is looked at more often instead"
+                    "no inotify watch for the embedded store: it is polled more often instead"
                 );
                 return Ok(None);
             }
@@ -62,15 +62,15 @@ impl Listener {
             let mut events = inotify::Reader::new(&*inotify, &mut buffer);
             loop {
                 match events.next() {
-                    // The watch was removed, or its directory.
+                    // The watch or its directory was removed.
                     Ok(event) if event.events().contains(ReadFlags::IGNORED) => return,
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => {
-                        tracing::warn!(%error, "the embedded store can't be listened to any more");
+                        tracing::warn!(%error, "the inotify watch of the embedded store failed: changes are found by polling");
                         return;
                     }
                 }
-                // Several events that came at once are one reason to look.
+                // Several events that arrived together need only one look.
                 if events.is_buffer_empty() {
                     let Some(queue) = queue.upgrade() else { return };
                     Worker { queue }.look();
@@ -83,7 +83,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Ends the thread: removing a watch is an event. It fails where the directory is gone, and the watch with it.
+        // Ends the thread: removing a watch is an event. Fails if the directory and so the watch are gone.
         let _ = inotify::remove_watch(&*self.inotify, self.watch);
     }
 }
@@ -91,7 +91,7 @@ impl Drop for Listener {
 fn listen(database: &Path) -> io::Result<(OwnedFd, i32)> {
     let directory = database.parent().unwrap_or(Path::new("/"));
     let inotify = inotify::init(CreateFlags::CLOEXEC)?;
-    // Also when the file is removed, or another one comes in its place.
+    // Also when the file is removed or replaced.
     let what = WatchFlags::ATTRIB | WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVED_TO;
     let watch = inotify::add_watch(&inotify, directory, what)?;
     Ok((inotify, watch))

@@ -1,7 +1,8 @@
-//! The SQLite file: opening, checking and creating it, and transactions on it. Blocking; called by the workers only.
+//! The SQLite file: opening, checking and creating it, and transactions on it. Blocking; only workers call
+//! it.
 //!
-//! Not here: what a transaction reads and writes ([`super::tables`]). Invariant: a write holds SQLite's write lock from
-//! its first read on, so that what its guards found still holds when it is committed.
+//! The statements of a transaction are in [`super::tables`]. Invariant: a write holds SQLite's write lock
+//! from its first read on, so that its guards still hold when it commits.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -19,8 +20,8 @@ use crate::own_directory;
 
 /// The version of the schema, in `pragma user_version`.
 const SCHEMA_VERSION: u16 = 1;
-/// What a connection keeps of the file for itself, in KiB, negative as SQLite has it: a process has four of them, and the system keeps the
-/// file as well.
+/// The page cache of a connection in KiB, negative by SQLite's convention. Small, because a process has four
+/// connections, and the system caches the file as well.
 const PAGE_CACHE: i64 = -512;
 /// Marks the file as Tanist's, in `pragma application_id`: `Tani`.
 pub(super) const APPLICATION_ID: i64 = 0x5461_6e69;
@@ -54,15 +55,15 @@ create table items (
 ) strict;
 ";
 
-/// What tells one state of the data from the next, as one connection sees them.
+/// Version of the data, as one connection sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DataVersion {
-    /// SQLite counts for each connection anew.
+    /// Number of times the file was opened: SQLite counts separately for each connection.
     opened: u64,
     version: i64,
 }
 
-/// An open connection, and which file it is open on.
+/// An open connection and the identity of its file.
 #[derive(Debug)]
 pub(super) struct Database {
     connection: Connection,
@@ -82,8 +83,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
         .map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// The identity of the file: a copy of it is another one, also where it takes along what it holds and is called. None where the file system does not
-/// keep when a file was made, as the number alone comes again.
+/// The identity of the file: a copy has another one, even with the same content and name. `None` if the file
+/// system does not record creation times, because an inode number alone is reused.
 fn store_identity(path: &Path) -> Option<StoreIdentity> {
     let metadata = std::fs::metadata(path).ok()?;
     let made = metadata.created().ok()?;
@@ -92,7 +93,7 @@ fn store_identity(path: &Path) -> Option<StoreIdentity> {
 }
 
 impl Database {
-    /// Opens the file, creates it where it is missing, and checks that it is one that this version reads.
+    /// Opens the file, creates it if it is missing, and checks that this version can read it.
     pub(super) fn open(path: &Path, busy_timeout: Duration) -> Result<Database> {
         let connection = connect(path, busy_timeout).map_err(|error| failure(path, error))?;
         let path = path.to_owned();
@@ -119,18 +120,18 @@ impl Database {
         &self.path
     }
 
-    /// Which store this is.
+    /// The identity of this store.
     pub(super) fn store(&self) -> Option<&StoreIdentity> {
         self.store.as_ref()
     }
 
-    /// Whether the last write found the write lock busy until its patience ended.
+    /// Whether the last write timed out waiting for the write lock.
     pub(super) fn was_busy(&self) -> bool {
         self.was_busy
     }
 
-    /// The same for those who only look, without being asked to. A file that is gone is not made again the first time it is
-    /// missed: somebody may be removing the whole directory, which would then not be empty.
+    /// Same as [`Database::follow_file`], for periodic polling. Does not create a missing file again the
+    /// first time: the whole directory may be being removed, and a new file would make that fail.
     pub(super) fn look_at_file(&mut self) -> Result<()> {
         let is_gone = !self.path.exists();
         let was_missed = std::mem::replace(&mut self.is_missed, is_gone);
@@ -143,12 +144,13 @@ impl Database {
         self.follow_file()
     }
 
-    /// Opens it anew if the file was removed or replaced: this connection would go on with what nobody else sees.
+    /// Opens the file again if it was removed or replaced: this connection would use data that no other
+    /// process sees.
     pub(super) fn follow_file(&mut self) -> Result<()> {
         if self.file.is_some() && identity(&self.path) == self.file {
             return Ok(());
         }
-        tracing::warn!(file = %self.path.display(), "the store's file was replaced: opened anew");
+        tracing::warn!(file = %self.path.display(), "the store's file was replaced: it is opened again");
         let database = Database::open(&self.path, self.busy_timeout)?;
         *self = Database {
             opened: self.opened + 1,
@@ -157,8 +159,9 @@ impl Database {
         Ok(())
     }
 
-    /// Checks what the file holds, and creates the tables in an empty one. Only that needs the write lock: a process
-    /// that is stopped while it holds it must not keep others from starting, as they are to end it.
+    /// Checks the content of the file, and creates the tables in an empty one. Only that needs the write
+    /// lock: a process that is stopped while it holds the lock must not prevent others from starting, because
+    /// they are to kill it.
     fn prepare(&mut self) -> Result<()> {
         let path = self.path.clone();
         let failed = |error| failure(&path, error);
@@ -183,7 +186,7 @@ impl Database {
         transaction.commit().map_err(failed)
     }
 
-    /// Is another one when another connection committed, or the file was opened anew.
+    /// Changes when another connection committed, or the file was opened again.
     pub(super) fn version(&self) -> Result<DataVersion> {
         let version = self
             .connection
@@ -195,7 +198,7 @@ impl Database {
         })
     }
 
-    /// Runs `write` with the write lock held: all of it or nothing. `Unavailable` if the lock stays busy.
+    /// Runs `write` with the write lock held, atomically. `Unavailable` if the lock stays busy.
     pub(super) fn write<T>(&mut self, write: impl FnOnce(&Tables<'_>) -> Result<T>) -> Result<T> {
         let path = &self.path;
         let begin = self
@@ -209,14 +212,14 @@ impl Database {
         transaction
             .commit()
             .map_err(|error| match failure(path, error) {
-                // Whether the log's last page reached the disk is not known.
+                // It is unknown whether the log's last page reached the disk.
                 Error::Unavailable { store, reason } => Error::NoAnswer { store, reason },
                 other => other,
             })?;
         Ok(result)
     }
 
-    /// The same for what has to be written even to a full disk: the reserve is given up for it.
+    /// Same, for a write that must succeed even on a full disk: it releases the reserve.
     pub(super) fn write_surely<T>(
         &mut self,
         write: impl Fn(&Tables<'_>) -> Result<T>,
@@ -228,14 +231,14 @@ impl Database {
         if !self.reserve.give_up() {
             return Err(full);
         }
-        tracing::warn!(error = %full, "space that was kept in reserve is used");
+        tracing::warn!(error = %full, "the disk is full: reserved space is used");
         let result = self.write(&write);
-        // Of what is left of it.
+        // Reserves what is left again.
         self.reserve.keep();
         result
     }
 
-    /// The same for what may be refused on a full disk, and must leave the reserve there.
+    /// Same, for a write that may be refused on a full disk, and must not use the reserve.
     pub(super) fn write_with_room<T>(
         &mut self,
         write: impl FnOnce(&Tables<'_>) -> Result<T>,
@@ -244,13 +247,13 @@ impl Database {
             let path = self.path.display();
             return Err(Error::OutOfSpace {
                 store: STORE,
-                reason: format!("{path}: nothing is left beside it but what deletions need"),
+                reason: format!("{path}: only the space that is reserved for deletions is left"),
             });
         }
         self.write(write)
     }
 
-    /// The same with less patience for the write lock.
+    /// Same as [`Database::write_surely`], with a shorter timeout for the write lock.
     pub(super) fn write_surely_within<T>(
         &mut self,
         patience: Duration,
@@ -279,8 +282,9 @@ impl Database {
 }
 
 fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> {
-    // SQLite would let others read it, and gives its log the mode that the file has. Made without opening it: to close a file ends all
-    // locks that this process has on it. Whatever is wrong SQLite tells better.
+    // SQLite would create a file that others can read, and gives its log the same mode. Create it without
+    // opening it: closing a file releases all locks that this process has on it. SQLite reports errors
+    // better.
     let mode = Mode::from_raw_mode(own_directory::FILE_MODE);
     let _it_may_be_there = mknodat(CWD, path, FileType::RegularFile, mode, 0);
     let connection = Connection::open(path)?;
@@ -292,7 +296,7 @@ fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> 
     Ok(connection)
 }
 
-/// What an error of SQLite means; corruption names the file.
+/// Converts an error of SQLite; corruption names the file.
 pub(super) fn failure(path: &Path, error: rusqlite::Error) -> Error {
     let reason = format!("{}: {error}", path.display());
     let corrupt = || Error::Corrupt {
@@ -327,7 +331,7 @@ pub(super) fn failure(path: &Path, error: rusqlite::Error) -> Error {
             store: STORE,
             reason,
         },
-        // Among them NotADatabase, DatabaseCorrupt, and what a foreign hand did to the schema.
+        // Includes NotADatabase, DatabaseCorrupt, and errors from manual changes to the schema.
         _ => corrupt(),
     }
 }

@@ -1,7 +1,8 @@
-//! The directory of an embedded store: `tanist.db`, `reserve`, `members/` and `announced/`, on a local file system.
+//! The directory of an embedded store: `tanist.db`, `reserve`, `members/` and `announced/`, on a local file
+//! system.
 //!
-//! SQLite's write-ahead log needs shared memory, and the members need locks that the kernel frees at death: network
-//! file systems give neither, so they are refused.
+//! SQLite's write-ahead log needs shared memory, and the members need locks that the kernel releases at
+//! death. Network file systems provide neither, so they are refused.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,23 +11,23 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::own_directory;
 
-/// The magic number of FUSE, behind which anything may be.
+/// The magic number of FUSE, which may hide any file system.
 const FUSE: u32 = 0x6573_5546;
 
-/// Where things are.
+/// The paths of a store.
 #[derive(Debug, Clone)]
 pub(super) struct Directory {
     root: PathBuf,
 }
 
 impl Directory {
-    /// The one there, whether it exists or not.
+    /// The directory at `root`, whether it exists or not.
     pub(super) fn at(root: &Path) -> Directory {
         let root = root.to_owned();
         Directory { root }
     }
 
-    /// Creates it where it is missing.
+    /// Creates the directory if it is missing.
     pub(super) fn create(root: &Path) -> Result<Directory> {
         let failed = |path: &Path, error: std::io::Error| {
             let path = path.display();
@@ -53,12 +54,12 @@ impl Directory {
         self.root.join("tanist.db")
     }
 
-    /// One file for each process that contends, locked for its life.
+    /// Contains one file for each contending process, locked for its lifetime.
     pub(super) fn members(&self) -> PathBuf {
         self.root.join("members")
     }
 
-    /// What each of them says of itself.
+    /// Contains the announcement of each of them.
     pub(super) fn announced(&self) -> PathBuf {
         self.root.join("announced")
     }
@@ -98,7 +99,7 @@ fn network_file_system(magic: u32) -> Option<&'static str> {
     }
 }
 
-/// The type of the mount with that device number, as `/proc/self/mountinfo` lists it.
+/// The type of the mount with that device number, from `/proc/self/mountinfo`.
 fn fuse_type<'a>(mounts: &'a str, device: &str) -> Option<&'a str> {
     let mount = mounts
         .lines()

@@ -1,7 +1,8 @@
-//! The election's half of the embedded backend: the epoch row, and the locks that tell who lives.
+//! The election part of the embedded backend: the epoch row, and the locks that show which processes are
+//! alive.
 //!
-//! Invariants: `leader` of a view is there only if the named start of the process lives. For each living leader other
-//! than this process there is one thread that waits for its end, and it makes the view be read anew.
+//! Invariants: a view contains `leader` only if the named start of the process is alive. For each living
+//! leader other than this process one thread waits for its death, and then makes the view be read again.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,10 +26,10 @@ use crate::election::{
 };
 use crate::error::{Error, Result};
 
-/// After so long a request of the election looks whether the holder of the write lock is stopped.
+/// Time after which a request of the election checks whether the holder of the write lock is stopped.
 const FIRST_PATIENCE: Duration = Duration::from_millis(200);
 
-/// A process's part in an election in an embedded store.
+/// The election handle of a process on an embedded store.
 #[derive(Debug)]
 pub struct EmbeddedElection {
     reader: Worker,
@@ -38,7 +39,8 @@ pub struct EmbeddedElection {
     own: Mutex<Option<OwnFile>>,
     session: watch::Sender<SessionState>,
     observed: watch::Receiver<Option<ElectionView>>,
-    /// The incarnation of the term that this process last tried to take: numbers repeat in another one.
+    /// The incarnation of the term that this process last tried to take: numbers repeat in another
+    /// incarnation.
     incarnation: Mutex<Option<ClusterIncarnation>>,
     /// Ends its thread when dropped.
     _listener: Option<Listener>,
@@ -48,13 +50,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The view as stored, without a leader that is dead.
+/// The view as stored, without a dead leader.
 fn living_view(database: &mut Database, members: &Members) -> Result<ElectionView> {
     let view = database.read(|tables| tables.view())?;
     without_dead(view, database, members)
 }
 
-/// The same of a view that a transaction on `database` read.
+/// Same, for a view that a transaction on `database` read.
 fn without_dead(
     mut view: ElectionView,
     database: &Database,
@@ -79,14 +81,14 @@ fn unreadable(error: io::Error) -> Error {
     }
 }
 
-/// Tells the view whenever anybody changed it or the leader died.
+/// Publishes the view whenever a process changed it or the leader died.
 struct Follow {
     members: Members,
     own: Option<Nonce>,
     view: watch::Sender<Option<ElectionView>>,
     version: Option<DataVersion>,
     fails: bool,
-    /// The leaders that a thread waits for.
+    /// Nonces of the leaders that a thread waits for.
     awaited: Arc<Mutex<HashSet<Nonce>>>,
     queue: Weak<SyncSender<Message>>,
 }
@@ -113,7 +115,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Sees to it that a thread waits for the end of the leader. False if it is dead already.
+    /// Ensures that a thread waits for the leader's death. Returns false if it is already dead.
     fn await_end(&self, leader: &LeaderKey) -> Result<bool> {
         if self.own.as_ref() == Some(&leader.nonce) || lock(&self.awaited).contains(&leader.nonce) {
             return Ok(true);
@@ -132,7 +134,7 @@ impl Follow {
             }
             lock(&awaited).remove(&nonce);
             if let Some(queue) = queue.upgrade() {
-                // Gone: nobody wants to know any more.
+                // An error means that the worker has ended.
                 let _ = queue.send(Message::Poll);
             }
         };
@@ -151,7 +153,7 @@ impl Poll for Follow {
         match self.look(database) {
             Ok(()) => self.fails = false,
             Err(error) => {
-                // Said once; it is tried again at every interval.
+                // Logged once; retried at every interval.
                 self.version = None;
                 if !std::mem::replace(&mut self.fails, true) {
                     tracing::warn!(%error, "the election can't be followed");
@@ -221,8 +223,8 @@ impl EmbeddedElection {
         }
     }
 
-    /// Runs a guarded write, and if the write lock stays busy, ends a holder that is stopped and tries once more: soon, and when
-    /// its patience is over.
+    /// Runs a guarded write. If the write lock stays busy, kills a stopped holder and tries once more: after
+    /// a short time, and at the timeout.
     async fn write(
         &self,
         write: impl Fn(&Tables<'_>) -> Result<Attempt> + Send + 'static,
@@ -230,7 +232,7 @@ impl EmbeddedElection {
         let members = self.members.clone();
         let attempt = move |database: &mut Database| {
             let first = match database.write_surely_within(FIRST_PATIENCE, &write) {
-                // Its holder is stopped, or slow and has its time.
+                // Its holder is stopped, or slow and still within the timeout.
                 Err(_) if database.was_busy() => {
                     kill_holder_if_stopped(database.path(), &members);
                     database.write_surely(&write)

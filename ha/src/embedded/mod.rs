@@ -1,13 +1,14 @@
-//! The embedded store: SQLite in a directory on this host, shared by all processes of a cluster that runs on one host.
+//! The embedded store: SQLite in a directory on this host, shared by all processes of a cluster on one host.
 //!
-//! Leadership is the epoch row, nothing else; the token is its number. There is no lease: each process holds an OS lock
-//! on its own member file for life, and that it can be taken proves its owner dead (`alive.rs`). A thread that waits for
-//! the leader's lock sees its death as soon as the kernel has freed it.
+//! Leadership is the epoch row and nothing else; the token is its number. There is no lease: each process
+//! holds an OS lock on its own member file for its lifetime, and if another process can take that lock, the
+//! owner is dead (`alive.rs`). A thread that waits for the leader's lock detects the leader's death as soon
+//! as the kernel has released it.
 //!
 //! Not for several hosts: network file systems are refused.
 //!
-//! Threads of a handle: one that writes, one that reads and looks for changes, one that listens for them (`bell.rs`), and
-//! one for each leader that it ever waited for, which ends when that leader does.
+//! Threads of a handle: one that writes, one that reads and polls for changes, one that listens for changes
+//! (`bell.rs`), and one for each leader that it ever waited for, which ends with that leader.
 
 mod alive;
 mod bell;
@@ -38,28 +39,28 @@ use crate::store::Limits;
 
 const STORE: &str = "the embedded store";
 
-/// How often opening is tried while another process creates the file.
+/// Number of tries to open the file while another process creates it.
 const OPEN_TRIES: usize = 10;
 const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often a handle looks that can't listen.
+/// Polling interval of a handle without an inotify watch.
 const DEAF_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where an embedded store is, and how patient it is.
+/// Location and timeouts of an embedded store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedOptions {
     /// Its directory, on a local file system; created with its parents.
     pub dir: PathBuf,
-    /// How long a write waits for the writes of other processes.
+    /// Timeout of a write that waits for writes of other processes.
     pub busy_timeout: Duration,
-    /// How often a handle looks for what other processes changed, besides when it is told.
+    /// Interval of polling for changes by other processes, in addition to notifications.
     pub poll_interval: Duration,
-    /// What one transaction takes.
+    /// The limits of one transaction.
     pub limits: Limits,
 }
 
 impl EmbeddedOptions {
-    /// The defaults, in `dir`.
+    /// The default options for `dir`.
     pub fn new(dir: impl Into<PathBuf>) -> EmbeddedOptions {
         EmbeddedOptions {
             dir: dir.into(),
@@ -74,8 +75,8 @@ impl EmbeddedOptions {
 }
 
 impl EmbeddedOptions {
-    /// For whoever does not make the store, as to open it does where it is missing: an error if no process has. None where nobody can see
-    /// that: to open it tells why.
+    /// For a process that must not create the store (opening creates a missing one): an error if no process
+    /// has created it. Ok if that can't be determined: opening then reports the reason.
     pub fn check_made(&self) -> Result<()> {
         let database = Directory::at(&self.dir).database();
         if database.try_exists().unwrap_or(true) {
@@ -84,13 +85,13 @@ impl EmbeddedOptions {
         Err(Error::Unreachable {
             store: STORE,
             endpoints: self.dir.display().to_string(),
-            reason: "there is none; the first JobManager makes it".to_owned(),
+            reason: "it does not exist; the first JobManager creates it".to_owned(),
         })
     }
 }
 
-/// Opens the election's half. A process that `contends` locks its member file; one that does not only observes. The
-/// clock is not needed here, as no lease passes.
+/// Opens the election part. A process that `contends` locks its member file; one that does not only observes.
+/// The clock is unused, because there is no lease.
 pub async fn open_election(
     options: EmbeddedOptions,
     process: ProcessId,
@@ -113,7 +114,7 @@ pub async fn open_election(
     EmbeddedElection::start(&options, members, own, reader, writer)
 }
 
-/// Opens the records' half.
+/// Opens the records part.
 pub async fn open_store(options: EmbeddedOptions) -> Result<EmbeddedStore> {
     let directory = create_directory(&options.dir).await?;
     let reader = open_database(&directory, &options).await?;
@@ -123,7 +124,7 @@ pub async fn open_store(options: EmbeddedOptions) -> Result<EmbeddedStore> {
 }
 
 impl EmbeddedOptions {
-    /// How often a handle looks, depending on whether it can listen.
+    /// The polling interval of a handle, depending on whether it has a listener.
     fn look_interval(&self, listener: Option<&Listener>) -> Duration {
         let interval = self.poll_interval;
         if listener.is_some() {
@@ -155,7 +156,7 @@ async fn open_database(directory: &Directory, options: &EmbeddedOptions) -> Resu
     loop {
         let (path, busy_timeout) = (directory.database(), options.busy_timeout);
         match blocking(move || Database::open(&path, busy_timeout)).await {
-            // SQLite does not wait for another process that switches the file to its log just then.
+            // SQLite does not wait for another process that is switching the file to WAL mode.
             Err(Error::Unavailable { reason, .. }) if tries < OPEN_TRIES => {
                 tracing::debug!(reason, "the embedded store is busy: opening it again");
                 tries += 1;

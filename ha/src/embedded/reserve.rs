@@ -1,13 +1,13 @@
-//! Space kept beside the data for the day on which the disk is full: deletions and elections need some themselves, since
-//! SQLite writes what it deletes into its log first.
+//! Disk space reserved beside the data for a full disk: deletions and elections need some space themselves,
+//! because SQLite first writes a deletion to its log.
 //!
-//! The file `reserve` holds nothing. Its space is given up when a deletion, or a write of the election, finds none, and reserved again,
-//! as much as there is room for, before anything is put: what is put may only take the rest, and never the last of it, so that a full
-//! store can always be emptied and be led. Any process may give it up or fill it; where the file system can't reserve space there is
-//! none.
+//! The file `reserve` has no content. Its space is released when a deletion or a write of the election runs
+//! out of space, and reserved again, as far as there is room, before the next put. Puts may only take the
+//! space beyond the reserve, so that a full store can always be emptied and led. Any process may release or
+//! fill it. If the file system can't reserve space, there is no reserve.
 //!
-//! Invariant: the file is made when the database is opened and never again. One that is gone goes with its directory, which
-//! somebody is removing, and would not be empty.
+//! Invariant: the file is created when the database is opened and never again. If it is missing, its
+//! directory is being removed, and a new file would make that fail.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -18,30 +18,31 @@ use rustix::io::Errno;
 
 use crate::own_directory;
 
-/// What is kept where there is room: as much as SQLite's log grows to before it is written from its beginning again.
+/// The full size in bytes: the size to which SQLite's log grows before it is written from its beginning
+/// again.
 const WHOLE: u64 = 4 * 1024 * 1024;
-/// With less than that nothing is put.
+/// The minimum size in bytes: with less, puts are refused.
 const LEAST: u64 = 1024 * 1024;
-/// What it is filled by where there is not room for the whole.
+/// The step in bytes by which a smaller size is tried.
 const STEP: u64 = 128 * 1024;
-/// What `st_blocks` counts in.
+/// The unit of `st_blocks`, in bytes.
 const BLOCK: u64 = 512;
 
-/// See the module.
+/// The reserve file; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Reserve {
     path: PathBuf,
 }
 
 impl Reserve {
-    /// That of the database at this path.
+    /// The reserve of the database at this path.
     pub(super) fn beside(database: &Path) -> Reserve {
         Reserve {
             path: database.with_file_name("reserve"),
         }
     }
 
-    /// Makes it, if there is room for it.
+    /// Creates the file and fills it as far as there is room.
     pub(super) fn make(&self) {
         let mut options = OpenOptions::new();
         options
@@ -53,13 +54,14 @@ impl Reserve {
         }
     }
 
-    /// Fills it if that is to be done. False: there is no room. Other troubles are left to those whose writes meet them.
+    /// Fills the file if needed. Returns false if there is no room. Other errors are left to the write that
+    /// meets them.
     pub(super) fn keep(&self) -> bool {
         let reserved = self.reserved();
         reserved >= WHOLE || self.open().is_none_or(|file| reserve(&file, reserved))
     }
 
-    /// Gives its space to others. False: there was none.
+    /// Releases its space. Returns false if there was none.
     pub(super) fn give_up(&self) -> bool {
         let has_some = self.reserved() > 0;
         has_some && self.open().is_some_and(|file| file.set_len(0).is_ok())
@@ -78,7 +80,8 @@ fn is_lack_of_space(error: Option<Errno>) -> bool {
     matches!(error, Some(Errno::NOSPC | Errno::DQUOT))
 }
 
-/// Lengthens it from what is reserved to [`WHOLE`], or as far as there is room. False: that is less than [`LEAST`].
+/// Extends the file from the reserved size to [`WHOLE`], or as far as there is room. Returns false if that is
+/// less than [`LEAST`].
 fn reserve(file: &File, reserved: u64) -> bool {
     let sizes = (1..).map(|steps| WHOLE - steps * STEP);
     let longer = std::iter::once(WHOLE)

@@ -1,7 +1,9 @@
-//! A process that was stopped inside a commit holds SQLite's write lock for ever: finds it, proves who it is, ends it.
+//! A process that was stopped inside a commit holds SQLite's write lock forever: finds it, proves its
+//! identity, kills it.
 //!
-//! Invariant: only a process that holds the write lock, is stopped, and is by pid, start time and boot id the owner of
-//! a living member file is killed, and by a pidfd that was opened before the last of these checks.
+//! Invariant: a process is killed only if it holds the write lock, is stopped, and is by pid, start time and
+//! boot id the owner of a living member file. The kill uses a pidfd that was opened before the last of these
+//! checks.
 
 use std::fs;
 use std::io;
@@ -15,7 +17,8 @@ use super::alive::{self, Members, Owner};
 /// The byte of the `-shm` file whose lock is the write lock of a database in WAL mode.
 const WRITE_LOCK: u64 = 120;
 
-/// Kills the holder of the write lock if it is a stopped member; says in the log why if not. True: it was killed.
+/// Kills the holder of the write lock if it is a stopped member; logs the reason if not. Returns true if it
+/// was killed.
 pub(super) fn kill_stopped_holder(database: &Path, members: &Members) -> bool {
     match try_kill(database, members) {
         Ok(Ok(owner)) => {
@@ -33,7 +36,7 @@ pub(super) fn kill_stopped_holder(database: &Path, members: &Members) -> bool {
     }
 }
 
-/// The same long before the patience of a writer is over: a holder that is not stopped is nothing to speak of then.
+/// Same, but early in a writer's timeout, when a holder that is not stopped is normal and not logged.
 pub(super) fn kill_holder_if_stopped(database: &Path, members: &Members) -> bool {
     let killed = try_kill(database, members).ok().and_then(Result::ok);
     killed.inspect(say_killed).is_some()
@@ -64,7 +67,8 @@ fn try_kill(database: &Path, members: &Members) -> io::Result<Result<Owner, &'st
     if start_time != owner.start_time || alive::boot_id()? != owner.boot_id {
         return Ok(Err("its holder only has the pid of a member"));
     }
-    // `T` stopped by a signal, `t` by a debugger: another state may go on, and then commits or gives up by itself.
+    // `T` stopped by a signal, `t` by a debugger: a process in another state may run on, and then commits or
+    // gives up itself.
     if !matches!(state, 'T' | 't') {
         return Ok(Err("its holder is not stopped"));
     }
@@ -72,8 +76,8 @@ fn try_kill(database: &Path, members: &Members) -> io::Result<Result<Owner, &'st
     Ok(Ok(owner))
 }
 
-/// The pid that `/proc/locks` names as the holder of the write lock: lines like
-/// `1: POSIX  ADVISORY  WRITE 4711 08:01:1234 120 120`.
+/// The pid of the write lock's holder, from `/proc/locks`, with lines like `1: POSIX  ADVISORY  WRITE 4711
+/// 08:01:1234 120 120`.
 fn write_lock_holder(locks: &str, inode: u64) -> Option<i32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -1,7 +1,8 @@
-//! The records' half of the embedded backend.
+//! The records part of the embedded backend.
 //!
-//! Reads have a connection of their own, so that a long listing does not hold up commits. A write that finds the write lock
-//! busy ends its holder if that one is stopped (ADR 42): no election does while the leader lives, and it would wait for ever.
+//! Reads have their own connection, so that a long listing does not delay commits. A write that finds the
+//! write lock busy kills the holder if it is stopped (ADR 42): no election does that while the leader is
+//! alive, so the write would wait forever.
 
 use std::path::Path;
 
@@ -38,7 +39,7 @@ pub struct EmbeddedStore {
     _listener: Option<Listener>,
 }
 
-/// Tells the last change whenever anybody committed.
+/// Publishes the last change whenever a process committed.
 struct Follow {
     changes: watch::Sender<Option<Change>>,
     version: Option<DataVersion>,
@@ -68,7 +69,7 @@ impl Poll for Follow {
         match self.look(database) {
             Ok(()) => self.fails = false,
             Err(error) => {
-                // Said once; it is tried again at every interval.
+                // Logged once; retried at every interval.
                 if !std::mem::replace(&mut self.fails, true) {
                     tracing::warn!(%error, "the embedded store can't be followed");
                 }
@@ -109,7 +110,8 @@ impl EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Writes, and tells all who follow. If the write lock stays busy, ends a holder that is stopped and tries once more.
+    /// Writes, and notifies all followers. If the write lock stays busy, kills a stopped holder and tries
+    /// once more.
     async fn change(
         &self,
         write: impl Fn(&mut Database) -> Result<CommitReply> + Send + 'static,
@@ -271,8 +273,9 @@ impl CoordinationStore for EmbeddedStore {
     }
 }
 
-/// Of what the reader has read: its thread gets the memory back for what it reads next. Else all that a recovery has read would stay with
-/// it, used by nobody. All of an answer is copied before any of it is given back: the allocator would take that for the next copy.
+/// Copies values for the caller, so that the reader's thread gets its memory back for its next read.
+/// Otherwise all memory of a recovery's reads would stay with that thread, unused. The whole answer is copied
+/// before any of it is freed: otherwise the allocator would reuse the freed memory for the next copy.
 fn copied(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(value)
 }

@@ -1,7 +1,8 @@
 //! Each read and guarded write on the tables, inside a transaction of [`super::database`].
 //!
-//! Invariant: the fence of every write of a term is `epoch = ? and leader is not null`. As nothing but resigning sets
-//! `leader` to null, a term that resigned can never write or attach again, although its number, the token, stays.
+//! Invariant: the fence of every write of a term is `epoch = ? and leader is not null`. Only resigning sets
+//! `leader` to null, so a term that resigned can never write or attach again, although its number, the token,
+//! stays.
 
 use std::path::Path;
 
@@ -140,16 +141,16 @@ impl<'a> Tables<'a> {
         )
     }
 
-    /// What is stored; whose store it is, the file tells. `leader` is the one named, whether it lives or not.
+    /// The view as stored, without the store identity, which comes from the file. `leader` may be dead.
     pub(super) fn view(&self) -> Result<ElectionView> {
         let info = self.one("select value from leader_info", [], |row| {
             row.get::<_, String>(0)
         })?;
-        // What can't be read is as good as gone: the leader puts it there again.
+        // Unreadable information counts as missing: the leader publishes it again.
         let info = info.and_then(|text| {
             let decoded = self.json::<LeaderInformation>("leader-info", &text);
             decoded
-                .inspect_err(|error| tracing::debug!(%error, "passed over"))
+                .inspect_err(|error| tracing::debug!(%error, "an unreadable value is ignored"))
                 .ok()
         });
         let Some((record, leader)) = self.epoch()? else {
@@ -176,7 +177,7 @@ impl<'a> Tables<'a> {
             store: None,
             unreadable: None,
             epoch: Some((record, token)),
-            // Whoever is named and dead has given nothing up.
+            // A named leader that is dead has not resigned.
             given_up: leader.is_none(),
             leader,
             info,
@@ -194,7 +195,7 @@ impl<'a> Tables<'a> {
         if stored.unreadable.is_some() {
             return Ok(Attempt::Refused(stored));
         }
-        // As where a token moves when a term is given up: whoever takes it is to know that.
+        // In other stores a resignation moves the token: the taker must have seen it here as well.
         if epoch(&stored) != epoch(seen) || stored.given_up != seen.given_up {
             return Ok(Attempt::Refused(stored));
         }
@@ -228,7 +229,7 @@ impl<'a> Tables<'a> {
         )
     }
 
-    /// Whether `epoch` is at `token`, in that incarnation; and if so, whether the term has a leader.
+    /// Whether `epoch` is at `token`, in that incarnation; if so, whether the term has a leader.
     fn term(
         &self,
         token: EpochToken,
@@ -256,7 +257,8 @@ impl<'a> Tables<'a> {
         Ok(Attempt::Applied(token))
     }
 
-    /// Ends the term. Applied again, it finds the term ended and says so again: its token does not move.
+    /// Ends the term. If applied again, it finds the term ended and returns the same: the token does not
+    /// move.
     pub(super) fn resign(
         &self,
         token: EpochToken,
@@ -318,7 +320,7 @@ impl<'a> Tables<'a> {
         )
     }
 
-    /// Makes the deletions of a request under its guards, and leaves the number as it is.
+    /// Applies the deletions of a request under its guards, and leaves the number unchanged.
     pub(super) fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
         if !self.guards_hold(request)? {
             return Ok(CommitReply::Refused(self.guard()?));
@@ -374,7 +376,7 @@ impl<'a> Tables<'a> {
     pub(super) fn list(&self, kind: Kind, after: Option<&Name>, limit: usize) -> Result<Page> {
         let limit = limit.clamp(1, 100_000);
         let after = after.map_or("", Name::as_str);
-        // One more than asked for tells whether there is more.
+        // One more than requested shows whether there is more.
         let wanted = signed(limit as u64 + 1);
         let rows = || -> rusqlite::Result<Vec<(String, Vec<u8>)>> {
             self.connection

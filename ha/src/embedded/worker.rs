@@ -1,7 +1,8 @@
-//! A thread that owns one connection: async callers hand it work through a bounded queue and await the answer.
+//! A thread that owns one connection: async callers send it work through a bounded queue and await the
+//! answer.
 //!
-//! Invariants: one piece of work at a time, in order. Work whose caller is gone by the time its turn comes is not done.
-//! The thread ends, and its connection closes, when the last [`Worker`] is dropped.
+//! Invariants: one piece of work at a time, in order. Work whose caller is already gone is skipped. The
+//! thread ends, and its connection closes, when the last [`Worker`] is dropped.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -13,31 +14,31 @@ use super::STORE;
 use super::database::Database;
 use crate::error::{Error, Result};
 
-/// How much work may wait. A full queue is an answer: nothing was done.
+/// Maximum queue length. With a full queue the request fails, and nothing was done.
 const QUEUE: usize = 1024;
 
 pub(super) enum Message {
     Work(Box<dyn FnOnce(&mut Database) + Send>),
-    /// Look now, not only at the next interval: something may have changed.
+    /// Look now, not only at the next interval: the data may have changed.
     Look,
     /// Read again: something changed that the data does not show.
     Poll,
 }
 
-/// The handle of the thread. A cheap clone.
+/// The handle of the thread. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Worker {
     pub(super) queue: Arc<SyncSender<Message>>,
 }
 
-/// What a worker does besides the work: at each interval, after each piece of work, and when told.
+/// Runs at each interval, after each piece of work, and on request.
 pub(super) trait Poll: Send + 'static {
-    /// `told`: something changed, even if the data is the same.
+    /// `told`: read again, even if the data is unchanged.
     fn poll(&mut self, database: &mut Database, told: bool);
 }
 
 impl Worker {
-    /// Makes a queue, so that what polls can know the way back.
+    /// Creates a queue, so that the poller can hold a sender to it.
     pub(super) fn queue() -> (Worker, Receiver<Message>) {
         let (sender, receiver) = sync_channel(QUEUE);
         (
@@ -48,14 +49,14 @@ impl Worker {
         )
     }
 
-    /// Starts a thread that only works.
+    /// Starts a thread that only works and does not poll.
     pub(super) fn start(name: &str, database: Database) -> Result<Worker> {
         let (worker, receiver) = Worker::queue();
         spawn(name, move || work(&receiver, database))?;
         Ok(worker)
     }
 
-    /// Does `work` on the thread. `Unavailable`: it was not begun. `NoAnswer`: the thread ended over it.
+    /// Runs `work` on the thread. `Unavailable`: it was not started. `NoAnswer`: the thread ended during it.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Database) -> Result<T> + Send + 'static,
@@ -66,7 +67,7 @@ impl Worker {
                 return;
             }
             let result = database.follow_file().and_then(|()| work(database));
-            // A caller that gave up meanwhile does not want to know.
+            // The caller may have given up meanwhile.
             let _ = sender.send(result);
         };
         self.queue
@@ -87,12 +88,12 @@ impl Worker {
         })?
     }
 
-    /// Makes the thread look whether the data changed. If its queue is full it is about to.
+    /// Makes the thread check whether the data changed. If its queue is full, it will do so anyway.
     pub(super) fn look(&self) {
         let _ = self.queue.try_send(Message::Look);
     }
 
-    /// Makes the thread read again. If its queue is full it is about to.
+    /// Makes the thread read again. If its queue is full, it will do so anyway.
     pub(super) fn poll(&self) {
         let _ = self.queue.try_send(Message::Poll);
     }

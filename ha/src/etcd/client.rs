@@ -1,8 +1,8 @@
 //! The connection to etcd: one endpoint at a time, another one when that fails.
 //!
-//! The client library balances over endpoints without looking whether they work, so that one dead server fails a part
-//! of all calls for ever. Here each endpoint has a client of its own, all calls and streams use the same one, and a
-//! failure moves everybody to the next. Every call has a deadline.
+//! The client library balances over all endpoints without checking them, so that one dead server fails a part
+//! of all calls forever. Here each endpoint has its own client, all calls and streams use the same endpoint,
+//! and a failure moves all of them to the next. Every call has a deadline.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,23 +16,23 @@ use super::status::{Failure, classify, no_answer};
 use super::{EtcdOptions, STORE};
 use crate::error::{Error, Result};
 
-/// How long opening may take, over all endpoints.
+/// Timeout for opening, over all endpoints.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
-/// The server hangs up on clients that ping more often than every 5 s, or while no stream is open.
+/// The server disconnects clients that ping more often than every 5 s, or while no stream is open.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which endpoint is in use, and since which failure.
+/// The endpoint in use, and the number of moves so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position {
     index: usize,
     generation: u64,
 }
 
-/// When a request may be sent again without asking its caller.
+/// The condition for repeating a request without asking its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
-    /// Whatever happened: it is a read, or being applied twice does no harm.
+    /// Always: the request is a read, or is idempotent.
     Always,
     /// Only if it was certainly not applied.
     IfNotApplied,
@@ -46,7 +46,7 @@ pub(super) struct Connection {
 
 struct Shared {
     options: EtcdOptions,
-    /// For one endpoint.
+    /// Timeout for connecting to one endpoint.
     connect_timeout: Duration,
     position: watch::Sender<Position>,
     /// A client for each endpoint, once connected.
@@ -63,12 +63,12 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Connection {
-    /// What it was opened with.
+    /// The options that it was opened with.
     pub(super) fn options(&self) -> &EtcdOptions {
         &self.shared.options
     }
 
-    /// A connection that has not connected yet. Starts with a random endpoint, so that processes spread.
+    /// Creates an unconnected connection. Starts with a random endpoint, so that processes spread.
     pub(super) fn new(options: EtcdOptions) -> Connection {
         let count = options.endpoints.len();
         let share = OPEN_TIMEOUT / u32::try_from(count).unwrap_or(u32::MAX);
@@ -100,7 +100,7 @@ impl Connection {
         &self.shared.options.endpoints[position.index]
     }
 
-    /// Every endpoint, to ask each for itself.
+    /// Every endpoint, for requests to each server.
     pub(super) fn all_positions(&self) -> Vec<Position> {
         let generation = self.shared.position.borrow().generation;
         let indices = 0..self.shared.clients.len();
@@ -109,17 +109,17 @@ impl Connection {
             .collect()
     }
 
-    /// The endpoint in use, and news of a move.
+    /// A watch of the endpoint in use.
     pub(super) fn position(&self) -> watch::Receiver<Position> {
         self.shared.position.subscribe()
     }
 
-    /// The deadline of a call.
+    /// The timeout of a call.
     pub(super) fn request_timeout(&self) -> Duration {
         self.shared.options.request_timeout
     }
 
-    /// Moves all calls and streams away from an endpoint that failed, unless somebody did so before.
+    /// Moves all calls and streams away from a failed endpoint, unless another call already did.
     pub(super) fn leave(&self, failed: Position) {
         let count = self.shared.clients.len();
         self.shared.position.send_if_modified(|position| {
@@ -132,7 +132,7 @@ impl Connection {
         });
     }
 
-    /// Like [`Connection::leave`], and the connection itself is given up: it is open, and silent.
+    /// Same as [`Connection::leave`], and drops the connection, because it is open but silent.
     pub(super) fn abandon(&self, silent: Position) {
         if *self.shared.position.borrow() == silent {
             *self.slot(silent) = None;
@@ -145,7 +145,7 @@ impl Connection {
         slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client of an endpoint; connects it when that was not done before.
+    /// The client of an endpoint; connects it on first use.
     pub(super) async fn client(&self, position: Position) -> Result<Client, Failure> {
         if let Some(client) = &*self.slot(position) {
             return Ok(client.clone());
@@ -154,12 +154,12 @@ impl Connection {
             .with_connect_timeout(self.shared.connect_timeout)
             .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
             .with_keep_alive_while_idle(false)
-            // A member that lost its raft leader refuses, instead of being silent.
+            // A member that lost its raft leader then refuses requests instead of being silent.
             .with_require_leader(true);
         if let Some((name, password)) = &self.shared.options.user {
             options = options.with_user(name, password);
         }
-        // With a user this asks for a token, else it sends nothing.
+        // With a user this requests a token; otherwise it sends nothing.
         let connect = Client::connect([self.endpoint(position)], Some(options));
         let client = match timeout(self.shared.connect_timeout, connect).await {
             Ok(connected) => connected.map_err(classify).map_err(unsent)?,
@@ -168,8 +168,8 @@ impl Connection {
         Ok(self.slot(position).get_or_insert(client).clone())
     }
 
-    /// Makes one call, with a deadline: on the endpoint in use, and on each other one while it is certain that nothing
-    /// was applied, or as `repeat` allows.
+    /// Makes one call with a deadline: on the endpoint in use, and then on each other one if the request was
+    /// certainly not applied, or as `repeat` allows.
     pub(super) async fn call<T, F, Fut>(&self, repeat: Repeat, f: F) -> Result<T>
     where
         F: Fn(Client) -> Fut,
@@ -229,7 +229,7 @@ impl Connection {
         }
     }
 
-    /// Asks for a new token.
+    /// Requests a new token.
     pub(super) async fn renew_token(&self, position: Position) -> Result<()> {
         let client = self
             .client(position)
@@ -242,7 +242,7 @@ impl Connection {
         }
     }
 
-    /// The error for a failed attempt that nobody repeats.
+    /// The error of a failed attempt that is not repeated.
     pub(super) fn give_up(&self, failure: Failure) -> Error {
         match failure {
             Failure::NotSent(reason) => self.unreachable(reason),
@@ -263,7 +263,7 @@ impl Connection {
         }
     }
 
-    /// Whether any endpoint answers, within [`OPEN_TIMEOUT`]: what opening a driver tells its caller.
+    /// Checks whether any endpoint answers within [`OPEN_TIMEOUT`], when a driver is opened.
     pub(super) async fn probe(&self, key: String) -> Result<()> {
         let mut last = self.unreachable("no endpoint answered".to_owned());
         for _ in 0..self.shared.clients.len() {
@@ -305,7 +305,7 @@ fn denied(reason: String) -> Error {
     }
 }
 
-/// A failure of asking for a token: the caller's own request was not sent.
+/// Marks a failed token request as not sent: the caller's own request was not sent.
 fn unsent(failure: Failure) -> Failure {
     match failure {
         Failure::Final(Error::NoAnswer { reason, .. }) => Failure::NotSent(reason),

@@ -1,4 +1,4 @@
-//! The election's half of the backend.
+//! The election part of the etcd backend.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use crate::election::{
 use crate::error::{Error, Result};
 use crate::keys::path;
 
-/// How many epochs' records are remembered; a process writes under one or two.
+/// Number of epochs whose records are remembered; a process writes under one or two.
 const REMEMBERED: usize = 32;
 
 /// An election's keys in etcd, with this process's lease if it contends. Its tasks end when it is dropped.
@@ -33,8 +33,8 @@ pub struct EtcdElection {
     session: watch::Sender<SessionState>,
     observed: watch::Receiver<Option<ElectionView>>,
     membership: Arc<Membership>,
-    /// Which record belongs to which token, the first one seen: tokens repeat when the store is wiped, and a term's
-    /// writes must not be applied to another incarnation.
+    /// The first record seen with each token. Tokens repeat when the store is wiped, and a term's writes must
+    /// not be applied to another incarnation.
     records: Arc<Mutex<VecDeque<(EpochToken, EpochRecord)>>>,
     upkeep: tokio::sync::Mutex<JoinSet<()>>,
     stop_upkeep: CancellationToken,
@@ -104,7 +104,7 @@ impl EtcdElection {
             .map(|(_, record)| record.clone())
     }
 
-    /// A transaction whose refusal reads the view.
+    /// Runs a transaction that reads the view if it is refused.
     async fn attempt(&self, compares: Vec<Compare>, writes: Vec<TxnOp>) -> Result<(Attempt, i64)> {
         let txn = Txn::new()
             .when(compares)
@@ -122,7 +122,7 @@ impl EtcdElection {
         Ok((Attempt::Refused(election_view(&answer)?), at))
     }
 
-    /// A transaction of the term at `token`, which stays at it.
+    /// Runs a transaction of the term at `token` that does not move the token.
     async fn attempt_in_term(
         &self,
         token: EpochToken,
@@ -149,7 +149,7 @@ impl EtcdElection {
     }
 
     fn put_leader(&self, leader: &LeaderKey) -> Result<TxnOp> {
-        // A nonce that is no lease id was given by no etcd: such a session can't be there.
+        // A nonce that is not a lease id does not come from etcd, so there is no such session.
         let lease = lease_of(&leader.nonce).ok_or(Error::SessionLost)?;
         let options = PutOptions::new().with_lease(lease);
         Ok(TxnOp::put(
@@ -162,7 +162,7 @@ impl EtcdElection {
 
 /// Runs a task until it is stopped.
 async fn until(stop: CancellationToken, task: impl Future<Output = ()>) {
-    // Whether it was stopped or ended makes no difference.
+    // It does not matter whether it was stopped or ended.
     let _ = stop.run_until_cancelled_owned(task).await;
 }
 
@@ -198,7 +198,7 @@ async fn follow_view(
     ];
     let (connection, reader) = (connection.clone(), connection);
     let read = async || read_view(&reader, &keys).await;
-    // A term writes several keys at once, which come as several events: reading gives one moment.
+    // A term writes several keys at once, which arrive as several events: a read gives one consistent state.
     follow(
         connection,
         watched,
@@ -311,7 +311,7 @@ impl ElectionDriver for EtcdElection {
             .put(&self.connection, &self.keys, lease)
             .await
         {
-            // It follows with the next lease.
+            // The member is announced again with the next lease.
             Err(Error::SessionLost) => Ok(()),
             other => other,
         }
@@ -330,8 +330,8 @@ impl ElectionDriver for EtcdElection {
             let name = String::from_utf8_lossy(kv.key().get(prefix.len()..).unwrap_or_default());
             match decode(&format!("{}/{name}", path::MEMBERS), kv.value()) {
                 Ok(member) => members.push(member),
-                // One member that can't be read must not hide the others.
-                Err(error) => tracing::warn!(%error, "a member is left out"),
+                // One unreadable member must not hide the others.
+                Err(error) => tracing::warn!(%error, "an unreadable member is skipped"),
             }
         }
         Ok(members)
@@ -353,7 +353,7 @@ impl ElectionDriver for EtcdElection {
     }
 }
 
-/// A write that does not move `epoch` leaves the term at its token.
+/// A write that does not move `epoch` keeps the term's token.
 fn keeps(attempt: Attempt, token: EpochToken) -> Attempt {
     match attempt {
         Attempt::Applied(_) => Attempt::Applied(token),

@@ -1,7 +1,7 @@
-//! Follows keys through every break: reads, watches from the read on, takes the events or reads again.
+//! Follows keys through every break: reads, watches from that revision on, applies the events or reads again.
 //!
-//! etcd's watch streams never come back by themselves, and one that was cancelled, as its revision is compacted or its
-//! token expired, stays open in silence. So any end of a stream means: read again, watch again.
+//! etcd's watch streams never recover by themselves, and a cancelled one (compacted revision, expired token)
+//! stays open and silent. So after any end of a stream the keys are read and watched again.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::status::{Failure, classify, no_answer};
 use crate::error::{Error, Result};
 use crate::retry::Backoff;
 
-/// A key, or a range of keys from the first up to and including the second.
+/// A key, or a range of keys including both ends.
 #[derive(Debug, Clone)]
 pub(super) struct Watched {
     pub(super) first: String,
@@ -25,14 +25,14 @@ impl Watched {
     fn options(&self, from: i64) -> WatchOptions {
         let options = WatchOptions::new().with_start_revision(from);
         match &self.last {
-            // The end of a range is not in it; a zero byte more is.
+            // The end of a range is exclusive; with an additional zero byte the last key is included.
             Some(last) => options.with_range(format!("{last}\0")),
             None => options,
         }
     }
 }
 
-/// Says once that something stopped working, and once that it works again.
+/// Logs once that an operation fails, and once that it works again.
 #[derive(Debug)]
 pub(super) struct Outage {
     what: &'static str,
@@ -61,8 +61,8 @@ impl Outage {
     }
 }
 
-/// Keeps `level` at what `read` gives (with the store's revision), for ever. `from_event` makes the value from the newest
-/// event where that is enough; else it is read again.
+/// Keeps `level` at the value that `read` returns (with the store's revision), forever. `from_event` computes
+/// the value from the newest event if that suffices; otherwise it is read again.
 pub(super) async fn follow<T, R, Fut>(
     connection: Connection,
     watched: Vec<Watched>,
@@ -87,7 +87,7 @@ pub(super) async fn follow<T, R, Fut>(
         });
     };
     loop {
-        // Ends with `Ok` when another call found the endpoint dead: no outage of the watch's own.
+        // Ends with `Ok` when another call found the endpoint dead: that is not an outage of the watch.
         let watching = async {
             let (value, mut seen) = read().await?;
             update(value);
@@ -160,7 +160,7 @@ fn newest_event(message: &WatchResponse) -> Option<(&Event, i64)> {
         .max_by_key(|(_, at)| *at)
 }
 
-/// The next message of a stream that goes on.
+/// The next message of a stream that continues.
 async fn next_message(
     connection: &Connection,
     position: Position,
@@ -172,7 +172,8 @@ async fn next_message(
         Err(error) => return Err(left(connection, position, classify(error)).await),
     };
     if message.canceled() {
-        // The token may have expired: etcd calls that a lack of permission. If the right is lacking, reading says so.
+        // The token may have expired: etcd reports that as a missing permission. If the permission is really
+        // missing, the next read fails.
         let _ = connection.renew_token(position).await;
         return Err(no_answer(format!(
             "the watch was cancelled {}",
@@ -192,7 +193,7 @@ fn reason(message: &WatchResponse) -> String {
 /// Moves away from an endpoint whose stream failed.
 async fn left(connection: &Connection, position: Position, failure: Failure) -> Error {
     if let Failure::Token(_) = failure {
-        // What becomes of it shows when the stream is opened again.
+        // The result shows when the stream is opened again.
         let _ = connection.renew_token(position).await;
     } else {
         connection.leave(position);

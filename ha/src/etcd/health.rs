@@ -1,4 +1,4 @@
-//! What etcd's servers say of themselves. Each endpoint is asked, so that one that is away is seen.
+//! Health as etcd's servers report it. Each endpoint is asked, so that an unavailable one is detected.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,12 +11,13 @@ use super::client::{Connection, Position, Repeat};
 use super::status::{Failure, classify, is_revision_gone};
 use crate::store::health::{ServerRole, StoreHealth, StoreServer};
 
-/// How long one server may take to answer.
+/// Timeout for one server.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// etcd's own quota where nobody set one. Servers before 3.6 don't say theirs.
+/// etcd's default quota. Servers before 3.6 don't report theirs.
 const DEFAULT_QUOTA: u64 = 2 * 1024 * 1024 * 1024;
-/// An etcd that keeps more old revisions than these is not compacted, or rarely: all of them count for its quota.
+/// Number of old revisions above which etcd counts as not compacted, or rarely. All kept revisions count for
+/// its quota.
 const MANY_REVISIONS: u64 = 100_000;
 
 /// Asks all endpoints; `latency` was measured before.
@@ -48,7 +49,7 @@ pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreH
                 let id = status.header().map_or(0, ResponseHeader::member_id);
                 let size = u64::try_from(status.db_size()).ok();
                 health.size_bytes = health.size_bytes.max(size);
-                // Servers before 3.6 don't say it.
+                // Servers before 3.6 don't report it.
                 let quota = u64::try_from(status.db_size_quota()).ok();
                 told = told.or(quota.filter(|quota| *quota > 0));
                 // Several endpoints may lead to one server.
@@ -121,14 +122,14 @@ async fn status(connection: &Connection, position: Position) -> Result<StatusRes
     answer.unwrap_or_else(|_| Err(format!("none within {PATIENCE:?}")))
 }
 
-/// Whether more than so many old revisions are kept: one that is as old as that can be read. Whether somebody compacts etcd, no
-/// server tells; what nobody compacted shows.
+/// Whether more than `many` old revisions are kept: tries to read one of that age. No server reports whether
+/// etcd is compacted regularly.
 pub(super) async fn keeps_more_than(connection: &Connection, many: u64) -> Result<bool, String> {
     let call = connection.call(Repeat::Always, |client| {
         let key = connection.options().namespace.clone();
         async move {
             let mut client = client.kv_client();
-            // Read by whichever server: all of them are compacted alike.
+            // A serializable read from any server: all of them are compacted alike.
             let read = || GetOptions::new().with_serializable().with_count_only();
             let newest = client.get(key.as_str(), Some(read())).await?;
             let newest = newest.header().map_or(0, ResponseHeader::revision);

@@ -1,7 +1,7 @@
-//! The lease of a contending process: granted, kept alive, granted anew when etcd says that it is gone.
+//! The lease of a contending process: granted, kept alive, and granted again when etcd says that it is gone.
 //!
-//! Only etcd's answer ends a lease here. While etcd does not answer, the session stays with the deadline that its last
-//! answer gave, and the same lease is tried on: after an outage of etcd itself leases go on where they were.
+//! Only etcd's answer ends a lease here. While etcd does not answer, the session keeps the deadline of the
+//! last answer, and renewal of the same lease is retried: after an outage of etcd itself leases continue.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ pub(super) fn nonce(lease: i64) -> Nonce {
     Nonce::new(format!("{lease:016x}"))
 }
 
-/// The lease of a session; `None` if the nonce is of another store.
+/// The lease of a session; `None` if the nonce comes from another store.
 pub(super) fn lease_of(nonce: &Nonce) -> Option<i64> {
     i64::from_str_radix(nonce.as_str(), 16).ok()
 }
 
-/// Keeps a lease for ever, and says so in `session`.
+/// Keeps a lease forever, and publishes it in `session`.
 pub(super) async fn keep_lease(
     connection: Connection,
     clock: Clock,
@@ -61,11 +61,11 @@ struct Keeper {
     outage: Outage,
 }
 
-/// Why a stream of renewals ended.
+/// The reason why a stream of renewals ended.
 enum Ended {
     /// etcd says that the lease is gone.
     Lost,
-    /// It may be there.
+    /// The lease may still exist.
     Broken(Error),
 }
 
@@ -73,7 +73,7 @@ impl Keeper {
     async fn grant(&mut self, asked: i64) -> (i64, Duration) {
         loop {
             let sent = self.clock.now();
-            // A lease that was granted and not heard of ends by itself.
+            // A lease that was granted, with a lost answer, expires by itself.
             let call = self.connection.call(Repeat::Always, |client| async move {
                 client.lease_client().grant(asked, None).await
             });
@@ -117,7 +117,8 @@ impl Keeper {
         }
     }
 
-    /// Renews three times in the lease's time, one request after the other, so that each answer has its sending time.
+    /// Renews three times in the lease's time, one request after the other, so that the sending time of each
+    /// answer is known.
     async fn renew_on_stream(
         &mut self,
         position: Position,
@@ -162,7 +163,7 @@ impl Keeper {
     async fn ended(&self, position: Position, failure: Failure) -> Ended {
         match &failure {
             Failure::Final(Error::SessionLost) => return Ended::Lost,
-            // Whether that helped shows when the stream is opened again.
+            // The result shows when the stream is opened again.
             Failure::Token(_) => drop(self.connection.renew_token(position).await),
             Failure::NotSent(_) | Failure::NoLeader(_) | Failure::Final(_) => {
                 self.connection.leave(position);
@@ -186,7 +187,7 @@ fn seconds(ttl: i64) -> Duration {
 pub(super) struct Membership {
     wanted: std::sync::Mutex<Option<Announced>>,
     changed: Notify,
-    /// One put at a time, so that an older one can't come last.
+    /// One put at a time, so that an older one can't be applied last.
     putting: tokio::sync::Mutex<()>,
 }
 
@@ -203,7 +204,7 @@ impl Membership {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// From now on this member is announced.
+    /// Announces this member from now on.
     pub(super) fn announce(&self, member: &Member) {
         *self.wanted() = Some(Announced {
             member: member.clone(),
@@ -239,7 +240,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Puts the announced member again after each new lease, for ever.
+    /// Puts the announced member again after each new lease, forever.
     pub(super) async fn keep(
         &self,
         connection: Connection,
@@ -256,7 +257,7 @@ impl Membership {
                         backoff.reset();
                         outage.is_over(&connection.endpoints());
                     }
-                    // Another lease is on its way.
+                    // Another lease will follow.
                     Err(Error::SessionLost) => {}
                     Err(error) => {
                         outage.goes_on(&connection.endpoints(), &error);

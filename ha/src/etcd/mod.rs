@@ -1,12 +1,12 @@
 //! The etcd backend: elections and records in etcd 3.4 or newer.
 //!
-//! The token of a term is the modification revision of the key `epoch`. Every guarded write compares it, and the value
-//! of `epoch` too, as revisions start again when the store is wiped. `leader` and the members live under a lease, which
-//! a task keeps alive on the election's own connection.
+//! The token of a term is the modification revision of the key `epoch`. Every guarded write compares it, and
+//! also the value of `epoch`, because revisions restart when the store is wiped. `leader` and the members are
+//! under a lease, which a task keeps alive on the election's own connection.
 //!
-//! What etcd does not do for its clients is done here: a call that was never sent goes to another endpoint; watches and
-//! lease streams are established anew after every break; an expired token is renewed. A request that may have been
-//! applied is never repeated here.
+//! This module adds what etcd does not do for its clients: a call that was never sent goes to another
+//! endpoint; watches and lease streams are opened again after every break; an expired token is renewed. A
+//! request that may have been applied is never repeated here.
 
 mod client;
 mod election;
@@ -33,23 +33,24 @@ use crate::error::{Error, Result};
 pub use election::EtcdElection;
 pub use store::EtcdStore;
 
-/// How errors name this store.
+/// The name of this store in errors.
 const STORE: &str = "etcd";
 
-/// Where etcd is, and how it is used.
+/// Location of etcd, and timeouts.
 #[derive(Clone)]
 pub struct EtcdOptions {
     /// The servers, as `http://host:port` or `host:port`.
     pub endpoints: Vec<String>,
     /// The prefix of all keys, such as `/tanist/default`.
     pub namespace: String,
-    /// Name and password, if etcd asks for them.
+    /// Name and password, if etcd requires them.
     pub user: Option<(String, String)>,
-    /// How long the leader's lease lasts; whole seconds, and etcd may grant more.
+    /// Lifetime of the leader's lease in whole seconds; etcd may grant more.
     pub lease_ttl: Duration,
-    /// How long a call may take before its answer counts as lost.
+    /// Timeout of a call, after which its answer counts as lost.
     pub request_timeout: Duration,
-    /// The servers' `--quota-backend-bytes`, for those that don't say it (before 3.6); none: taken for etcd's default.
+    /// The servers' `--quota-backend-bytes`, for servers before 3.6, which don't report it; `None`: etcd's
+    /// default is assumed.
     pub quota_bytes: Option<u64>,
 }
 
@@ -79,7 +80,7 @@ impl fmt::Debug for EtcdOptions {
 }
 
 impl EtcdOptions {
-    /// Refuses what can't work, before anything is connected.
+    /// Refuses an invalid configuration before connecting.
     fn check(&self) -> Result<()> {
         let misconfigured = |text: &'static str| Err(Error::Misconfigured(text.into()));
         if self.endpoints.is_empty() {
@@ -95,8 +96,8 @@ impl EtcdOptions {
     }
 }
 
-/// Connects for an election. With `contends`, a lease is kept from now on. Returns soon, also if no server answers:
-/// `Unreachable`, `Unavailable` or `Denied`; callers try again.
+/// Connects for an election. With `contends`, keeps a lease from then on. Returns quickly even if no server
+/// answers, with `Unreachable`, `Unavailable` or `Denied`; callers retry.
 pub async fn open_election(
     options: EtcdOptions,
     clock: Clock,
@@ -106,13 +107,15 @@ pub async fn open_election(
     EtcdElection::open(options, clock, contends).await
 }
 
-/// Connects for reading and writing records, on a connection of its own. Returns soon, as [`open_election`] does.
+/// Connects for reading and writing records, on a separate connection. Returns quickly, like
+/// [`open_election`].
 pub async fn open_store(options: EtcdOptions) -> Result<EtcdStore> {
     options.check()?;
     EtcdStore::open(options).await
 }
 
-/// Removes all that is there of a cluster that has ended for good, its epochs too: nobody may contend for it any more.
+/// Removes all keys of a cluster that has ended for good, including its epochs. No process may contend for it
+/// after that.
 pub async fn remove_cluster(options: EtcdOptions) -> Result<()> {
     options.check()?;
     let keys = Keys::new(&options.namespace);

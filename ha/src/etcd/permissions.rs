@@ -1,7 +1,8 @@
-//! What etcd allows this user: found out by requests that etcd checks in full and that never change anything.
+//! Checks this user's permissions in etcd, with requests that etcd checks in full and that never change
+//! anything.
 //!
-//! etcd checks the permissions for both branches of a transaction before it looks at its conditions, so that writes in a
-//! branch that can't be taken tell whether they would be allowed.
+//! etcd checks the permissions for both branches of a transaction before it evaluates its conditions, so
+//! writes in a branch that is never taken show whether they are allowed.
 
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
 
@@ -11,10 +12,10 @@ use crate::election::ProcessId;
 use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name};
 
-/// The name of items that nobody has.
+/// The name of items that never exist.
 const NOBODY: &str = "permission-check";
 
-/// What a leader must be allowed and this user is not, in words.
+/// The permissions that a leader needs and this user lacks, in words.
 pub(super) async fn lacking(connection: &Connection, keys: &Keys) -> Result<Vec<String>> {
     let name = Name::new(NOBODY).expect("it is a name");
     let mut written = vec![
@@ -42,7 +43,7 @@ pub(super) async fn lacking(connection: &Connection, keys: &Keys) -> Result<Vec<
         ] {
             if let Some(reason) = refusal(connection, keys, operation).await? {
                 lacking.push(format!("to {verb} {key} ({what}): {reason}"));
-                // One right of etcd's stands for both.
+                // One permission of etcd covers both.
                 break;
             }
         }
@@ -50,9 +51,9 @@ pub(super) async fn lacking(connection: &Connection, keys: &Keys) -> Result<Vec<
     Ok(lacking)
 }
 
-/// Why an operation would not be allowed; `None`: it would be.
+/// The reason why an operation is not allowed; `None` if it is allowed.
 async fn refusal(connection: &Connection, keys: &Keys, operation: TxnOp) -> Result<Option<String>> {
-    // No key has ever had fewer versions than none.
+    // Never true: a version is never negative.
     let never = Compare::version(keys.epoch(), CompareOp::Less, 0);
     let call = connection.call(Repeat::Always, |client| {
         let check = Txn::new()

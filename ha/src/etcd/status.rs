@@ -1,7 +1,7 @@
-//! What an error of the client library says about the request: whether it was sent, whether it was applied.
+//! Classifies errors of the client library: whether the request was sent, and whether it was applied.
 //!
-//! Definite are only failures to connect, and refusals that etcd gives before or instead of applying. Everything else
-//! (timeouts, broken connections, a server that stops) leaves the request's fate open.
+//! Only failures to connect, and refusals that etcd gives before or instead of applying, are definite. After
+//! any other error (timeout, broken connection, a server that stops) the outcome is unknown.
 
 use std::error::Error as StdError;
 
@@ -15,15 +15,15 @@ use crate::error::Error;
 pub(super) enum Failure {
     /// No connection: never sent. Another endpoint may work.
     NotSent(String),
-    /// The server refused as it sees no raft leader: not applied. Another endpoint may work.
+    /// The server refused because it sees no raft leader: not applied. Another endpoint may work.
     NoLeader(String),
     /// The server refused the token: not applied. A new token may work.
     Token(String),
-    /// What the caller gets to know.
+    /// The error for the caller.
     Final(Error),
 }
 
-/// A request whose answer is missing.
+/// The error of a request without an answer.
 pub(super) fn no_answer(reason: impl Into<String>) -> Error {
     Error::NoAnswer {
         store: STORE,
@@ -31,7 +31,7 @@ pub(super) fn no_answer(reason: impl Into<String>) -> Error {
     }
 }
 
-/// Sorts an error of the client library.
+/// Classifies an error of the client library.
 pub(super) fn classify(error: etcd_client::Error) -> Failure {
     use etcd_client::Error as E;
     match error {
@@ -48,7 +48,7 @@ pub(super) fn classify(error: etcd_client::Error) -> Failure {
 
 fn classify_status(status: &Status) -> Failure {
     let reason = || status.message().to_owned();
-    // Only a status that was made on this side has a source.
+    // Only a status that was created on the client side has a source.
     if let Some(source) = status.source() {
         return if is_connect_error(source) {
             Failure::NotSent(root_cause(source))
@@ -82,7 +82,8 @@ fn classify_status(status: &Status) -> Failure {
             denied()
         }
         Code::FailedPrecondition if text.contains("authentication is not enabled") => denied(),
-        // Refused before the request is proposed, or by the rule that an alarm puts in place of applying it.
+        // Refused before the request is proposed, or by the rule that an active alarm applies instead of the
+        // request.
         Code::ResourceExhausted if text.contains("space exceeded") => {
             Failure::Final(Error::OutOfSpace {
                 store: STORE,
@@ -101,7 +102,7 @@ fn classify_status(status: &Status) -> Failure {
     }
 }
 
-/// Whether a read failed as its answer was larger than the client takes.
+/// Whether a read failed because its answer is larger than the client's limit.
 pub(super) fn is_answer_too_large(error: &etcd_client::Error) -> bool {
     let etcd_client::Error::GRpcStatus(status) = error else {
         return false;
@@ -111,7 +112,7 @@ pub(super) fn is_answer_too_large(error: &etcd_client::Error) -> bool {
             || status.message().contains("message larger than max"))
 }
 
-/// Whether a read at a fixed revision failed as that revision is compacted, or is not of this store.
+/// Whether a read at a fixed revision failed because that revision is compacted, or is not of this store.
 pub(super) fn is_revision_gone(error: &etcd_client::Error) -> bool {
     let etcd_client::Error::GRpcStatus(status) = error else {
         return false;

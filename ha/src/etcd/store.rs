@@ -1,4 +1,4 @@
-//! The records' half of the backend.
+//! The records part of the etcd backend.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,19 +27,19 @@ use crate::store::{
     Write,
 };
 
-/// Operations that etcd takes in a transaction (`--max-txn-ops`).
+/// Limit of operations in a transaction of etcd (`--max-txn-ops`).
 const MAX_OPERATIONS: usize = 128;
 /// `changes` and its ring entry.
 const OWN_WRITES: usize = 2;
-/// etcd takes 1.5 MiB; the rest is for the ring entry, the guards and a long namespace.
+/// etcd's limit is 1.5 MiB; the rest is for the ring entry, the guards and a long namespace.
 const MAX_BYTES: usize = 1024 * 1024;
-/// What an answer may hold. A page aims at a quarter of it.
+/// Maximum size of an answer. A page aims at a quarter of it.
 const MAX_ANSWER: usize = 32 * 1024 * 1024;
 const PAGE_BYTES: usize = MAX_ANSWER / 4;
-/// Keys that are read by one transaction: a call costs etcd far more than a key of it does. Values of 1.5 MiB, the most that
-/// etcd takes, still make an answer that fits.
+/// Keys read by one transaction: a call costs etcd far more than one of its keys. With values of 1.5 MiB,
+/// etcd's limit, the answer still fits.
 const KEYS_AT_ONCE: usize = 16;
-/// Such transactions in flight at once: so many answers may have to be held.
+/// Number of such transactions in flight: this many answers may be in memory.
 const CONCURRENT_READS: usize = 4;
 
 /// Records in etcd. Its tasks end when it is dropped.
@@ -48,7 +48,7 @@ pub struct EtcdStore {
     connection: Connection,
     keys: Keys,
     changes: watch::Receiver<Option<Change>>,
-    /// The average size of an item on the last page read, to guess how many the next one may have.
+    /// The average item size of the last page, to estimate the number of items of the next one.
     item_bytes: AtomicUsize,
     _stop: DropGuard,
 }
@@ -72,7 +72,7 @@ impl EtcdStore {
         })
     }
 
-    /// Refuses what etcd would refuse, with an error that says what is too large.
+    /// Refuses a request that etcd would refuse, with an error that says what is too large.
     fn check(&self, request: &CommitRequest) -> Result<()> {
         let limits = self.limits();
         let size = request.writes.iter().map(Write::size).sum();
@@ -127,7 +127,7 @@ impl EtcdStore {
         writes
     }
 
-    /// The values of these keys, as of one revision.
+    /// Reads the values of these keys at one revision.
     async fn read_at_once(&self, paths: &[String]) -> Result<Vec<Option<Bytes>>> {
         let call = self.connection.call(Repeat::Always, |client| {
             let reads: Vec<TxnOp> = paths
@@ -147,7 +147,7 @@ impl EtcdStore {
         Ok(values.collect())
     }
 
-    /// One range of a listing: as many as fit, at the pinned revision if it is still there.
+    /// Reads one range of a listing: as many items as fit, at the pinned revision if it still exists.
     async fn range(
         &self,
         from: &[u8],
@@ -185,14 +185,14 @@ impl EtcdStore {
     }
 }
 
-/// An answer to a range, or why another one has to be asked for.
+/// An answer to a range request, or the reason to repeat it with other options.
 enum Range {
     Read(GetResponse),
     TooLarge(etcd_client::Error),
     RevisionGone(etcd_client::Error),
 }
 
-/// A client that takes large answers.
+/// A client that accepts large answers.
 fn reader(client: &Client) -> etcd_client::KvClient {
     client.kv_client().max_decoding_message_size(MAX_ANSWER)
 }
@@ -282,7 +282,7 @@ impl CoordinationStore for EtcdStore {
                     revision: pinned,
                 }),
                 Some(_) => None,
-                // Nothing but foreign keys: they are passed over here, as a token can't name them.
+                // Only foreign keys: skip them here, because a token can't name them.
                 None if more && let Some(last) = last => {
                     from = [&last[..], b"\0"].concat();
                     continue;
@@ -295,7 +295,7 @@ impl CoordinationStore for EtcdStore {
 
     async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
         let prefixes: Vec<String> = kinds.iter().map(|kind| self.keys.kind(*kind)).collect();
-        // One transaction: a takeover waits for it.
+        // One transaction, because a takeover waits for it.
         let call = self.connection.call(Repeat::Always, |client| {
             let listings: Vec<TxnOp> = prefixes
                 .iter()
@@ -355,7 +355,7 @@ impl CoordinationStore for EtcdStore {
         reply(&call.await?)
     }
 
-    /// etcd applies transactions without puts also under the alarm NOSPACE.
+    /// etcd also applies transactions without puts under the alarm NOSPACE.
     async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
         let keys = request.writes.iter().map(|write| match write {
             Write::Delete { key } => Ok(TxnOp::delete(self.keys.item(key), None)),
@@ -379,7 +379,7 @@ impl CoordinationStore for EtcdStore {
         let read = self.guard().await;
         let health = health(&self.connection, asked.elapsed()).await;
         match read {
-            // It answers no reads then, and its alarm says why.
+            // It may answer no reads then, and its alarm gives the reason.
             Err(error) if health.alarms.is_empty() => Err(error),
             Err(error) => Ok(StoreHealth {
                 unknown: [health.unknown, vec![format!("etcd's records: {error}")]].concat(),
@@ -419,14 +419,14 @@ fn end_of_prefix(prefix: &str) -> Vec<u8> {
     end
 }
 
-/// An item of a listing; `None` if its key is none of this crate's.
+/// An item of a listing; `None` if its key is not this crate's.
 fn item(prefix: usize, kv: etcd_client::KeyValue) -> Option<(Name, Bytes)> {
     let (key, value) = kv.into_key_value();
     let text = String::from_utf8_lossy(key.get(prefix..).unwrap_or_default()).into_owned();
     match Name::new(text) {
         Ok(name) => Some((name, Bytes::from(value))),
         Err(error) => {
-            tracing::warn!(%error, "a foreign key in etcd is passed over");
+            tracing::warn!(%error, "a foreign key in etcd is skipped");
             None
         }
     }

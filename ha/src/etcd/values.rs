@@ -1,6 +1,7 @@
-//! Keys and values as etcd has them: paths below the namespace, and JSON.
+//! Keys and values in etcd: paths below the namespace, and JSON.
 //!
-//! The JSON of one value is always the same bytes (field order is that of the type), as guards compare it.
+//! The JSON of one value is always the same bytes (field order is that of the type), because guards compare
+//! it.
 
 use etcd_client::{KeyValue, TxnOpResponse, TxnResponse};
 use serde::Serialize;
@@ -28,7 +29,7 @@ impl Keys {
         }
     }
 
-    /// What all keys start with; ends with a slash.
+    /// The common prefix of all keys; ends with a slash.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -76,12 +77,12 @@ impl Keys {
     }
 }
 
-/// The bytes of a value.
+/// Encodes a value.
 pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("the types of this crate's keys have JSON forms")
 }
 
-/// Reads the value of the key at `path`, below the namespace.
+/// Decodes the value of the key at `path`, below the namespace.
 pub(super) fn decode<T: DeserializeOwned>(path: &str, bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| Error::Corrupt {
         key: path.to_owned(),
@@ -107,7 +108,8 @@ pub(super) fn revision(header: Option<&etcd_client::ResponseHeader>) -> i64 {
     header.map_or(0, etcd_client::ResponseHeader::revision)
 }
 
-/// The identity of the cluster that answered: its id, which etcd makes of the first members' peer URLs and the cluster's token.
+/// The identity of the cluster that answered: its id, which etcd derives from the first members' peer URLs
+/// and the cluster's token.
 pub(super) fn store_identity(
     header: Option<&etcd_client::ResponseHeader>,
 ) -> Option<StoreIdentity> {
@@ -120,7 +122,7 @@ pub(super) fn token(revision: i64) -> EpochToken {
     EpochToken(u64::try_from(revision).unwrap_or(0))
 }
 
-/// The revision of `epoch` for a token. A token that no etcd gave is one that never holds.
+/// The revision of `epoch` for a token. A token that is not from etcd never matches.
 pub(super) fn token_revision(token: EpochToken) -> i64 {
     i64::try_from(token.0).unwrap_or(i64::MAX)
 }
@@ -130,8 +132,8 @@ fn epoch_record(kvs: &[KeyValue]) -> Result<Option<(EpochRecord, EpochToken)>> {
     Ok(record.zip(kvs.first().map(|kv| token(kv.mod_revision()))))
 }
 
-/// Two texts between which all values of `epoch` are that name this epoch and incarnation, whoever holds the term: these two
-/// fields stand first.
+/// Two texts that enclose all values of `epoch` with this epoch and incarnation, for any holder: these two
+/// fields come first in the JSON.
 pub(super) fn epoch_between(epoch: Epoch, incarnation: &ClusterIncarnation) -> [Vec<u8>; 2] {
     let record = EpochRecord {
         epoch,
@@ -140,19 +142,19 @@ pub(super) fn epoch_between(epoch: Epoch, incarnation: &ClusterIncarnation) -> [
         store: None,
     };
     let mut first = encode(&record);
-    // What follows is the end of the object, or a comma and further fields: both come before a tilde.
+    // It is followed by the end of the object, or by a comma and further fields: both sort before a tilde.
     let _end = first.pop();
     let mut last = first.clone();
     last.push(b'~');
     [first, last]
 }
 
-/// The view in an answer that read `epoch`, `leader` and `leader-info`, in this order.
+/// The view from an answer that read `epoch`, `leader` and `leader-info`, in this order.
 pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
     let reads = reads(answer);
     let [epoch, leader, info] = &reads[..] else {
         return Err(super::status::no_answer(
-            "an answer without the values that were asked for",
+            "the answer lacks the requested values",
         ));
     };
     let at = epoch.first().map_or(0, KeyValue::mod_revision);
@@ -168,7 +170,7 @@ pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
         store: store_identity(answer.header()),
         epoch,
         unreadable,
-        // What can't be read is as good as gone: whose it is puts it there again.
+        // An unreadable value counts as missing: its owner writes it again.
         leader: readable(decode_first(path::LEADER, leader)),
         info: readable(decode_first(path::LEADER_INFO, info)),
         given_up: false,
@@ -177,17 +179,17 @@ pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
 
 fn readable<T>(decoded: Result<Option<T>>) -> Option<T> {
     decoded.unwrap_or_else(|error| {
-        tracing::debug!(%error, "passed over");
+        tracing::debug!(%error, "an unreadable value is ignored");
         None
     })
 }
 
-/// The guard in an answer that read `epoch`, `leader` and `changes`, in this order.
+/// The guard from an answer that read `epoch`, `leader` and `changes`, in this order.
 pub(super) fn guard(answer: &TxnResponse) -> Result<Guard> {
     let reads = reads(answer);
     let [epoch, leader, changes] = &reads[..] else {
         return Err(super::status::no_answer(
-            "an answer without the values that were asked for",
+            "the answer lacks the requested values",
         ));
     };
     let flat =
@@ -201,7 +203,7 @@ pub(super) fn guard(answer: &TxnResponse) -> Result<Guard> {
     })
 }
 
-/// The value of `changes`; none committed if it is not there.
+/// The value of `changes`; number 0 if the key does not exist.
 pub(super) fn change(kvs: &[KeyValue]) -> Result<Change> {
     Ok(decode_first(path::CHANGES, kvs)?.unwrap_or_default())
 }

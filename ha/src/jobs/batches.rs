@@ -1,23 +1,23 @@
-//! Which records are decoded in one go. Pure.
+//! Groups records into batches that are decoded together. Pure.
 //!
-//! What very many jobs are made of is so made by the threads of the control runtime, which later use, and free, memory for it; a batch
-//! keeps one of them for a millisecond. What takes longer by what it claims to hold, however small it is compressed, is a batch of its
-//! own, for a blocking thread.
+//! With very many jobs, the threads of the control runtime decode the small batches: they also use and free
+//! that memory later. A batch occupies one of them for about a millisecond. A record that takes longer, by
+//! its claimed decoded size (not its compressed size), gets its own batch for a blocking thread.
 
 use bytes::Bytes;
 
 use super::record;
 use crate::keys::Name;
 
-/// How many records at most, and how many bytes of them once decoded.
+/// Limits of a batch: records, and their decoded bytes.
 const MOST: usize = 64;
 const MOST_BYTES: usize = 128 * 1024;
 
-/// See the module.
+/// Records that are decoded together; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) records: Vec<(Name, Bytes)>,
-    /// How large they are once decoded, as they claim.
+    /// Their decoded size in bytes, as the records claim.
     claimed: usize,
 }
 
@@ -32,7 +32,7 @@ impl Batch {
     }
 }
 
-/// The records, in their order.
+/// Splits the records into batches, in their order.
 pub(super) fn batches<'a>(records: impl Iterator<Item = (&'a Name, &'a Bytes)>) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     for (name, value) in records {

@@ -1,4 +1,4 @@
-//! What a cluster keeps of its jobs, generic over the record types.
+//! Typed records of a cluster's jobs, generic over the record types.
 
 mod batches;
 pub mod parts;

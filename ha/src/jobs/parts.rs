@@ -1,11 +1,12 @@
-//! Records that are too large for one transaction, kept in several items of the same store.
+//! Records that are too large for one transaction, stored as several items (chunks) of the same store.
 //!
-//! A record is cut into *parts*, which together are its *set*. They are written first, each in a transaction of its own,
-//! and then, with all else that belongs to them, the record that points to the set. Not here: who writes and deletes them.
+//! A record is cut into chunks, which together are its *set*. First the chunks are written, each in its own
+//! transaction, and then the record that points to the set, together with all other writes of that change.
+//! This module does not write or delete them.
 //!
-//! Invariants: the name of a set is never used again (owner, epoch, random part), so that whoever deletes a set can hit
-//! no other one; what is put together is what was cut, by size and SHA-256, or an error; a set of an earlier term that no
-//! record points to never gets a pointer any more, as the transaction that would do so is fenced.
+//! Invariants: the name of a set is never reused (owner, epoch, random part), so deleting a set can't hit
+//! another one; the assembled record is the one that was cut, by size and SHA-256, or an error; a set of an
+//! earlier term without a pointer never gets one, because the transaction that would write it is fenced.
 
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -16,28 +17,29 @@ use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name};
 use crate::store::Write;
 
-/// The size of a part, in bytes. Below what stores take, so that other transactions of the term need not wait for long.
+/// The size of a chunk, in bytes. Below the stores' limits, so that other transactions of the term do not
+/// wait long.
 pub const PART: usize = 256 * 1024;
 
-/// The most parts a set may claim.
+/// The maximum number of chunks in a set.
 const MOST_PARTS: u32 = 4096;
 
-/// Where the parts of a record are, and what they must be together.
+/// Points to the chunks of a record; has their count, size and checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PartsPointer {
     /// The name of the set.
     #[serde(with = "name_as_text")]
     pub set: Name,
-    /// How many there are.
+    /// Number of chunks.
     pub parts: u32,
-    /// Their size together, in bytes.
+    /// Their total size, in bytes.
     pub size: u64,
     /// The checksum of all their bytes, in order.
     pub sha256: Checksum,
 }
 
 impl PartsPointer {
-    /// The names of the parts, in order. `Corrupt` if there can't be so many.
+    /// The names of the chunks, in order. `Corrupt` if the count is above the limit.
     pub fn names(&self) -> Result<Vec<Name>> {
         if self.parts > MOST_PARTS {
             return Err(self.corrupt(format!("it claims to have {} parts", self.parts)));
@@ -47,7 +49,7 @@ impl PartsPointer {
             .collect()
     }
 
-    /// Puts the record together from the values of its parts, in order.
+    /// Assembles the record from the values of its chunks, in order.
     pub fn assemble(&self, values: &[Option<Bytes>]) -> Result<Bytes> {
         let mut record = BytesMut::new();
         for (number, value) in values.iter().enumerate() {
@@ -75,8 +77,8 @@ impl PartsPointer {
     }
 }
 
-/// Cuts the record of `owner` (a job) into parts of at most `size` bytes, under names of the term `epoch` that were never
-/// used before. Each write is for a transaction of its own.
+/// Cuts the record of `owner` (a job) into chunks of at most `size` bytes, under new names of the term
+/// `epoch`. Each write is for its own transaction.
 pub fn split(
     owner: &Name,
     epoch: Epoch,
@@ -109,17 +111,17 @@ fn part_name(set: &Name, number: u32) -> Result<Name> {
     name.map_err(|error| Error::Misconfigured(error.to_string().into()))
 }
 
-/// What the name of a part says.
+/// The fields of a chunk's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartName {
-    /// Whose record it is a piece of.
+    /// The owner of the record.
     pub owner: Name,
     /// The term that wrote it.
     pub epoch: Epoch,
 }
 
 impl PartName {
-    /// `None` for a name that this module never gives.
+    /// `None` for a name that this module never generates.
     pub fn read(name: &Name) -> Option<PartName> {
         let (set, _number) = name.as_str().rsplit_once('.')?;
         let (rest, _random) = set.rsplit_once('-')?;

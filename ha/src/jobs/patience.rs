@@ -1,21 +1,22 @@
-//! How long many records wait for the blobs of some of them: for the first that gives no answer, and then for no other.
+//! Timeout for reading the blobs of many records: only the first blob without an answer waits for the
+//! timeout; all later reads fail at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// So long a blob store may give no answer.
+/// Timeout for one blob read.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The shared timeout; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     is_over: AtomicBool,
 }
 
 impl Patience {
-    /// What was read, or that there is no answer at present.
+    /// Awaits `reading` within the timeout. Returns `Unavailable` if there is no answer, or was none before.
     pub(super) async fn wait_for<T>(&self, reading: impl Future<Output = Result<T>>) -> Result<T> {
         let no_answer = || Error::Unavailable {
             store: "the blob store",

@@ -1,17 +1,20 @@
-//! The envelope of every record that this crate keeps for others: format version, encoding, checksum, payload.
+//! The envelope of every record that this crate stores for its callers: format version, encoding, checksum,
+//! payload.
 //!
-//! Not here: what a payload means, and where the record is kept. Invariants: a record that was damaged anywhere, or cut
-//! off, is [`Error::Corrupt`], never another payload; one that is whole and of a newer format is [`Error::TooNew`].
+//! The meaning of a payload and the place of the record are the caller's. Invariants: a record that is
+//! damaged or truncated is [`Error::Corrupt`], never another payload; an intact one of a newer format is
+//! [`Error::TooNew`].
 //!
 //! ```text
-//! 0       magic: 0xA7; another envelope would have another one
+//! 0       magic: 0xA7; another envelope would have another value
 //! 1..3    format of the payload, u16, little endian
-//! 3       encoding: 0 raw, 1 zstd, 2 pointer to a blob (JSON), 3 pointer to parts in the store (JSON)
+//! 3       encoding: 0 raw, 1 zstd, 2 pointer to a blob (JSON), 3 pointer to chunks in the store (JSON)
 //! 4..12   XXH3 (64 bit), little endian, of bytes 0..4 followed by bytes 12..
 //! 12..    payload, as encoded
 //! ```
 //!
-//! A blob, or parts together, hold a record as well, raw or zstd, so that what it says of itself does not depend on the pointer.
+//! A blob, or assembled chunks, contain a record again, raw or zstd, so its format does not depend on the
+//! pointer.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -25,17 +28,18 @@ use crate::blob::BlobPointer;
 use crate::error::{Error, Result};
 use crate::jobs::parts::PartsPointer;
 
-/// The largest payload: what a small record may claim to decompress to, at most.
+/// The largest payload, in bytes; also the limit for the claimed decompressed size of a small record.
 pub const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
 
 const MAGIC: u8 = 0xa7;
 const PREFIX: usize = 4;
 const HEADER: usize = PREFIX + 8;
-/// Smaller payloads stay raw: there is little to gain, and raw ones can be read by eye.
+/// Smaller payloads stay raw: compression saves little, and raw payloads are human-readable.
 const COMPRESS_ABOVE: usize = 512;
 const COMPRESSION_LEVEL: i32 = 3;
-/// Up to this size a payload is compressed in a context that its thread keeps: making one costs more than using it, and
-/// there are very many small records. Those for larger payloads are large themselves, and are given back.
+/// Up to this size, in bytes, a payload is compressed in a context that its thread keeps: there are very many
+/// small records, and creating a context costs more than using it. Contexts for larger payloads are large,
+/// and are freed after use.
 const CONTEXT_KEPT: usize = 16 * 1024;
 
 thread_local! {
@@ -63,17 +67,17 @@ impl Encoding {
     }
 }
 
-/// An encoded record, and whether it may be kept in the coordination store.
+/// An encoded record, and whether it fits into the coordination store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Encoded {
     /// Small enough for the coordination store.
     Inline(Bytes),
-    /// Too large for it: goes to a blob or to parts, and [`encode_pointer`] or [`encode_parts_pointer`] makes what is kept
-    /// in its place.
+    /// Too large for it: written to a blob or to chunks; [`encode_pointer`] or [`encode_parts_pointer`]
+    /// creates the record to store in its place.
     Oversized(Bytes),
 }
 
-/// What a record holds.
+/// The content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// The payload itself.
@@ -83,24 +87,24 @@ pub enum Payload {
         /// Its bytes.
         bytes: Bytes,
     },
-    /// It is in a blob, which holds a record in its turn.
+    /// The payload is in a blob, which contains a record again.
     Blob {
         /// The format of the payload there.
         format: u16,
-        /// Where.
+        /// The blob.
         pointer: BlobPointer,
     },
-    /// It is in several items of the same store, which together hold a record in their turn.
+    /// The payload is in several items of the same store, which together contain a record again.
     Parts {
         /// The format of the payload there.
         format: u16,
-        /// Which.
+        /// The items.
         pointer: PartsPointer,
     },
 }
 
-/// Encodes `payload`, compressed where that makes it smaller. `threshold` is the size in bytes up to which a record is
-/// kept inline. `TooLarge` above [`MAX_PAYLOAD`].
+/// Encodes `payload`, compressed if that makes it smaller. `threshold` is the maximum size in bytes of an
+/// inline record. `TooLarge` above [`MAX_PAYLOAD`].
 pub fn encode(format: u16, payload: &[u8], threshold: usize) -> Result<Encoded> {
     if payload.len() > MAX_PAYLOAD {
         return Err(Error::TooLarge {
@@ -122,19 +126,19 @@ pub fn encode(format: u16, payload: &[u8], threshold: usize) -> Result<Encoded> 
     })
 }
 
-/// Encodes a record whose payload, of that format, is in a blob.
+/// Encodes a record whose payload, of format `format`, is in a blob.
 pub fn encode_pointer(format: u16, pointer: &BlobPointer) -> Bytes {
     let pointer = serde_json::to_vec(pointer).expect("names and numbers are always JSON");
     seal(format, Encoding::Pointer, &pointer)
 }
 
-/// Encodes a record whose payload, of that format, is in parts.
+/// Encodes a record whose payload, of format `format`, is in chunks.
 pub fn encode_parts_pointer(format: u16, pointer: &PartsPointer) -> Bytes {
     let pointer = serde_json::to_vec(pointer).expect("names and numbers are always JSON");
     seal(format, Encoding::Parts, &pointer)
 }
 
-/// Decodes the record at `key`, which the errors name; `supported` is the newest format that the caller reads.
+/// Decodes the record at `key`, which errors name; `supported` is the newest format that the caller reads.
 pub fn decode(key: impl Display, supported: u16, record: &[u8]) -> Result<Payload> {
     let corrupt = |reason: Cow<'static, str>| Error::Corrupt {
         key: key.to_string(),
@@ -185,8 +189,8 @@ pub fn decode(key: impl Display, supported: u16, record: &[u8]) -> Result<Payloa
     }
 }
 
-/// How large a record's payload will be once it is decoded, in bytes, as the record claims: nothing is checked. What is kept elsewhere
-/// does not count.
+/// The decoded size of a record's payload in bytes, as the record claims; unchecked. A payload that is stored
+/// elsewhere does not count.
 pub fn claimed_size(record: &[u8]) -> usize {
     let Some(([_, _, _, encoding, ..], payload)) = record.split_first_chunk::<HEADER>() else {
         return record.len();
@@ -213,12 +217,12 @@ fn seal(format: u16, encoding: Encoding, payload: &[u8]) -> Bytes {
     Bytes::from([&prefix[..], &sum, payload].concat())
 }
 
-/// `None` where compression does not help.
+/// `None` if compression does not help.
 fn compress(payload: &[u8]) -> Option<Vec<u8>> {
     if payload.len() <= COMPRESS_ABOVE {
         return None;
     }
-    // Out of memory is all that can fail here, and raw is always right.
+    // Only lack of memory can fail here, and raw is always valid.
     let compressed = if payload.len() <= CONTEXT_KEPT {
         COMPRESSOR.with_borrow_mut(|kept| {
             let compressor = match kept {
@@ -233,7 +237,7 @@ fn compress(payload: &[u8]) -> Option<Vec<u8>> {
     (compressed.len() < payload.len()).then_some(compressed)
 }
 
-/// What `compress` makes always says its size.
+/// The output of `compress` always contains its size.
 fn claimed(compressed: &[u8]) -> Option<u64> {
     let size = zstd::zstd_safe::get_frame_content_size(compressed);
     size.ok().flatten()

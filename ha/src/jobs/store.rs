@@ -1,7 +1,8 @@
-//! Typed records in a coordination store: encoded with format and checksum, in a blob or in parts when they are large.
+//! Typed records in a coordination store, encoded with format and checksum; large ones in a blob or in
+//! chunks.
 //!
-//! Generic over the record types; which kinds there are is [`crate::keys::Kind`]'s. Writes are prepared here and
-//! committed by a term's pipeline, several kinds in one transaction if need be.
+//! Generic over the record types; [`crate::keys::Kind`] lists the kinds. Writes are prepared here and
+//! committed by a term's pipeline, several kinds in one transaction if necessary.
 
 use std::sync::Arc;
 
@@ -21,47 +22,43 @@ use crate::keys::{Key, Kind, Name};
 use crate::store::cache::Records;
 use crate::store::{CoordinationStore, PageToken, Write};
 
-/// How many records are read at once.
+/// Records per read.
 const PAGE: usize = 500;
-/// Up to so many bytes a record is encoded where it is needed.
+/// Size in bytes up to which a record is encoded on the calling thread.
 const SMALL: usize = 16 * 1024;
-/// How many records are fetched from elsewhere at once.
+/// Number of concurrent reads of records that are stored elsewhere.
 const FETCHES_IN_FLIGHT: usize = 16;
-/// How many parts are read at once.
+/// Chunks per read.
 const PARTS_PAGE: usize = 8;
-/// Up to this size a record is split, unless it is said otherwise.
+/// Default limit in bytes for records that are split.
 const DEFAULT_MAX_SPLIT: usize = 8 * 1024 * 1024;
 
 /// A type of record.
 pub trait Record: Sized + Send + 'static {
-    /// Where it is kept.
+    /// The kind of its keys.
     const KIND: Kind;
-    /// The newest format that this version writes and reads. Higher ones are [`Error::TooNew`].
+    /// The format that this version writes, the newest that it reads. Higher ones are [`Error::TooNew`].
     const FORMAT: u16;
-    /// Whether one that is too large for a transaction is split where there is no blob for it. Only for what is immutable.
+    /// Whether a record that is too large for a transaction is split if there is no blob store for it. Only
+    /// for immutable records.
     const SPLITS: bool = false;
-
-    /// The format that this one needs, at most [`Record::FORMAT`]: who reads an older one may read, and write, whatever needs no
-    /// newer one.
-    fn format(&self) -> u16 {
-        Self::FORMAT
-    }
 
     /// Its bytes.
     fn encode(&self) -> Vec<u8>;
 
-    /// Reads bytes of `format`, which is at most [`Record::FORMAT`]. The error says what is wrong with them.
+    /// Decodes bytes of `format`, which is at most [`Record::FORMAT`]. The error says what is wrong with
+    /// them.
     fn decode(format: u16, bytes: &[u8]) -> Result<Self, String>;
 }
 
-/// A record as it was found.
+/// A record as found in the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored<T> {
     /// The record.
     pub record: T,
-    /// The blob that holds it, if it is not inline.
+    /// The blob that contains it, if it is not inline.
     pub blob: Option<Name>,
-    /// The parts that hold it, if it is split.
+    /// The chunks that contain it, if it is split.
     pub parts: Vec<Name>,
 }
 
@@ -80,9 +77,9 @@ impl<T> Stored<T> {
 pub struct Prepared {
     /// The write for the transaction.
     pub write: Write,
-    /// The blob that was written for it and that nothing points to before the transaction.
+    /// The blob that was written for it; no record points to it before the transaction.
     pub blob: Option<Name>,
-    /// What must be committed before the transaction, each for itself: parts that nothing points to before it.
+    /// Chunks to commit before the transaction, each in its own transaction; no record points to them before.
     pub parts: Vec<Write>,
 }
 
@@ -93,14 +90,14 @@ pub struct RecordStore {
     blobs: Option<Arc<BlobStore>>,
     threshold: usize,
     max_split: usize,
-    /// Counts records that were decoded for a recovery.
+    /// Number of records that were decoded for a recovery.
     decoded: watch::Sender<u64>,
 }
 
 impl RecordStore {
-    /// Records up to `threshold` bytes (compressed) are kept inline, larger ones in `blobs`. Without blobs that survive
-    /// the loss of this host, what a transaction takes is kept inline; larger ones are split if their type allows that,
-    /// else refused.
+    /// Records up to `threshold` bytes (compressed) are stored inline, larger ones in `blobs`. Without a blob
+    /// store that survives the loss of this host, records are inline up to the transaction limit; larger ones
+    /// are split if their type allows that, and refused otherwise.
     pub fn new(
         store: Arc<dyn CoordinationStore>,
         blobs: Option<Arc<BlobStore>>,
@@ -115,30 +112,30 @@ impl RecordStore {
         }
     }
 
-    /// Counts the records that [`RecordStore::decode`] has made ready, by this store and its clones, again those that
-    /// it made ready again.
+    /// The number of records that [`RecordStore::decode`] has decoded, in this store and its clones. A record
+    /// that is decoded again counts again.
     pub fn decoded(&self) -> watch::Receiver<u64> {
         self.decoded.subscribe()
     }
 
-    /// The same, splitting records up to `bytes` (compressed) and refusing larger ones.
+    /// The same store, but splits records up to `bytes` (compressed) and refuses larger ones.
     #[must_use]
     pub fn with_max_split(mut self, bytes: usize) -> RecordStore {
         self.max_split = bytes;
         self
     }
 
-    /// The store below.
+    /// The underlying coordination store.
     pub fn coordination_store(&self) -> &Arc<dyn CoordinationStore> {
         &self.store
     }
 
-    /// Where large records are kept, if anywhere.
+    /// The store for large records, if there is one.
     pub fn blobs(&self) -> Option<&Arc<BlobStore>> {
         self.blobs.as_ref()
     }
 
-    /// Encodes a record, and writes its blob if it needs one. Its parts, if it needs those, are the caller's to commit.
+    /// Encodes a record, and writes its blob if it needs one. The caller commits its chunks if it has some.
     pub async fn prepare<T: Record>(
         &self,
         name: &Name,
@@ -148,7 +145,8 @@ impl RecordStore {
         self.prepare_within(name, epoch, record, usize::MAX).await
     }
 
-    /// The same for one that has to share its transaction: inline it takes at most so many bytes.
+    /// Same as [`RecordStore::prepare`], for a record that shares its transaction: it takes at most `share`
+    /// bytes inline.
     pub async fn prepare_within<T: Record>(
         &self,
         name: &Name,
@@ -156,14 +154,14 @@ impl RecordStore {
         record: &T,
         share: usize,
     ) -> Result<Prepared> {
-        let (format, payload) = (record.format(), record.encode());
+        let (format, payload) = (T::FORMAT, record.encode());
         let key = Key::new(T::KIND, name.clone());
         let most = self.store.limits().bytes.saturating_sub(4096).min(share);
         let threshold = match &self.blobs {
             Some(blobs) if blobs.survives_host() => self.threshold.min(most),
             Some(_) | None => most,
         };
-        // To hand a small one to another thread takes longer than to encode it.
+        // Passing a small record to another thread takes longer than encoding it.
         let encoded = if payload.len() <= SMALL {
             record::encode(format, &payload, threshold)?
         } else {
@@ -213,7 +211,7 @@ impl RecordStore {
         }
     }
 
-    /// One record, as the store has it now; `None`: it is not there.
+    /// Reads one record from the store; `None` if it does not exist.
     pub async fn get<T: Record>(&self, name: &Name) -> Result<Option<Stored<T>>> {
         let key = Key::new(T::KIND, name.clone());
         let Some(value) = self.store.get(&[key]).await?.into_iter().next().flatten() else {
@@ -226,7 +224,7 @@ impl RecordStore {
             .map(Some)
     }
 
-    /// Several records, as the store has them now, in the order of `names`; each readable or not.
+    /// Reads several records from the store, in the order of `names`; each one is readable or an error.
     pub async fn get_all<T: Record>(
         &self,
         names: &[Name],
@@ -256,7 +254,7 @@ impl RecordStore {
                 Err(error) => Err(error),
             };
             match stored {
-                // The rest of the record is in the store that is being read.
+                // The rest of the record is in the same store, so the whole read fails.
                 Err(error) if is_split && error.outcome() != Outcome::Fatal => return Err(error),
                 stored => all.push(Some(stored)),
             }
@@ -264,8 +262,8 @@ impl RecordStore {
         Ok(all)
     }
 
-    /// All records of a type as the store has them now, each readable or not: one that is not never hides the others. An
-    /// error: the store does not answer at present.
+    /// Reads all records of a type from the store. Each one is readable or an error: an unreadable one never
+    /// hides the others. The outer error: the store does not answer at present.
     pub async fn list<T: Record>(&self) -> Result<Vec<(Name, Result<Stored<T>>)>> {
         let mut all = Vec::new();
         let mut page: Option<PageToken> = None;
@@ -280,10 +278,11 @@ impl RecordStore {
         }
     }
 
-    /// The records of a type among those that were read before, each readable or not; in no order. Decodes on as many
-    /// threads as there are cores, then fetches what is kept elsewhere, some at a time: what of it is among the
-    /// records is not read again. An error: the store does not answer at present. That a blob can't be read, for ever or at
-    /// present, is its record's alone; once the blob store has given no answer for a while it is not waited for.
+    /// Decodes the records of a type in `records`, unordered; each one is readable or an error. Decodes on as
+    /// many threads as there are cores, then reads the payloads that are stored elsewhere, several at a time;
+    /// chunks in `records` are not read again. The outer error: the store does not answer at present. An
+    /// unreadable blob, permanently or at present, fails only its record; after one blob read timed out,
+    /// later ones fail at once.
     pub async fn decode<T: Record>(
         &self,
         records: &Records,
@@ -331,7 +330,7 @@ impl RecordStore {
                 false => patience.wait_for(reading).await,
             };
             match stored {
-                // The rest of the record is in the store that the records are of.
+                // The rest of the record is in the same store as the records, so the whole read fails.
                 Err(error) if is_split && error.outcome() != Outcome::Fatal => Err(error),
                 stored => Ok((name, stored)),
             }
@@ -344,8 +343,8 @@ impl RecordStore {
         Ok(all)
     }
 
-    /// The names of parts of terms before `epoch` that nobody `keeps`: what a crash between the parts and the record that
-    /// would point to them has left.
+    /// The names of chunks of terms before `epoch` that `keeps` does not claim. They are left by a crash
+    /// between writing the chunks and the record that would point to them.
     pub async fn orphaned_parts(
         &self,
         epoch: Epoch,
@@ -366,7 +365,7 @@ impl RecordStore {
         }
     }
 
-    /// The whole record; `known` is not read again.
+    /// Completes a record; chunks in `known` are not read again.
     async fn stored<T: Record>(
         &self,
         name: &Name,
@@ -391,7 +390,7 @@ impl RecordStore {
         let keys: Vec<Key> = keys.collect();
         let mut values = Vec::with_capacity(parts.len());
         for some in keys.chunks(PARTS_PAGE) {
-            // Parts are immutable, so that one that is known is the one that is meant.
+            // Chunks are immutable, so a known chunk is the right one.
             let known: Vec<_> = some.iter().map(|key| known.get(key).cloned()).collect();
             if known.iter().all(Option::is_some) {
                 values.extend(known);
@@ -448,7 +447,7 @@ enum Found<T> {
 fn pointer_again<T: Record>(name: &Name) -> Error {
     Error::Corrupt {
         key: Key::new(T::KIND, name.clone()).to_string(),
-        reason: "what it points to is a pointer again".to_owned(),
+        reason: "its pointer leads to another pointer".to_owned(),
     }
 }
 
@@ -472,7 +471,7 @@ fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>
     (name, found)
 }
 
-/// Encoding, hashing and compression of more than a little never run on the control runtime.
+/// Encoding, hashing and compression of large records never run on the control runtime.
 async fn off_control<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

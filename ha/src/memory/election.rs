@@ -1,7 +1,8 @@
-//! The election's half of the memory backend: one lease a handle, renewed by a task, and the guarded writes.
+//! The election part of the memory backend: one lease for each handle, renewed by a task, and the guarded
+//! writes.
 //!
-//! Invariants: the session's deadline counts from before the renewal was sent. After [`ElectionDriver::close`] no lease
-//! is asked for again.
+//! Invariants: the session's deadline counts from before the renewal was sent. After
+//! [`ElectionDriver::close`] no new lease is requested.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::election::{
 };
 use crate::error::{Error, Result};
 
-/// A process's part in an election on a [`MemoryCluster`](super::MemoryCluster).
+/// The election handle of a process on a [`MemoryCluster`](super::MemoryCluster).
 #[derive(Debug)]
 pub struct MemoryElection {
     link: Arc<Link>,
@@ -79,7 +80,7 @@ impl MemoryElection {
         }
     }
 
-    /// What can go wrong with this handle's requests.
+    /// Controls the faults of this handle's requests.
     pub fn faults(&self) -> Faults {
         Faults::of(&self.link)
     }
@@ -90,7 +91,7 @@ impl MemoryElection {
 }
 
 impl Contender {
-    /// Keeps a lease: renews it, and asks for another as soon as the server says that it is gone.
+    /// Keeps a lease: renews it, and requests another as soon as the server reports that it is gone.
     async fn keep_session(self: Arc<Self>) {
         let options = &self.link.server.options;
         loop {
@@ -98,7 +99,7 @@ impl Contender {
             let pause = if self.session.borrow().nonce().is_some() {
                 options.ttl / 3
             } else {
-                // Only the outage keeps a session away: wait for its end, not for a timer.
+                // Only an outage prevents a session: wait for its end, not for a timer.
                 self.link.reachable().await;
                 Duration::ZERO
             };
@@ -112,7 +113,8 @@ impl Contender {
     fn renew(&self) {
         let options = &self.link.server.options;
         let asked = self.clock.now();
-        // Held until the session is told: who announces meanwhile is put under the new lease here, or sees it there.
+        // Locked until the session is published: a concurrent `announce` is put under the new lease either
+        // here, or by its caller, who then sees the new session.
         let member = lock(&self.member);
         let known = self.session.borrow().nonce().cloned();
         let renewed = self.link.reach_now(|state| {
@@ -131,7 +133,7 @@ impl Contender {
             }
             Some((nonce, true))
         });
-        // Not answered: the session stays what it was, and its deadline passes.
+        // No answer: the session stays unchanged, and its deadline passes.
         let Some(Some((nonce, is_new))) = renewed else {
             return;
         };
@@ -150,7 +152,8 @@ impl Contender {
     }
 }
 
-/// The server's side of a lease: ends it once it was not renewed in time. Outlives the handle, as a server would.
+/// The server's side of a lease: ends it when it was not renewed in time. Outlives the handle, as on a real
+/// server.
 async fn end_in_time(server: Weak<Server>, nonce: Nonce) {
     loop {
         let Some(strong) = server.upgrade() else {
@@ -164,7 +167,7 @@ async fn end_in_time(server: Weak<Server>, nonce: Nonce) {
                 return Some(deadline);
             }
             if quorum_lost {
-                // Nobody decides that it ended; it is looked at again after another ttl.
+                // Without a quorum no lease expires; check again after another ttl.
                 return Some(link::deadline(&strong.options));
             }
             state.revoke(&nonce);
@@ -263,7 +266,7 @@ impl ElectionDriver for MemoryElection {
         contender.closed.cancel();
         let state = contender.session.send_replace(SessionState::None);
         if let Some(nonce) = state.nonce() {
-            // A server that can't be reached ends the lease by itself.
+            // An unreachable server lets the lease expire.
             let _ = self.link.reach_now(|state| state.revoke(nonce));
         }
     }

@@ -1,8 +1,9 @@
-//! The way from one handle to the memory "server", and what tests let go wrong on it.
+//! The connection from one handle to the memory "server", and the faults that tests inject into it.
 //!
-//! Not here: what a request does ([`super::state`]). Faults of a handle meet guarded writes only (`advance`, `attach`,
-//! `resign`, `publish`, `commit`), so that a test's fault is not used up by somebody's background read. Partition
-//! and loss of quorum meet everything, a delay everything but renewals; reads of records by key can be denied.
+//! The effect of a request is in [`super::state`]. Faults of a handle affect only guarded writes (`advance`,
+//! `attach`, `resign`, `publish`, `commit`), so that a background read can't use up a test's fault. A
+//! partition or loss of quorum affects everything, a delay everything but renewals; reads of records by key
+//! can be denied.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -21,12 +22,12 @@ use crate::store::Change;
 
 const STORE: &str = "the memory store";
 
-/// Locks what can't be left half changed by a panic: every change of it is one assignment.
+/// Locks state that a panic can't leave half changed: every change of it is one assignment.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who can't reach the server.
+/// The present outages.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Outage {
     pub(super) partitioned: HashSet<ProcessId>,
@@ -34,7 +35,7 @@ pub(super) struct Outage {
     pub(super) out_of_space: bool,
 }
 
-/// The "server": shared by all handles of a cluster.
+/// The "server", shared by all handles of a cluster.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) options: MemoryOptions,
@@ -45,7 +46,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// One that shows an identity of its own, whatever it comes to hold.
+    /// A server with its own identity, independent of its content.
     pub(super) fn new(options: MemoryOptions) -> Server {
         static STORES: AtomicU64 = AtomicU64::new(1);
         let number = STORES.fetch_add(1, Ordering::Relaxed);
@@ -62,7 +63,7 @@ impl Server {
         }
     }
 
-    /// Runs one transaction, then tells the watches what it changed, in order.
+    /// Runs one transaction, then publishes its changes to the watches, in order.
     pub(super) fn apply<T>(&self, transaction: impl FnOnce(&mut State) -> T) -> T {
         let mut state = lock(&self.state);
         let result = transaction(&mut state);
@@ -102,7 +103,7 @@ enum HeldState {
     Holding(Mutex<Option<Request>>),
 }
 
-/// What goes wrong between one handle and the server. A cheap clone of the handle's own.
+/// Controls the faults between one handle and the server. Cheap to clone.
 #[derive(Clone)]
 pub struct Faults {
     link: Arc<Link>,
@@ -121,32 +122,33 @@ impl Faults {
         }
     }
 
-    /// How often something was read through the handle.
+    /// Number of reads through the handle.
     pub fn reads(&self) -> u64 {
         self.link.reads.load(Ordering::Relaxed)
     }
 
-    /// Every request but renewals reaches the server this much later.
+    /// Delays every request but renewals.
     pub fn delay(&self, delay: Duration) {
         lock(&self.link.injected).delay = delay;
     }
 
-    /// Watches tell every change this much later.
+    /// Delays every update of the watches.
     pub fn watch_lag(&self, lag: Duration) {
         lock(&self.link.injected).watch_lag = lag;
     }
 
-    /// Whether records that are asked for by their keys are denied.
+    /// Sets whether reads of records by key are denied.
     pub fn deny_gets(&self, denies: bool) {
         lock(&self.link.injected).denies_gets = denies;
     }
 
-    /// The next `n` guarded writes are applied and answered with `NoAnswer`.
+    /// Applies the next `n` guarded writes and answers them with `NoAnswer`.
     pub fn lose_replies(&self, n: usize) {
         lock(&self.link.injected).replies_to_lose = n;
     }
 
-    /// The next guarded write that no earlier hold takes is answered with `NoAnswer` and kept back: a late twin.
+    /// Holds the next guarded write that no earlier hold takes, and answers it with `NoAnswer`: a late
+    /// duplicate.
     pub fn hold_next(&self) -> Held {
         let (sender, receiver) = watch::channel(HeldState::Waiting);
         lock(&self.link.injected).holds.push_back(sender.clone());
@@ -158,11 +160,11 @@ impl Faults {
     }
 }
 
-/// A guarded write that is kept back until the test lets it through.
+/// A guarded write that is held until the test releases it.
 pub struct Held {
     link: Arc<Link>,
     receiver: watch::Receiver<HeldState>,
-    /// Keeps the channel open until a write comes.
+    /// Keeps the channel open until a write arrives.
     _sender: watch::Sender<HeldState>,
 }
 
@@ -173,14 +175,14 @@ impl fmt::Debug for Held {
 }
 
 impl Held {
-    /// Waits until a write was sent, and so is held.
+    /// Waits until a write was sent and is held.
     pub async fn reached(&mut self) {
         let holding = |state: &HeldState| matches!(state, HeldState::Holding(_));
-        // The sender is this very value's: it can't be gone.
+        // This value owns the sender, so it can't be gone.
         let _ = self.receiver.wait_for(holding).await;
     }
 
-    /// Lets the write through: it is judged by what the server holds now. False if no write was ever held.
+    /// Applies the write to the present state of the server. Returns false if no write was ever held.
     pub fn release(self) -> bool {
         let request = match &*self.receiver.borrow() {
             HeldState::Waiting => None,
@@ -192,12 +194,12 @@ impl Held {
     }
 }
 
-/// A handle's way to the server.
+/// A handle's connection to the server.
 pub(super) struct Link {
     pub(super) server: Arc<Server>,
     process: Option<ProcessId>,
     injected: Mutex<Injected>,
-    /// How often it was read.
+    /// Number of reads.
     reads: AtomicU64,
 }
 
@@ -227,9 +229,9 @@ impl Link {
                 .is_some_and(|process| outage.partitioned.contains(process))
     }
 
-    /// Waits until the server can be reached.
+    /// Waits until the server is reachable.
     pub(super) async fn reachable(&self) {
-        // The sender is the server's, which this link keeps.
+        // The server owns the sender, and this link keeps the server.
         let _ = self
             .server
             .outage
@@ -265,14 +267,14 @@ impl Link {
         })
     }
 
-    /// Sends a request that no test loses or holds.
+    /// Sends a request that is never lost or held.
     pub(super) async fn read<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.travel().await?;
         Ok(self.server.apply(request))
     }
 
-    /// Sends a read of records by their keys.
+    /// Sends a read of records by key.
     pub(super) async fn get<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T> {
         if lock(&self.injected).denies_gets {
             let reason = "a test has it denied".to_owned();
@@ -313,7 +315,7 @@ impl Link {
         Ok(reply)
     }
 
-    /// Renews or asks for a lease: reaches the server or fails at once.
+    /// Renews or requests a lease: reaches the server or fails at once.
     pub(super) fn reach_now<T>(&self, request: impl FnOnce(&mut State) -> T) -> Option<T> {
         if self.is_cut(&self.server.outage.borrow()) {
             return None;
@@ -321,7 +323,7 @@ impl Link {
         Some(self.server.apply(request))
     }
 
-    /// Copies a watch of the server to a handle's: as late as `watch_lag` says, not at all while cut off.
+    /// Copies a watch of the server to a handle's watch: delayed by `watch_lag`, not at all while cut off.
     pub(super) async fn follow<T: Clone + PartialEq>(
         self: Arc<Self>,
         mut from: watch::Receiver<T>,
@@ -343,7 +345,7 @@ impl Link {
     }
 }
 
-/// When a lease that is renewed now ends.
+/// The time at which a lease that is renewed now expires.
 pub(super) fn deadline(options: &MemoryOptions) -> Instant {
     Instant::now() + options.ttl
 }

@@ -1,8 +1,8 @@
-//! A coordination store inside the process: for tests on paused time and simulations, with faults to inject.
+//! An in-process coordination store, for tests on paused time and simulations, with fault injection.
 //!
-//! Not for production: it lives as long as its [`MemoryCluster`]. Deterministic: no threads, no clock but tokio's, no
-//! randomness. Handles spawn tasks, so they are made inside a tokio runtime. A dropped [`MemoryElection`] is a process
-//! that died: its lease ends by itself.
+//! Not for production: it lives as long as its [`MemoryCluster`]. Deterministic: no threads, no clock but
+//! tokio's, no randomness. Handles spawn tasks, so create them inside a tokio runtime. Dropping a
+//! [`MemoryElection`] simulates the death of its process: its lease expires.
 
 mod election;
 mod link;
@@ -25,16 +25,16 @@ use crate::election::ProcessId;
 use crate::keys::Key;
 use crate::store::Limits;
 
-/// How the memory "server" behaves.
+/// Behaviour of the memory "server".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// How long a lease lives without renewal. It is renewed three times as often.
+    /// Lifetime of a lease without renewal. It is renewed three times within this time.
     pub ttl: Duration,
-    /// How long a request waits for a server that can't be reached.
+    /// Timeout of a request to an unreachable server.
     pub request_timeout: Duration,
-    /// What one transaction takes.
+    /// The limits of one transaction.
     pub limits: Limits,
-    /// Whether it shows which store it is; some don't.
+    /// Whether it shows a store identity; not all stores do.
     pub shows_identity: bool,
 }
 
@@ -52,13 +52,13 @@ impl Default for MemoryOptions {
     }
 }
 
-/// The "server": what all handles share. A cheap clone.
+/// The "server", shared by all handles. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct MemoryCluster {
     server: Arc<Server>,
 }
 
-/// What a cluster kept at some moment ([`MemoryCluster::backup`]).
+/// The content of a cluster at some moment ([`MemoryCluster::backup`]).
 #[derive(Debug)]
 pub struct Backup {
     state: state::State,
@@ -71,39 +71,39 @@ impl Default for MemoryCluster {
 }
 
 impl MemoryCluster {
-    /// An empty one.
+    /// An empty cluster.
     pub fn new(options: MemoryOptions) -> MemoryCluster {
         MemoryCluster {
             server: Arc::new(Server::new(options)),
         }
     }
 
-    /// A process that contends.
+    /// The election handle of a process that contends.
     pub fn election(&self, process: ProcessId, clock: Clock) -> MemoryElection {
         MemoryElection::contender(self.link(Some(process.clone())), process, clock)
     }
 
-    /// A process that only watches.
+    /// The election handle of a process that only observes.
     pub fn observer(&self) -> MemoryElection {
         MemoryElection::observer(self.link(None))
     }
 
-    /// A process that only watches, cut off by its partition.
+    /// The election handle of a process that only observes; affected by its partition.
     pub fn observer_of(&self, process: ProcessId) -> MemoryElection {
         MemoryElection::observer(self.link(Some(process)))
     }
 
-    /// The records, by a connection that no partition of a process cuts.
+    /// A handle to the records, not affected by the partition of any process.
     pub fn store(&self) -> MemoryStore {
         MemoryStore::new(self.link(None))
     }
 
-    /// The records, by a connection of `process`, cut by its partition.
+    /// A handle to the records of `process`, affected by its partition.
     pub fn store_of(&self, process: ProcessId) -> MemoryStore {
         MemoryStore::new(self.link(Some(process)))
     }
 
-    /// Ends the leases of a process, as if they had not been renewed.
+    /// Expires the leases of a process.
     pub fn expire(&self, process: &ProcessId) {
         self.server.apply(|state| {
             for nonce in state.leases_of(process) {
@@ -112,12 +112,12 @@ impl MemoryCluster {
         });
     }
 
-    /// A stranger puts or deletes an item by hand: no transaction tells.
+    /// Puts or deletes an item like an operator by hand, without a change number.
     pub fn overwrite(&self, key: &Key, value: Option<Bytes>) {
         self.server.apply(|state| state.overwrite(key, value));
     }
 
-    /// Cuts a process off: it reaches nothing, its lease is not renewed, its watches tell nothing.
+    /// Cuts a process off: its requests fail, its lease is not renewed, its watches get no updates.
     pub fn partition(&self, process: &ProcessId) {
         self.server.outage.send_modify(|outage| {
             outage.partitioned.insert(process.clone());
@@ -131,8 +131,8 @@ impl MemoryCluster {
         });
     }
 
-    /// Takes the quorum away, or gives it back. Without it nothing is served and no lease ends; when it is back each
-    /// lease starts again, as after a change of etcd's raft leader.
+    /// Removes or restores the quorum. Without it no request is served and no lease expires; when it is back,
+    /// each lease restarts, like after a change of etcd's raft leader.
     pub fn unavailable(&self, unavailable: bool) {
         if !unavailable {
             let deadline = link::deadline(&self.server.options);
@@ -147,42 +147,42 @@ impl MemoryCluster {
             .send_modify(|outage| outage.quorum_lost = unavailable);
     }
 
-    /// Takes no transaction with a put any more, as etcd under its alarm NOSPACE, or takes them again.
+    /// Starts or stops refusing transactions with a put, like etcd under its alarm NOSPACE.
     pub fn out_of_space(&self, out_of_space: bool) {
         self.server
             .outage
             .send_modify(|outage| outage.out_of_space = out_of_space);
     }
 
-    /// Loses everything, leases too: what comes next is another incarnation.
+    /// Deletes everything, including leases: the next content is another incarnation.
     pub fn wipe(&self) {
         self.server.apply(state::State::wipe);
     }
 
-    /// A stranger overwrites `epoch` with something that can't be read; nothing: puts back what was there.
+    /// Overwrites `epoch` with unreadable text, like another writer; `None` restores the previous value.
     pub fn overwrite_epoch(&self, rubbish: Option<&str>) {
         self.server.apply(|state| state.overwrite_epoch(rubbish));
     }
 
-    /// A stranger deletes `leader-info`.
+    /// Deletes `leader-info`, like another writer.
     pub fn delete_leader_info(&self) {
         self.server.apply(state::State::forget_info);
     }
 
-    /// A copy of all that is kept.
+    /// A copy of the whole content.
     pub fn backup(&self) -> Backup {
         Backup {
             state: self.server.apply(|state| state.clone()),
         }
     }
 
-    /// Goes back to what was kept then, under the same incarnation. All leases are gone.
+    /// Returns to the content of the backup, under the same incarnation. All leases are gone.
     pub fn restore(&self, backup: &Backup) {
         self.server.apply(|state| state.restore(&backup.state));
     }
 
-    /// Another store with the same content, as one that was restored from a snapshot of this one: what is kept under leases is
-    /// not in it, and it shows another identity, if it shows one.
+    /// Another store with the same content, as if restored from a snapshot of this one: without keys under
+    /// leases, and with another identity, if it shows one.
     #[must_use]
     pub fn copy(&self) -> MemoryCluster {
         let copy = MemoryCluster::new(self.server.options.clone());

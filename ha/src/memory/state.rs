@@ -1,8 +1,9 @@
-//! What the memory backend's "server" holds, and the guarded transactions on it. No time, no faults, no tasks: those are
-//! the links' ([`super::link`]).
+//! Content of the memory backend's "server", and the guarded transactions on it. Time, faults and tasks
+//! belong to the links ([`super::link`]).
 //!
-//! Invariants: a token is a revision and only grows, as in etcd; after a wipe revisions start again, so a token may
-//! repeat in another incarnation. Nonces never repeat. `leader` and a member are there only while their lease is.
+//! Invariants: a token is a revision and only grows, as in etcd; after a wipe revisions restart, so a token
+//! may repeat in another incarnation. Nonces never repeat. `leader` and a member exist only while their lease
+//! does.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,11 +28,11 @@ pub(super) struct Lease {
 /// The data of one cluster.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
-    /// What no copy of the rest takes along.
+    /// The store's identity, not included in copies.
     store: Option<StoreIdentity>,
     revision: u64,
     epoch: Option<(EpochRecord, EpochToken)>,
-    /// What a stranger wrote in place of `epoch`.
+    /// The text that another writer wrote over `epoch`.
     rubbish: Option<String>,
     leader: Option<LeaderKey>,
     info: Option<LeaderInformation>,
@@ -69,7 +70,7 @@ impl State {
         self.change
     }
 
-    /// A stranger overwrites `epoch`; nothing: puts the value back that was there, which moves its token.
+    /// Overwrites `epoch` like another writer; `None` restores the previous value, which moves its token.
     pub(super) fn overwrite_epoch(&mut self, rubbish: Option<&str>) {
         self.rubbish = rubbish.map(str::to_owned);
         let moved = self.next_token();
@@ -78,12 +79,12 @@ impl State {
         }
     }
 
-    /// A stranger overwrites `leader-info`.
+    /// Deletes `leader-info` like another writer.
     pub(super) fn forget_info(&mut self) {
         self.info = None;
     }
 
-    /// Another incarnation: everything is gone but the counter that keeps nonces unique.
+    /// Starts another incarnation: deletes everything but the counter that keeps nonces unique.
     pub(super) fn wipe(&mut self) {
         *self = State {
             store: self.store.clone(),
@@ -92,8 +93,8 @@ impl State {
         };
     }
 
-    /// As it was at the backup, without the leases of that time and what was kept under them. The counter that keeps nonces
-    /// unique goes on.
+    /// Restores the backup, without the leases of that time and the keys under them. Keeps the counter that
+    /// makes nonces unique.
     pub(super) fn restore(&mut self, backup: &State) {
         *self = State {
             store: self.store.clone(),
@@ -118,7 +119,7 @@ impl State {
         nonce
     }
 
-    /// Whether the lease was there to be renewed.
+    /// Renews the lease. Returns false if it no longer exists.
     pub(super) fn renew(&mut self, nonce: &Nonce, deadline: Instant) -> bool {
         match self.leases.get_mut(nonce) {
             Some(lease) => {
@@ -145,7 +146,7 @@ impl State {
         own.map(|(nonce, _)| nonce.clone()).collect()
     }
 
-    /// Ends a lease, and with it what was kept under it.
+    /// Ends a lease and deletes the keys under it.
     pub(super) fn revoke(&mut self, nonce: &Nonce) {
         if self.leases.remove(nonce).is_none() {
             return;
@@ -285,7 +286,7 @@ impl State {
         CommitReply::Applied
     }
 
-    /// Deletes under the guards of a commit; the number stays.
+    /// Deletes under the guards of a commit, without changing the number.
     pub(super) fn delete_unnumbered(&mut self, request: &CommitRequest) -> CommitReply {
         let fenced = self.is_at(request.fence.token, Some(&request.fence.incarnation));
         if !fenced || self.leader.is_none() || self.change != request.after {

@@ -1,4 +1,4 @@
-//! The records' half of the memory backend.
+//! The records part of the memory backend.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::store::{
     Write,
 };
 
-/// The records on a [`MemoryCluster`](super::MemoryCluster).
+/// The records handle on a [`MemoryCluster`](super::MemoryCluster).
 #[derive(Debug)]
 pub struct MemoryStore {
     link: Arc<Link>,
@@ -36,7 +36,7 @@ impl MemoryStore {
         }
     }
 
-    /// What can go wrong with this handle's requests.
+    /// Controls the faults of this handle's requests.
     pub fn faults(&self) -> Faults {
         Faults::of(&self.link)
     }

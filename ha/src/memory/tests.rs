@@ -1,4 +1,4 @@
-//! The memory backend's own behaviours: leases on paused time, and the faults it injects.
+//! The memory backend itself: leases on paused time, and the injected faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -199,7 +199,7 @@ async fn the_lease_of_a_dead_process_ends_and_its_keys_with_it() {
     assert!(observer.members().await.expect("members").is_empty());
 }
 
-/// Threads, as the two meet between a lease's grant and the word of it.
+/// Uses threads, because the two race between granting a lease and publishing it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_announces_while_the_lease_is_granted_is_a_member() {
     for round in 0..2_000 {

@@ -1,4 +1,4 @@
-//! Follows the transactions of a store one by one, as long as the ring remembers them.
+//! Follows the transactions of a store one by one, while the ring still has them.
 
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -9,19 +9,20 @@ use crate::error::Result;
 use crate::keys::{CHANGES_RING, Key};
 use crate::store::{Change, CoordinationStore};
 
-/// How many ring entries are read at once.
+/// Ring entries per read.
 const STRIDE: u64 = 128;
 
-/// A piece of what happened.
+/// An item of the feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fed {
     /// The next transaction, and the keys that it touched.
     Transaction(Change, Vec<Key>),
-    /// Transactions were missed for good (the ring has gone on): everything may have changed up to this one.
+    /// Transactions were missed for good (the ring was overwritten): everything may have changed up to this
+    /// one.
     Gap(Change),
 }
 
-/// Every transaction after a known one, in order, across reconnects of the store.
+/// All transactions after a known one, in order, across reconnects of the store.
 #[derive(Debug)]
 pub struct ChangeFeed {
     store: Arc<dyn CoordinationStore>,
@@ -31,7 +32,7 @@ pub struct ChangeFeed {
 }
 
 impl ChangeFeed {
-    /// Follows what comes after transaction number `seen`.
+    /// Follows the transactions after number `seen`.
     pub fn after(store: Arc<dyn CoordinationStore>, seen: u64) -> ChangeFeed {
         let changes = store.changes();
         ChangeFeed {
@@ -42,7 +43,8 @@ impl ChangeFeed {
         }
     }
 
-    /// The next piece. Waits for it; an error of the store loses nothing, call again. Cancelling loses nothing.
+    /// Waits for the next item. After a store error call it again; neither an error nor cancellation loses an
+    /// item.
     pub async fn next(&mut self) -> Result<Fed> {
         loop {
             if let Some(fed) = self.pending.pop_front() {
@@ -57,7 +59,7 @@ impl ChangeFeed {
                 .and_then(|change| *change);
             match newest {
                 Some(newest) => self.read_up_to(newest).await?,
-                // The store's own task has ended with the process: nothing more will come.
+                // The store's own task has ended with the process: no more changes will arrive.
                 None => std::future::pending().await,
             }
         }

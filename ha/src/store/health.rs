@@ -1,34 +1,35 @@
-//! How a coordination store is, for people and metrics: how fast it answers, how full it is, which servers it has.
+//! Health of a coordination store, for display and metrics: latency, space, servers.
 //!
-//! Nothing is decided on it. What a store does not tell, or does not tell this user, is left out and named.
+//! No decision depends on it. Values that the store does not report, or not to this user, are missing and
+//! listed as unknown.
 
 use std::time::Duration;
 
-/// From which share of its quota on a store is called nearly full, in percent.
+/// Share of its quota from which on a store counts as nearly full, in percent.
 const NEARLY_FULL_PERCENT: u64 = 80;
-/// Below so many free bytes a disk is called nearly full.
+/// Number of free bytes below which a disk counts as nearly full.
 const LITTLE_SPACE: u64 = 512 * 1024 * 1024;
 
-/// See the module.
+/// Health of a coordination store; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreHealth {
-    /// How long a linearizable read took.
+    /// Latency of a linearizable read.
     pub latency: Duration,
-    /// Bytes of its data: of the largest server, where there are several.
+    /// Size of its data in bytes; of the largest server if there are several.
     pub size_bytes: Option<u64>,
-    /// Bytes above which it takes no writes any more.
+    /// Limit in bytes above which it accepts no more writes.
     pub quota_bytes: Option<u64>,
-    /// Whether nobody said so, and that is what such a store has where nothing else is set.
+    /// Whether the quota is the store's default because the store does not report it.
     pub quota_is_assumed: bool,
-    /// It keeps more old revisions of its data than these; none: it does not, or has none.
+    /// A lower bound of the old revisions that it keeps; `None`: few, or the store keeps none.
     pub revisions_kept: Option<u64>,
-    /// Free bytes where it keeps its data, where that is this host.
+    /// Free bytes on its disk, if it runs on this host.
     pub free_bytes: Option<u64>,
     /// Alarms that it has raised, by its own names (etcd: `NOSPACE`, `CORRUPT`).
     pub alarms: Vec<String>,
-    /// Its servers; none where it has none.
+    /// Its servers; empty if it has none.
     pub servers: Vec<StoreServer>,
-    /// What could not be found out, and why.
+    /// Values that could not be determined, and why.
     pub unknown: Vec<String>,
 }
 
@@ -37,13 +38,13 @@ pub struct StoreHealth {
 pub struct StoreServer {
     /// Its name or address.
     pub name: String,
-    /// What it does at present.
+    /// Its current role.
     pub role: ServerRole,
     /// Its version.
     pub version: Option<String>,
 }
 
-/// What a server of a store does.
+/// The role of a server of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerRole {
     /// It leads the others.
@@ -52,14 +53,14 @@ pub enum ServerRole {
     Follower,
     /// It is the only one.
     Standalone,
-    /// It answers, but not that question; or it is no configured endpoint, and so was not asked.
+    /// It answered without its role; or it is not a configured endpoint and was not asked.
     Unknown,
-    /// It gave no answer, for this reason.
+    /// It gave no answer; the reason.
     Unreachable(String),
 }
 
 impl StoreHealth {
-    /// What an operator should look after, in words.
+    /// Warnings for an operator, in words.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings: Vec<String> = self
             .alarms
@@ -70,7 +71,7 @@ impl StoreHealth {
             && size.saturating_mul(100) >= quota.saturating_mul(NEARLY_FULL_PERCENT)
         {
             let assumed = if self.quota_is_assumed {
-                " (assumed: it does not tell its quota)"
+                " (assumed: it does not report its quota)"
             } else {
                 ""
             };

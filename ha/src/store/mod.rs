@@ -1,7 +1,7 @@
-//! The records of a cluster in a coordination store: read, list, follow, and commit under a fence.
+//! The records of a cluster in a coordination store: read, list, watch, and commit under a fence.
 //!
-//! [`CoordinationStore`] is what each backend implements: single attempts, no decisions. What a term writes goes through
-//! the [`pipeline`], which orders all of it by the change number and settles ambiguous answers.
+//! Each backend implements [`CoordinationStore`]: single attempts, no decisions. Writes of a term go through
+//! the [`pipeline`], which orders them by change number and resolves ambiguous answers.
 //!
 //! Invariants: no transaction of a term is applied after a younger term began (the fence); no transaction is applied
 //! twice, however often it is sent (the change number).
@@ -24,17 +24,18 @@ use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name};
 use crate::store::health::StoreHealth;
 
-/// How many items are listed at once where only their names are wanted, and the backend has no other way.
+/// Items per listing request when only names are needed and the backend has no cheaper way.
 const NAMES_AT_ONCE: usize = 500;
 
-/// What lets a term write: `epoch` is still at the token, in this incarnation of the cluster, and `leader` is there.
+/// The condition under which a term may write: `epoch` is still at the token, in this incarnation of the
+/// cluster, and `leader` is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
     /// The term's epoch.
     pub epoch: Epoch,
     /// The guard of its writes.
     pub token: EpochToken,
-    /// The cluster's incarnation. Backends whose token could repeat after the store was wiped check it as well.
+    /// The cluster's incarnation. Checked by backends whose token could repeat after the store was wiped.
     pub incarnation: ClusterIncarnation,
 }
 
@@ -43,13 +44,13 @@ pub struct Fence {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Change {
-    /// Counts transactions of all terms.
+    /// Number of the transaction, counted across all terms.
     pub number: u64,
     /// The term that committed it.
     pub epoch: Epoch,
 }
 
-/// The value of a key `changes/<n>`: what a transaction touched.
+/// The value of a key `changes/<n>`: the keys that a transaction touched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Touched {
     /// The transaction.
@@ -63,14 +64,14 @@ pub struct Touched {
 pub enum Write {
     /// Creates the item or replaces its value.
     Put {
-        /// Which item.
+        /// The item.
         key: Key,
         /// Its value.
         value: Bytes,
     },
     /// Removes the item; nothing happens if it is not there.
     Delete {
-        /// Which item.
+        /// The item.
         key: Key,
     },
 }
@@ -83,7 +84,7 @@ impl Write {
         }
     }
 
-    /// Bytes it takes in a request, about.
+    /// Approximate size in a request, in bytes.
     pub fn size(&self) -> usize {
         let value = match self {
             Write::Put { value, .. } => value.len(),
@@ -94,19 +95,19 @@ impl Write {
     }
 }
 
-/// A transaction as it is sent, and sent again unchanged until the answer is definite.
+/// A transaction, sent unchanged until the answer is definite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitRequest {
-    /// Which term commits.
+    /// The fence of the committing term.
     pub fence: Fence,
-    /// The transaction that this one follows: the value that `changes` must have.
+    /// The transaction that this one follows: the required value of `changes`.
     pub after: Change,
-    /// What it writes; no key twice.
+    /// The writes; no key twice.
     pub writes: Vec<Write>,
 }
 
 impl CommitRequest {
-    /// The value that `changes` gets.
+    /// The new value of `changes`.
     pub fn change(&self) -> Change {
         Change {
             number: self.after.number + 1,
@@ -114,7 +115,7 @@ impl CommitRequest {
         }
     }
 
-    /// The value that the ring gets.
+    /// The new ring entry.
     pub fn touched(&self) -> Touched {
         let keys = self
             .writes
@@ -128,10 +129,10 @@ impl CommitRequest {
     }
 }
 
-/// What the guards of a transaction look at, read at one moment.
+/// The keys that the guards of a transaction check, read at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guard {
-    /// The youngest epoch and its token; `None`: the store is empty.
+    /// The youngest epoch, its token and the incarnation; `None`: the store is empty.
     pub epoch: Option<(Epoch, EpochToken, ClusterIncarnation)>,
     /// Whether `leader` is there.
     pub leader_present: bool,
@@ -142,31 +143,31 @@ pub struct Guard {
 /// The store's definite answer to a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitReply {
-    /// Applied now.
+    /// Applied by this request.
     Applied,
-    /// Not applied now: a guard did not hold. This is what they found.
+    /// Not applied by this request: a guard did not hold. Contains the values that the guards found.
     Refused(Guard),
 }
 
-/// Why a transaction was refused.
+/// The reason why a transaction was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// An earlier copy of this very transaction had been applied.
+    /// An earlier copy of this transaction was already applied.
     AlreadyApplied,
     /// The term is over.
     Fenced(Epoch),
     /// The store holds another incarnation of the cluster, or none.
     OtherIncarnation(Option<ClusterIncarnation>),
-    /// `leader` is gone, and nobody took: attach again, then send it again.
+    /// `leader` is missing and no other term began: attach again, then send the transaction again.
     Detached,
-    /// Another transaction came in between, which no member of this cluster may do in this term.
+    /// Another transaction was committed in between. No member of this cluster may do that in this term.
     Overtaken(Change),
 }
 
 impl Guard {
-    /// What a refusal of `request` means, given what its guards found.
+    /// Returns what a refusal of `request` means, from the values that its guards found.
     pub fn verdict(&self, request: &CommitRequest) -> Verdict {
-        // The number carries the epoch, so it proves itself, also when the term is over by now.
+        // The change contains the epoch, so it is conclusive even if the term is over by now.
         if self.change == request.change() {
             return Verdict::AlreadyApplied;
         }
@@ -186,7 +187,7 @@ impl Guard {
     }
 }
 
-/// What a backend takes in one transaction. The backend's own guards and ring entry are already subtracted.
+/// The limits of a backend's transaction. The backend's own guards and ring entry are already subtracted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Writes.
@@ -195,38 +196,39 @@ pub struct Limits {
     pub bytes: usize,
 }
 
-/// Where a listing goes on. Opaque; made by the backend that reads it.
+/// The position from which a listing continues. Opaque; made by the backend that reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageToken {
     /// Items up to and including this name were listed.
     pub after: Name,
-    /// The store's revision at which the listing is pinned, where the store can do that (etcd).
+    /// The store's revision at which the listing is pinned, if the store supports that (etcd).
     pub revision: Option<i64>,
 }
 
-/// A part of a listing, ordered by name.
+/// One page of a listing, ordered by name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Page {
     /// Items with their values.
     pub items: Vec<(Name, Bytes)>,
-    /// Where to go on; `None`: that was all.
+    /// The position of the next page; `None`: this was the last page.
     pub next: Option<PageToken>,
 }
 
-/// The records' half of a backend. Opened once a process, on a connection of its own.
+/// The records part of a backend. Opened once a process, on its own connection.
 #[async_trait]
 pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
-    /// What one transaction takes.
+    /// The limits of one transaction.
     fn limits(&self) -> Limits;
 
-    /// The values of `keys`, in their order: linearizable, but each value for itself.
+    /// The values of `keys`, in their order. Linearizable for each value, but not one snapshot.
     async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>>;
 
-    /// The items of a kind, at most `limit` of them, from `page` on. Items that are written while a listing goes on may
-    /// or may not be in it; whoever needs an exact state compares the change number before and after.
+    /// The items of a kind, at most `limit` of them, starting at `page`. Items written during a listing may
+    /// or may not be in it; a caller that needs an exact state compares the change number before and after.
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page>;
 
-    /// The keys of all items of these kinds, by kind and name: no more of it is exact than of [`CoordinationStore::list`].
+    /// The keys of all items of these kinds, by kind and name. Same consistency as
+    /// [`CoordinationStore::list`].
     async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
         let mut keys = Vec::new();
         for kind in kinds {
@@ -244,32 +246,33 @@ pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
         Ok(keys)
     }
 
-    /// What the guards of a transaction would find: linearizable.
+    /// The values that the guards of a transaction would find: linearizable.
     async fn guard(&self) -> Result<Guard>;
 
-    /// The last committed transaction, followed through every reconnect; `None` until first read. A level: numbers in
-    /// between may be skipped, see [`CoordinationStore::touched`].
+    /// The last committed transaction, watched across reconnects; `None` until first read. Only the latest
+    /// value: numbers in between may be skipped, see [`CoordinationStore::touched`].
     fn changes(&self) -> watch::Receiver<Option<Change>>;
 
-    /// The ring's entries for the transactions `first..=last` (at most 1024), in order; `None` where the ring has
-    /// gone on and the entry is another transaction's.
+    /// The ring's entries for the transactions `first..=last` (at most 1024), in order; `None` if the entry
+    /// was overwritten by a later transaction.
     async fn touched(&self, first: u64, last: u64) -> Result<Vec<Option<Touched>>>;
 
-    /// Tries the transaction once: fence and number checked, writes applied, `changes` and its ring set, all or
-    /// nothing.
+    /// Tries the transaction once: checks fence and number, applies the writes, sets `changes` and its ring;
+    /// all or nothing.
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply>;
 
-    /// Tries once to make the deletions of a request under its guards, without taking its number: for a store that is out
-    /// of space, and still deletes. An error where that is not so.
+    /// Tries once to apply the deletions of a request under its guards, without using its number. For a store
+    /// that is out of space and still accepts deletions; returns an error if it does not.
     async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
         let _ = request;
         Err(Error::OutOfSpace {
             store: "the store",
-            reason: "it deletes nothing either".to_owned(),
+            reason: "it refuses deletions, too".to_owned(),
         })
     }
 
-    /// How the store is: at least how long a linearizable read takes. An error: it does not answer that.
+    /// The health of the store; at least the latency of a linearizable read. An error: the store gave no
+    /// answer.
     async fn health(&self) -> Result<StoreHealth> {
         let asked = Instant::now();
         self.guard().await?;
@@ -279,7 +282,7 @@ pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
         })
     }
 
-    /// What a leader must be allowed in the store and this process is not, in words. Changes nothing.
+    /// The permissions that a leader needs and this process lacks, in words. Changes nothing.
     async fn lacking_permissions(&self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }

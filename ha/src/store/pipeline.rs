@@ -1,11 +1,13 @@
-//! The commit pipeline of a term: orders all that the term writes, and settles what became of each transaction.
+//! The commit pipeline of a term: orders all writes of the term, and determines the outcome of each
+//! transaction.
 //!
-//! At most one transaction is in flight; what arrives meanwhile is the next batch. Each one follows the last by its
-//! change number. A transaction whose answer was lost is sent again, unchanged, until the answer is definite: accepted,
-//! or refused while the store carries its own number (an earlier copy had been applied). A late copy of it can't match
-//! any more. "Not applied" is said only when it was never sent or the store refused it.
+//! At most one transaction is in flight; commits that arrive meanwhile form the next batch. Each transaction
+//! follows the last one by its change number. A transaction whose answer was lost is sent again, unchanged,
+//! until the answer is definite: applied, or refused while the store has its number (an earlier copy was
+//! applied). A late copy can't match the number again. "Not applied" is returned only if the transaction was
+//! never sent or the store refused it.
 //!
-//! A store that is out of space does not stop it: see the module `out_of_space`.
+//! A store that is out of space does not stop the pipeline: see the module `out_of_space`.
 
 mod out_of_space;
 
@@ -28,31 +30,32 @@ const MAILBOX: usize = 1024;
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const SLOWEST_RETRY: Duration = Duration::from_secs(1);
 
-/// Why a commit did not succeed.
+/// The reason why a commit did not succeed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CommitError {
-    /// It is larger than the store takes; nothing was sent.
+    /// It is larger than the store's limit; nothing was sent.
     #[error(transparent)]
     TooLarge(Error),
-    /// The store has no space for it. It was not applied; the term goes on, and it may be committed again later.
+    /// The store has no space for it. It was not applied; the term continues, and the caller may commit it
+    /// again later.
     #[error("not applied: {0}")]
     OutOfSpace(Error),
     /// The term is over, and this was not applied.
     #[error("not applied: the term is over")]
     NotApplied,
-    /// The term is over, and this may have been applied: the next term knows.
-    #[error("the term is over, and whether this was applied is known to the next term only")]
+    /// The term is over, and this may have been applied: only the next term can tell.
+    #[error("the term is over; only the next term can tell whether this was applied")]
     Unknown,
 }
 
-/// What a term's pipeline has done so far.
+/// Counters of a term's pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PipelineStats {
     /// Commits that were applied.
     pub commits: u64,
-    /// Transactions that they went in.
+    /// Transactions that contained them.
     pub transactions: u64,
-    /// How long those took, from the first try to the definite answer.
+    /// Total time from the first try to the definite answer of those transactions.
     pub busy: Duration,
 }
 
@@ -72,8 +75,8 @@ struct Commit {
 }
 
 impl CommitPipeline {
-    /// Starts the pipeline of a term on the present runtime, from the number that the store carries. Waits for the
-    /// store as long as the term lasts; `Fenced` if it is over.
+    /// Starts the pipeline of a term on the current runtime, from the change number in the store. Waits for
+    /// the store until the term ends; `Fenced` if it is over.
     pub async fn start(
         store: Arc<dyn CoordinationStore>,
         session: LeaderSession,
@@ -101,7 +104,8 @@ impl CommitPipeline {
         })
     }
 
-    /// Commits all writes, or none. Returns when that is definite or the term is over, however long the store is away.
+    /// Commits all writes, or none. Returns when the outcome is definite or the term is over, however long
+    /// the store is unavailable.
     pub async fn commit(&self, writes: Vec<Write>) -> Result<Change, CommitError> {
         let size = writes.iter().map(Write::size).sum();
         let over = |what, size, limit| {
@@ -133,18 +137,18 @@ impl CommitPipeline {
         *self.last.borrow()
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     pub fn stats(&self) -> PipelineStats {
         *self.stats.borrow()
     }
 
-    /// Completes when the pipeline takes no commits any more: with the end of the term, or because the store's data
-    /// contradicts it. A term whose pipeline has ended while it still leads must give up.
+    /// Completes when the pipeline accepts no more commits: the term ended, or the store's data contradicts
+    /// the term. A term whose pipeline has ended while it still leads must resign.
     pub async fn ended(&self) {
         self.commits.closed().await;
     }
 
-    /// What one commit takes.
+    /// The limits of one commit.
     pub fn limits(&self) -> Limits {
         self.limits
     }
@@ -166,7 +170,7 @@ async fn read_last(store: &dyn CoordinationStore, session: &LeaderSession) -> Re
                 if youngest == session.epoch() {
                     return Ok(guard.change);
                 }
-                // A read from before the term began proves nothing: again.
+                // A read from before the term began proves nothing: read again.
             }
             Err(error) => warn!(%error, "the store's change number can't be read"),
         }
@@ -183,13 +187,13 @@ struct PipelineActor {
     mailbox: mpsc::Receiver<Commit>,
     last: watch::Sender<Change>,
     stats: watch::Sender<PipelineStats>,
-    /// Taken from the mailbox, but too large for the batch before it.
+    /// Taken from the mailbox, but too large for the previous batch.
     held_back: Option<Commit>,
-    /// What was deleted while the store was out of space.
+    /// Items deleted without a number while the store was out of space.
     unnumbered: Unnumbered,
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 enum Settled {
     Applied,
     TooLarge(Error),
@@ -199,7 +203,7 @@ enum Settled {
 }
 
 impl Settled {
-    /// What a caller is told of a batch that ended with the term.
+    /// The error that a caller gets for a batch that ended with the term.
     fn into_error(self) -> CommitError {
         match self {
             Settled::TooLarge(error) => CommitError::TooLarge(error),
@@ -217,7 +221,7 @@ impl PipelineActor {
             if !self.commit_batch(batch).await {
                 break;
             }
-            // Nobody waits for it, so it must not keep anybody waiting either.
+            // No caller waits for this batch, so it runs only when no other commit is waiting.
             if !self.unnumbered.is_empty()
                 && self.mailbox.is_empty()
                 && !self.commit_batch(Vec::new()).await
@@ -238,7 +242,7 @@ impl PipelineActor {
         }
     }
 
-    /// Adds what already waits, up to the store's limits.
+    /// Adds the commits that already wait, up to the store's limits.
     fn fill_batch(&mut self, first: Commit) -> Vec<Commit> {
         let limits = self.store.limits();
         let mut writes = first.writes.len();
@@ -256,7 +260,7 @@ impl PipelineActor {
         batch
     }
 
-    /// Commits a batch and answers its callers. False: the term is over.
+    /// Commits a batch and answers its callers. Returns false if the term is over.
     async fn commit_batch(&mut self, batch: Vec<Commit>) -> bool {
         if self.wait_until_leading().await.is_err() {
             answer(batch, || Err(CommitError::NotApplied));
@@ -289,11 +293,11 @@ impl PipelineActor {
                 true
             }
             Settled::TooLarge(_) => {
-                // Together they are too large: one by one, each in its own transaction.
+                // Together they are too large: commit each in its own transaction.
                 let mut rest = batch.into_iter();
                 while let Some(commit) = rest.next() {
                     if !Box::pin(self.commit_batch(vec![commit])).await {
-                        // These were in no request but the one that the store refused for its size.
+                        // These were only in the request that the store refused for its size.
                         answer(rest.collect(), || Err(CommitError::NotApplied));
                         return false;
                     }
@@ -334,7 +338,7 @@ impl PipelineActor {
                     Verdict::AlreadyApplied => return Settled::Applied,
                     Verdict::Fenced(epoch) => {
                         debug!(%epoch, "a transaction was refused: a younger term exists");
-                        // A younger term may have gone on from this very transaction.
+                        // A younger term may have continued from this transaction.
                         let gone_past = guard.change.number >= request.change().number;
                         return unsettled(may_be_applied && gone_past);
                     }
@@ -352,7 +356,7 @@ impl PipelineActor {
                         error!(
                             number = change.number,
                             epoch = %change.epoch,
-                            "somebody else wrote in this term: its data can't be relied on"
+                            "another process wrote in this term: the term's data can't be trusted"
                         );
                         return unsettled(may_be_applied);
                     }
@@ -365,7 +369,7 @@ impl PipelineActor {
                     Outcome::Fatal if matches!(error, Error::TooLarge { .. }) => {
                         return Settled::TooLarge(error);
                     }
-                    // An earlier copy that is still on its way would be applied when there is space again.
+                    // If an earlier copy is still in flight, it would be applied once there is space again.
                     Outcome::Transient
                         if matches!(error, Error::OutOfSpace { .. }) && !may_be_applied =>
                     {
@@ -383,7 +387,7 @@ impl PipelineActor {
         }
     }
 
-    /// Suspended, nothing new is decided.
+    /// While suspended, no new transaction is sent.
     async fn wait_until_leading(&self) -> Result<(), NotLeading> {
         let mut backoff = Backoff::new(FIRST_RETRY, FIRST_RETRY * 10);
         loop {
@@ -398,7 +402,8 @@ impl PipelineActor {
         }
     }
 
-    /// Answers also what is just being sent: a receiver that is dropped does not wait for that, and who sent it would wait for ever.
+    /// Also answers commits that are being sent right now: dropping the receiver does not wait for those, and
+    /// their senders would wait forever.
     async fn refuse_the_rest(&mut self) {
         self.mailbox.close();
         answer(self.held_back.take().into_iter().collect(), || {
@@ -424,7 +429,7 @@ fn answer(batch: Vec<Commit>, result: impl Fn() -> Result<Change, CommitError>) 
     }
 }
 
-/// One write a key: of several, the last.
+/// Keeps one write for each key, the last one.
 fn merge(writes: impl Iterator<Item = Write>) -> Vec<Write> {
     let mut merged: Vec<Write> = Vec::new();
     let mut places: HashMap<Key, usize> = HashMap::new();

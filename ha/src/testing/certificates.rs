@@ -1,6 +1,7 @@
-//! Certificates of a test's own authority, for servers on the loopback, and what clients trust who know no other.
+//! Certificates of a test's own authority for servers on the loopback interface, and the matching client
+//! trust roots.
 //!
-//! The provider of cryptography is named each time: nothing here depends on one that the process chose.
+//! The cryptography provider is always passed explicitly: nothing here depends on the process's default.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +18,10 @@ pub struct TestAuthority {
 }
 
 impl TestAuthority {
-    /// One with a key of its own.
+    /// An authority with a new key.
     pub fn new() -> TestAuthority {
         let mut parameters = CertificateParams::new([]).expect("no name is no wrong name");
-        // Two authorities of one name would be told apart by their signatures alone.
+        // Two authorities with the same name would differ only by their signatures.
         let name = format!("an authority of tests, {:016x}", rand::random::<u64>());
         parameters.distinguished_name.push(DnType::CommonName, name);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -30,7 +31,7 @@ impl TestAuthority {
         }
     }
 
-    /// Its certificate as PEM, as `SSL_CERT_FILE` wants it.
+    /// Its certificate as PEM, for `SSL_CERT_FILE`.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
@@ -40,7 +41,7 @@ impl TestAuthority {
         std::fs::write(file, self.pem())
     }
 
-    /// What a client trusts that knows this authority alone.
+    /// The trust roots of a client that trusts only this authority.
     pub fn roots(&self) -> Arc<RootCertStore> {
         let mut roots = RootCertStore::empty();
         roots
@@ -49,7 +50,7 @@ impl TestAuthority {
         Arc::new(roots)
     }
 
-    /// What a server needs whose certificate is for `name`: a host name or an IP address.
+    /// A TLS acceptor with a certificate for `name`: a host name or an IP address.
     pub fn acceptor(&self, name: &str) -> TlsAcceptor {
         let key = KeyPair::generate().expect("a key can be generated");
         let parameters = CertificateParams::new([name.to_owned()]).expect("a host or an address");

@@ -1,8 +1,9 @@
-//! A backend whose answers get lost and whose requests come late: a decorator over either half of any backend.
+//! A backend with lost answers and late requests: a decorator over either part of any backend.
 //!
-//! Faults meet guarded writes only, each by its kind, in the order in which they were asked for; reads, watches and the
-//! session pass. A request that is held is answered with `NoAnswer` and made by [`Held::deliver`], whenever the test
-//! says so: to the store it is a late twin of what its caller has sent again meanwhile.
+//! Faults affect only guarded writes, by kind, in the order in which they were requested; reads, watches and
+//! the session pass. A held request is answered with `NoAnswer` and executed by [`Held::deliver`] when the
+//! test says so: for the store it is a late duplicate of the request that its caller has sent again
+//! meanwhile.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -44,9 +45,9 @@ pub enum Operation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "few exist at a time")]
 pub enum Answer {
-    /// Of the election's half.
+    /// Of the election part.
     Attempt(Attempt),
-    /// Of the records' half.
+    /// Of the records part.
     Commit(CommitReply),
 }
 
@@ -71,7 +72,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Lets it through: the store judges it by what it holds now.
+    /// Delivers the request: the store evaluates it against its present state.
     pub async fn deliver(self) -> Result<Answer> {
         self.request.await
     }
@@ -90,13 +91,13 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Waits until it was sent, and so is held. `None`: the backend is gone, nothing will be sent.
+    /// Waits until the request was sent and is held. `None`: the backend is gone and will send nothing.
     pub async fn reached(self) -> Option<Held> {
         self.receiver.await.ok()
     }
 }
 
-/// What goes wrong, and a record of what was taken. Clones share it.
+/// Controls the faults, and records the applied takings. Clones share it.
 #[derive(Clone, Default)]
 pub struct Faults {
     state: Arc<Mutex<State>>,
@@ -109,7 +110,7 @@ struct State {
     views: watch::Sender<Views>,
 }
 
-/// Whether watches of the election's keys tell what they see.
+/// Whether watches of the election's keys report updates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Views {
     #[default]
@@ -117,7 +118,7 @@ enum Views {
     Held,
 }
 
-/// How long a view that came late is the last word.
+/// Time for which a late view stays the latest one.
 const LATE: Duration = Duration::from_millis(100);
 
 impl fmt::Debug for Faults {
@@ -131,14 +132,14 @@ impl Faults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next `n` answers of the store to such requests are replaced by `NoAnswer`.
+    /// Replaces the next `n` answers of the store to such requests with `NoAnswer`.
     pub fn lose_replies(&self, operation: Operation, n: usize) {
         let mut state = self.state();
         let fates = state.fates.entry(operation).or_default();
         fates.extend((0..n).map(|_| Fate::LoseReply));
     }
 
-    /// The next such request is answered with `NoAnswer` and kept back.
+    /// Holds the next such request, and answers it with `NoAnswer`.
     pub fn hold_next(&self, operation: Operation) -> Holding {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state();
@@ -147,17 +148,18 @@ impl Faults {
         Holding { receiver }
     }
 
-    /// Watches of the election's keys tell nothing from now on.
+    /// Stops the watches of the election's keys.
     pub fn hold_views(&self) {
         self.state().views.send_replace(Views::Held);
     }
 
-    /// They tell the view again that they had told last, as if it came late, and a moment later the one of now.
+    /// Resumes them: first they report the last reported view again, like a late one, and shortly after that
+    /// the present view.
     pub fn tell_views_late(&self) {
         self.state().views.send_replace(Views::Told);
     }
 
-    /// Each request to take that the store applied: what had been seen before it, and the key that it put.
+    /// Each applied request to take leadership: the view before it, and the key that it wrote.
     pub fn takings(&self) -> Vec<(ElectionView, LeaderKey)> {
         self.state().takings.clone()
     }
@@ -175,7 +177,7 @@ impl Faults {
             None => request.await,
             Some(Fate::LoseReply) => match request.await {
                 Ok(_) => Err(lost("the answer was dropped")),
-                // There was no answer to lose: the next one is.
+                // There was no answer to lose: lose the next one.
                 Err(error) => {
                     let mut state = self.state();
                     let fates = state.fates.entry(operation).or_default();
@@ -184,7 +186,7 @@ impl Faults {
                 }
             },
             Some(Fate::Hold(sender)) => {
-                // A test that does not wait for it wants it never to arrive.
+                // A test that dropped the receiver wants the request never to arrive.
                 let _ = sender.send(Held { request });
                 Err(lost("the request is held"))
             }
@@ -199,7 +201,7 @@ fn lost(reason: &str) -> Error {
     }
 }
 
-/// A half of a backend with faults.
+/// One part of a backend, with faults.
 #[derive(Debug)]
 pub struct Faulty<T: ?Sized> {
     inner: Arc<T>,
@@ -208,7 +210,7 @@ pub struct Faulty<T: ?Sized> {
 }
 
 impl<T: ?Sized> Faulty<T> {
-    /// `inner`, as `faults` says.
+    /// Wraps `inner` with `faults`.
     pub fn new(inner: Arc<T>, faults: Faults) -> Faulty<T> {
         Faulty {
             inner,
@@ -218,7 +220,7 @@ impl<T: ?Sized> Faulty<T> {
     }
 }
 
-/// Hands on what is observed, as the faults say.
+/// Forwards the observed views, subject to the faults.
 async fn tell_views(
     mut from: watch::Receiver<Option<ElectionView>>,
     mut views: watch::Receiver<Views>,

@@ -1,7 +1,8 @@
-//! What must hold in every history of a cluster, as predicates: used by the conformance suite, simulations and checkers.
+//! Invariants of every history of a cluster, as predicates: used by the conformance suite, simulations and
+//! checkers.
 //!
-//! A history is what several processes noted, each in its own order; between processes the order of the notes says
-//! nothing, so no predicate here relies on it.
+//! A history contains the events of several processes, each in its own order. The order between processes
+//! means nothing, so no predicate relies on it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,37 +11,37 @@ use crate::election::{Epoch, LeaderSession, Leadership, ProcessId};
 use crate::keys::Key;
 use crate::store::{Change, Touched};
 
-/// What a process noted.
+/// An event that a process recorded.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// It was told that it leads: for the first time in this term, or again.
+    /// It was granted leadership: for the first time in this term, or again.
     Granted {
-        /// Who.
+        /// The process.
         process: ProcessId,
-        /// Which start of it: a process that was restarted is told anew.
+        /// The start of the process: a restarted process is granted its term again.
         start: u64,
         /// The term.
         session: LeaderSession,
     },
-    /// It was told that its term is over.
+    /// Its term is over.
     Over {
-        /// Who.
+        /// The process.
         process: ProcessId,
-        /// Which start of it.
+        /// The start of the process.
         start: u64,
-        /// Of which term.
+        /// The epoch of the term.
         epoch: Epoch,
     },
     /// A commit of it was acknowledged.
     Committed {
         /// The transaction.
         change: Change,
-        /// What it wrote.
+        /// The keys that it wrote.
         keys: Vec<Key>,
     },
 }
 
-/// What does not hold.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Violation(String);
@@ -52,7 +53,7 @@ pub struct History {
 }
 
 impl History {
-    /// Adds what happened.
+    /// Adds an event.
     pub fn note(&self, event: Event) {
         self.events
             .lock()
@@ -60,7 +61,7 @@ impl History {
             .push(event);
     }
 
-    /// Adds how a process stands, if that is worth an event.
+    /// Adds an event for a leadership status that matters.
     pub fn note_leadership(&self, process: &ProcessId, start: u64, leadership: &Leadership) {
         let process = process.clone();
         match leadership {
@@ -78,7 +79,7 @@ impl History {
         }
     }
 
-    /// What was noted so far.
+    /// The events so far.
     pub fn events(&self) -> Vec<Event> {
         self.events
             .lock()
@@ -86,7 +87,7 @@ impl History {
             .clone()
     }
 
-    /// Checks all that a history alone can show.
+    /// Checks all invariants that a history alone can show.
     pub fn check(&self) -> Result<(), Violation> {
         let events = self.events();
         at_most_one_leader_per_epoch(&events)?;
@@ -143,7 +144,7 @@ pub fn epochs_of_a_process_only_grow(events: &[Event]) -> Result<(), Violation> 
     Ok(())
 }
 
-/// What was told to be over is not granted again.
+/// A term that was reported over is not granted again.
 pub fn no_term_comes_back(events: &[Event]) -> Result<(), Violation> {
     let mut over: HashMap<(&ProcessId, u64), Epoch> = HashMap::new();
     for event in events {
@@ -191,8 +192,8 @@ pub fn no_number_is_acknowledged_for_two_epochs(events: &[Event]) -> Result<(), 
     epochs_grow_with_numbers(epochs.into_iter())
 }
 
-/// Every acknowledged commit is in the store's ring, with its epoch and its keys; and the ring's epochs grow with its
-/// numbers. `ring` is the whole history of the store, from number 1.
+/// Every acknowledged commit is in the store's ring, with its epoch and its keys; and the ring's epochs grow
+/// with its numbers. `ring` is the whole history of the store, from number 1.
 pub fn acknowledged_commits_are_there(events: &[Event], ring: &[Touched]) -> Result<(), Violation> {
     let numbers = ring.iter().map(|touched| touched.change.number);
     if !numbers.eq(1..=ring.len() as u64) {

@@ -1,8 +1,8 @@
-//! What tests of coordination stores need: real servers as child processes, a proxy that breaks connections and a
-//! decorator that loses answers on demand, bounded waiting, the invariants, and the suite that every backend passes; and of blob
-//! stores: an S3 server, and certificates that no host trusts.
+//! Test support. For coordination stores: real servers as child processes, a proxy that breaks connections, a
+//! decorator that loses answers on request, bounded waiting, the invariants, and the suite that every backend
+//! passes. For blob stores: an S3 server, and certificates that no host trusts.
 //!
-//! Not for production: everything here panics or blocks where a test may.
+//! Not for production: this code panics or blocks where a test may.
 
 pub mod certificates;
 pub mod conformance;

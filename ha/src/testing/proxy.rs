@@ -1,7 +1,7 @@
-//! A TCP proxy between a client and a server that loses, holds and delays what passes, when a test says so.
+//! A TCP proxy between a client and a server that loses, holds and delays traffic on request of a test.
 //!
-//! Bytes of one direction stay in order and are never duplicated; a connection from which bytes were taken away is
-//! closed, never continued with a gap.
+//! Bytes of one direction stay in order and are never duplicated. A connection that lost bytes is closed,
+//! never continued with a gap.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,29 +16,30 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::servers::ports::free_port;
 
-/// What the proxy does with what passes.
+/// How the proxy handles traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Passes everything on.
+    /// Forwards everything.
     Forward,
-    /// Connections are dropped, and refused.
+    /// Drops connections and refuses new ones.
     Cut,
-    /// Keeps connections and takes in what comes, but passes on only the directions that are not held. What was held is
-    /// passed on when the direction opens again.
+    /// Keeps connections and reads incoming data, but forwards only the directions that are not held. Held
+    /// data is forwarded when the direction opens again.
     Hold {
         /// From client to server.
         requests: bool,
         /// From server to client.
         answers: bool,
     },
-    /// Passes requests on and swallows the answers. Connections that lost bytes are closed when the mode changes.
+    /// Forwards requests and discards the answers. Connections that lost bytes are closed when the mode
+    /// changes.
     DropAnswers,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct State {
     mode: Mode,
-    /// How often the proxy was cut: tells a cut that was over before anybody looked.
+    /// Number of cuts: shows a cut that ended before it was noticed.
     cuts: u64,
     /// Connections with a lower number were frozen.
     frozen_before: u64,
@@ -69,7 +70,8 @@ impl TcpProxy {
         TcpProxy::listening(move || std::net::TcpListener::bind(address), target)
     }
 
-    /// Listens where `bind` says, each time with the same address, and forwards to `target`. `bind` is called again after a cut.
+    /// Listens on the socket from `bind`, which always has the same address, and forwards to `target`. Calls
+    /// `bind` again after a cut.
     pub fn listening(
         bind: impl Fn() -> io::Result<std::net::TcpListener> + Send + Sync + 'static,
         target: SocketAddr,
@@ -109,12 +111,12 @@ impl TcpProxy {
         })
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Changes what happens from now on.
+    /// Changes the mode.
     pub fn set(&self, mode: Mode) {
         self.state.send_modify(|state| {
             state.mode = mode;
@@ -122,7 +124,7 @@ impl TcpProxy {
         });
     }
 
-    /// Passes everything on again.
+    /// Forwards everything again.
     pub fn forward(&self) {
         self.set(Mode::Forward);
     }
@@ -132,7 +134,7 @@ impl TcpProxy {
         self.set(Mode::Cut);
     }
 
-    /// Holds both directions: the server has become silent.
+    /// Holds both directions: the server seems silent.
     pub fn hold(&self) {
         self.set(Mode::Hold {
             requests: true,
@@ -140,7 +142,7 @@ impl TcpProxy {
         });
     }
 
-    /// Holds what clients send.
+    /// Holds the clients' requests.
     pub fn hold_requests(&self) {
         self.set(Mode::Hold {
             requests: true,
@@ -148,13 +150,13 @@ impl TcpProxy {
         });
     }
 
-    /// Swallows what the server answers.
+    /// Discards the server's answers.
     pub fn drop_answers(&self) {
         self.set(Mode::DropAnswers);
     }
 
-    /// Takes the requests that are held out of their clients' hands: the clients of the connections there are lose
-    /// them, and new connections are passed on, but the requests stay in flight until [`TcpProxy::thaw`].
+    /// Detaches held requests from their clients: existing connections are closed for the clients, and new
+    /// connections are forwarded, but the held requests stay in flight until [`TcpProxy::thaw`].
     pub fn freeze(&self) {
         let accepted = self.counters.accepted.load(Ordering::SeqCst);
         self.state.send_modify(|state| {
@@ -163,18 +165,19 @@ impl TcpProxy {
         });
     }
 
-    /// Delivers what was frozen to the server, as a slow network would: late, after its client has given up.
+    /// Delivers the frozen requests to the server, like a slow network: late, after their clients have given
+    /// up.
     pub fn thaw(&self) {
         self.state
             .send_modify(|state| state.thawed_before = state.frozen_before);
     }
 
-    /// Bytes of requests that are held or frozen now.
+    /// Bytes of requests that are held or frozen at present.
     pub fn held_requests(&self) -> usize {
         self.counters.held_requests.load(Ordering::SeqCst)
     }
 
-    /// Connections there are now, frozen ones included.
+    /// Number of present connections, frozen ones included.
     pub fn connections(&self) -> usize {
         self.counters.connections.load(Ordering::SeqCst)
     }
@@ -196,7 +199,7 @@ struct Acceptor {
 impl Acceptor {
     async fn run(mut self, listener: TcpListener) {
         let mut listener = Some(listener);
-        // Ends the connections there are when the proxy is cut.
+        // Ends the present connections when the proxy is cut.
         let mut lives = self.stop.child_token();
         let mut cuts = 0;
         loop {
@@ -207,7 +210,7 @@ impl Acceptor {
                 lives = self.stop.child_token();
             }
             if state.mode == Mode::Cut {
-                // Without a listener the kernel refuses.
+                // Without a listener the kernel refuses connections.
                 listener = None;
             } else if listener.is_none() {
                 listener = (self.bind)().ok();
@@ -234,7 +237,7 @@ impl Acceptor {
             };
             counters.connections.fetch_add(1, Ordering::SeqCst);
             let mut connection = Connection::new(number, client, server, state, counters);
-            // An error ends this connection and nothing else; both ends see it closed.
+            // An error ends only this connection; both ends see it closed.
             let _ = connection.run().await;
         };
         tokio::spawn(lives.clone().run_until_cancelled_owned(connection));
@@ -262,7 +265,7 @@ impl Connection {
         counters: Arc<Counters>,
     ) -> Connection {
         for stream in [&client, &server] {
-            // Only a delay is lost if the system refuses.
+            // If the system refuses, only latency is lost.
             let _ = stream.set_nodelay(true);
         }
         let client = Some(client.into_split());
@@ -312,7 +315,7 @@ impl Connection {
         }
     }
 
-    /// Takes in what comes next: bytes from either side, or another mode.
+    /// Handles the next event: bytes from either side, or another mode.
     async fn step(&mut self, mode: Mode) -> io::Result<()> {
         let (client, requests) = (&mut self.client, &mut self.requests);
         let read_client = async {
@@ -328,7 +331,7 @@ impl Connection {
                     Ok(size) if size > 0 => {
                         self.counters.held_requests.fetch_add(size, Ordering::SeqCst);
                     }
-                    // Closed. What it sent before may still be held.
+                    // Closed. Bytes that it sent before may still be held.
                     Ok(_) | Err(_) => self.client = None,
                 }
                 Ok(())
@@ -373,7 +376,7 @@ mod tests {
 
     const BOUND: Duration = Duration::from_secs(10);
 
-    /// A server that answers every byte with the same byte, and counts what it got.
+    /// A server that answers every byte with the same byte, and counts received bytes.
     async fn echo_server() -> io::Result<(SocketAddr, watch::Receiver<usize>)> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

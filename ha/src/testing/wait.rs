@@ -1,12 +1,12 @@
-//! Waiting for a condition, bounded. Tests wait on what they mean, never on the clock.
+//! Bounded waiting for a condition. Tests wait for the condition that they mean, never for a fixed time.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// How often a condition is looked at.
+/// Polling interval of a condition.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Looks until `look` gives a value; `Err` carries what it said last when `bound` has passed.
+/// Polls until `look` returns a value; after `bound` returns the last error.
 pub async fn try_until<T, E>(
     bound: Duration,
     mut look: impl AsyncFnMut() -> Result<T, E>,
@@ -21,8 +21,7 @@ pub async fn try_until<T, E>(
     }
 }
 
-/// Looks until `look` gives a value and returns it. Panics after `bound`, with what was waited for and the last value
-/// seen.
+/// Polls until `look` returns a value. Panics after `bound`, naming `what` and the last error.
 pub async fn wait_until<T, E: Debug>(
     what: &str,
     bound: Duration,

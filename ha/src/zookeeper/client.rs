@@ -1,7 +1,7 @@
 //! A connection to the ensemble that outlives its sessions.
 //!
-//! Invariant: a session that ended for good is replaced by a new one, with another nonce, on which the directories
-//! exist.
+//! Invariant: a session that ended for good is replaced by a new one, with another nonce and existing
+//! directories.
 
 use std::fmt;
 use std::future::Future;
@@ -17,10 +17,10 @@ use crate::election::Nonce;
 use crate::error::{Error, Result};
 use crate::retry::Backoff;
 
-/// The newest session, if there is one.
+/// A watch of the newest session, if there is one.
 pub(super) type Sessions = watch::Receiver<Option<Arc<Session>>>;
 
-/// A connection that gets a new session whenever the old one ended. Dropped: its session is closed.
+/// A connection that gets a new session whenever the old one ended. Dropping it closes its session.
 pub(super) struct Connection {
     root: String,
     current: Arc<watch::Sender<Option<Arc<Session>>>>,
@@ -29,7 +29,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Gets the first session and makes the directories. `slowest`: the longest pause between two attempts to get each later one.
+    /// Gets the first session and creates the directories. `slowest`: the longest pause between two attempts
+    /// to get a later one.
     pub async fn open(options: ZooKeeperOptions, slowest: Duration) -> Result<Connection> {
         let root = options.root()?;
         let request_timeout = options.request_timeout;
@@ -78,12 +79,12 @@ impl Connection {
         }
     }
 
-    /// Follows the newest session.
+    /// A watch of the newest session.
     pub fn sessions(&self) -> Sessions {
         self.current.subscribe()
     }
 
-    /// Ends the tasks and the session, and waits, within bounds, until the server knows.
+    /// Ends the tasks and the session, and waits until the server has closed it, within the request timeout.
     pub async fn close(&self) {
         let mut tasks =
             std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
@@ -109,7 +110,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The tasks go with their set.
+        // The tasks end with their set.
         self.current.send_replace(None);
     }
 }
@@ -122,7 +123,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Replaces each session that ended by a new one.
+/// Replaces each session that ended with a new one.
 async fn supervise(
     options: ZooKeeperOptions,
     slowest: Duration,
@@ -138,8 +139,8 @@ async fn supervise(
         }
         tracing::warn!(%state, "the session ended");
         current.send_replace(None);
-        // Often enough to be back before the old session ends on the servers: after an outage of the ensemble that gives a
-        // suspended leader the first chance.
+        // Often enough to be back before the old session expires on the servers: after an outage of the
+        // ensemble this gives a suspended leader the first chance.
         let slowest = slowest.min(options.session_timeout / 4);
         let mut backoff = Backoff::new(Duration::from_millis(100).min(slowest), slowest);
         let mut said = String::new();
@@ -149,7 +150,7 @@ async fn supervise(
                 Err(error) => {
                     let reason = error.to_string();
                     if reason != said {
-                        tracing::warn!(%reason, "no new session yet, this is tried until there is one");
+                        tracing::warn!(%reason, "no new session yet: retrying until there is one");
                         said = reason;
                     }
                     tokio::time::sleep(backoff.next_delay()).await;

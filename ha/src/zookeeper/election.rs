@@ -1,11 +1,12 @@
-//! The election's half on ZooKeeper.
+//! The election part of the ZooKeeper backend.
 //!
-//! A session is the lease: its id is the nonce, and it ends on the server when nothing was heard from it for its
-//! timeout. The client library keeps it alive by itself but does not tell when it was last answered, so a ping of our
-//! own does: its moment of sending plus the timeout is the deadline.
+//! A session is the lease: its id is the nonce, and it expires on the server when nothing was heard from it
+//! for its timeout. The client library keeps it alive but does not report when it was last answered, so this
+//! module sends its own ping: its sending time plus the timeout is the deadline.
 //!
-//! Invariant: every write to `epoch`, `leader` and `leader-info` is one transaction whose first operation is on the
-//! version of `epoch`. Whatever comes behind it in that transaction may be adapted to what is there and tried again.
+//! Invariant: every write to `epoch`, `leader` and `leader-info` is one transaction whose first operation
+//! checks the version of `epoch`. The later operations of that transaction may be adapted to existing nodes
+//! and tried again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,10 +32,10 @@ use crate::error::{Error, Outcome, Result};
 use crate::keys::path;
 use crate::retry::Backoff;
 
-/// How often a transaction is adapted to nodes that come and go under it.
+/// Number of times that a transaction is adapted to nodes that appear or disappear.
 const ADAPTATIONS: usize = 8;
 
-/// The election's half on a session of its own. Dropped, or closed: its session ends and its upkeep with it.
+/// The election part on its own session. When dropped or closed, its session and its tasks end.
 #[derive(Debug)]
 pub struct ZooKeeperElection {
     shared: Arc<Shared>,
@@ -46,12 +47,12 @@ pub struct ZooKeeperElection {
 struct Shared {
     connection: Connection,
     members: Arc<Members>,
-    /// The term that this process last tried to take: what `epoch` holds at that token. Tokens repeat after the store
-    /// was wiped; this tells.
+    /// The term that this process last tried to take: the value of `epoch` at that token. Tokens repeat after
+    /// the store was wiped; this value tells such terms apart.
     term: Mutex<Option<(EpochToken, EpochRecord)>>,
 }
 
-/// The member that is kept under each session.
+/// The member that is written under each session.
 #[derive(Debug, Default)]
 struct Members {
     announced: tokio::sync::Mutex<Option<Member>>,
@@ -86,7 +87,7 @@ impl ZooKeeperElection {
     }
 }
 
-/// Reports the session: alive until its timeout has passed since the last answered ping was sent.
+/// Publishes the session: alive until its timeout has passed since the last answered ping was sent.
 async fn keep(mut sessions: Sessions, clock: Clock, report: watch::Sender<SessionState>) {
     let mut last = None;
     while let Some(session) = next_session(&mut sessions, last.as_ref()).await {
@@ -129,7 +130,7 @@ async fn keep(mut sessions: Sessions, clock: Clock, report: watch::Sender<Sessio
     report.send_replace(SessionState::None);
 }
 
-/// Reports what the election's nodes hold.
+/// Publishes the content of the election's nodes.
 async fn observe(
     sessions: Sessions,
     paths: Vec<String>,
@@ -194,7 +195,8 @@ impl Members {
                     version: None,
                 }]
             } else {
-                // An earlier session's node may live on for a while, and would go with that session.
+                // An earlier session's node may still exist for a while, and would be removed with that
+                // session.
                 let stale = owner.map(|_| Operation::Delete { path: path.clone() });
                 let own = Operation::Create {
                     path,
@@ -224,14 +226,14 @@ impl Shared {
         Ok(self.find(session).await?.view)
     }
 
-    /// What is there as of now.
+    /// Reads the nodes: linearizable.
     async fn find(&self, session: &Session) -> Result<Found> {
         let nodes = session.read_linearizable(&self.fixed_paths()).await?;
         Found::of(&nodes)
     }
 
-    /// What is there when `goes_on` holds of it; else, as of now, the view that refuses. What is there may be a little
-    /// old, which the transaction that is built on it finds out.
+    /// Reads the nodes if `goes_on` is true of them; otherwise returns the current view, which refuses the
+    /// request. The nodes may be slightly old; the transaction that is built on them detects that.
     async fn look(
         &self,
         session: &Session,
@@ -249,7 +251,8 @@ impl Shared {
         })
     }
 
-    /// Whether the term at `token` goes on. The version alone does not tell it from a term of another incarnation.
+    /// Whether the term at `token` continues. The version alone does not distinguish it from a term of
+    /// another incarnation.
     fn goes_on(&self, view: &ElectionView, token: EpochToken) -> bool {
         let term = self.term.lock().unwrap_or_else(PoisonError::into_inner);
         view.epoch.as_ref().is_some_and(|(record, found)| {
@@ -260,7 +263,8 @@ impl Shared {
         })
     }
 
-    /// Writes guarded by the term at `token`, which `writes` makes from what is there. Applied, `epoch` is at `after`.
+    /// Writes under the guard of the term at `token`; `writes` builds the operations from the existing nodes.
+    /// If applied, `epoch` is at `after`.
     async fn write_in_term(
         &self,
         session: &Session,
@@ -287,7 +291,7 @@ impl Shared {
     }
 }
 
-/// Deletes `leader` if it is there.
+/// Deletes `leader` if it exists.
 fn without_leader(session: &Session, found: &Found) -> Option<Operation> {
     let path = session.path(path::LEADER);
     found.has_leader.then_some(Operation::Delete { path })
@@ -346,7 +350,8 @@ impl ElectionDriver for ZooKeeperElection {
             operations.push(put_leader(&session, leader)?);
             match session.commit(&operations).await? {
                 Reply::Applied(_) => return Ok(Attempt::Applied(token)),
-                // The epoch moved, or the old leader's node went or came: the next look tells. Or all is gone.
+                // The epoch moved, or the old leader's node appeared or disappeared: the next read tells. Or
+                // all nodes are gone.
                 Reply::Refused { .. } => session.make_directories().await?,
             }
         }
@@ -430,7 +435,7 @@ impl ElectionDriver for ZooKeeperElection {
             .await
     }
 
-    /// What can't be written at once is written as soon as there is a session.
+    /// Writes the member now, or as soon as there is a session.
     async fn announce(&self, member: &Member) -> Result<()> {
         let members = &self.shared.members;
         let mut announced = members.announced.lock().await;
@@ -468,7 +473,7 @@ impl ElectionDriver for ZooKeeperElection {
             let Some(node) = node else { continue };
             match decode(&format!("{}/{name}", path::MEMBERS), &node) {
                 Ok(member) => members.push(member),
-                Err(error) => tracing::warn!(%error, "left out"),
+                Err(error) => tracing::warn!(%error, "an unreadable member is skipped"),
             }
         }
         members.sort_by(|a: &Member, b| a.process.cmp(&b.process));
@@ -481,12 +486,12 @@ impl ElectionDriver for ZooKeeperElection {
     }
 }
 
-/// What is at [`Shared::fixed_paths`].
+/// The nodes at [`Shared::fixed_paths`].
 struct Found {
     view: ElectionView,
-    /// The node is there, whatever it holds.
+    /// The node `leader` exists, even if it is unreadable.
     has_leader: bool,
-    /// The same of `leader-info`.
+    /// The node `leader-info` exists, even if it is unreadable.
     has_info: bool,
 }
 
@@ -508,7 +513,7 @@ impl Found {
             }
         };
         let view = ElectionView {
-            // A standalone server keeps nothing that a copy of its data does not take along.
+            // A standalone server stores no identity that a copy of its data would not contain.
             store: None,
             epoch,
             unreadable,
@@ -524,11 +529,11 @@ impl Found {
     }
 }
 
-/// What can't be read is as good as gone: whose it is puts it there again.
+/// An unreadable value counts as missing: its owner writes it again.
 fn readable<T: DeserializeOwned>(key: &str, node: Option<&Node>) -> Option<T> {
     let decoded = decode(key, node?);
     decoded
-        .inspect_err(|error| tracing::debug!(%error, "passed over"))
+        .inspect_err(|error| tracing::debug!(%error, "an unreadable value is ignored"))
         .ok()
 }
 

@@ -1,9 +1,9 @@
-//! Follows some nodes through every reconnect and every new session.
+//! Follows some nodes across every reconnect and every new session.
 //!
-//! Watches for one event each, set before reading and set again after each event: the client library sends these, and
-//! only these, again after a reconnect. After each reconnect all is read anew anyway.
+//! Uses one-shot watches, set before reading and again after each event: the client library restores these,
+//! and only these, after a reconnect. After each reconnect everything is read again anyway.
 //!
-//! Invariant: the last value is never missed. Values in between may be.
+//! Invariant: the last value is never missed; values in between may be.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::election::Nonce;
 use crate::error::Outcome;
 use crate::retry::Backoff;
 
-/// Hands the nodes at `paths` to `seen`: once for each session, and whenever one of them may have changed. Ends with the
-/// connection.
+/// Passes the nodes at `paths` to `seen`: once for each session, and whenever one of them may have changed.
+/// Ends with the connection.
 pub(super) async fn follow(
     mut sessions: Sessions,
     paths: Vec<String>,

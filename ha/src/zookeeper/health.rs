@@ -1,5 +1,5 @@
-//! What ZooKeeper's servers say of themselves, in answer to `mntr` or, where that is not allowed, `srvr` (which is by
-//! default): plain text on the client port.
+//! Health as ZooKeeper's servers report it, in answer to `mntr` or, if that is not allowed, to `srvr`
+//! (allowed by default): plain text on the client port.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use tokio::time::timeout;
 
 use crate::store::health::{ServerRole, StoreHealth, StoreServer};
 
-/// How long one server may take to answer.
+/// Timeout for one server.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// More than any answer has.
+/// Limit in bytes, more than any answer has.
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
-/// What one server says.
+/// The answer of one server.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Said {
     mode: Option<String>,
@@ -50,7 +50,7 @@ pub(super) async fn health(quorum: &[String], latency: Duration) -> StoreHealth 
         let text = "the roles of ZooKeeper's servers: allow `srvr` in 4lw.commands.whitelist";
         health.unknown.push(text.to_owned());
     }
-    let text = "the space on the disks of ZooKeeper's servers: it does not tell, watch it there";
+    let text = "the space on the disks of ZooKeeper's servers: ZooKeeper does not report it, monitor it on the hosts";
     health.unknown.push(text.to_owned());
     if health.size_bytes.is_none() {
         let text = "the size of ZooKeeper's data: allow `mntr` in 4lw.commands.whitelist";
@@ -91,7 +91,7 @@ async fn ask(server: &str, word: &str) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Lines of name, tab, value.
+/// Parses lines of name, tab, value.
 fn read_mntr(answer: &str) -> Said {
     let mut said = Said::default();
     for (name, value) in answer.lines().filter_map(|line| line.split_once('\t')) {
@@ -105,7 +105,7 @@ fn read_mntr(answer: &str) -> Said {
     said
 }
 
-/// Lines of name, colon, value.
+/// Parses lines of name, colon, value.
 fn read_srvr(answer: &str) -> Said {
     let mut said = Said::default();
     for (name, value) in answer.lines().filter_map(|line| line.split_once(": ")) {
@@ -118,7 +118,7 @@ fn read_srvr(answer: &str) -> Said {
     said
 }
 
-/// The number, without the build.
+/// The version number, without the build.
 fn version(text: &str) -> Option<String> {
     let number = text.trim().split(['-', ',']).next()?;
     Some(number.to_owned())

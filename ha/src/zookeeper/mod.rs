@@ -1,12 +1,12 @@
-//! The ZooKeeper backend: an election and a record store, each on a session of its own.
+//! The ZooKeeper backend: an election and a record store, each on its own session.
 //!
-//! Nodes are as in [`crate::keys`], below the namespace. The token of a term is the data version of `epoch`; `leader`
-//! and `members/<process>` are ephemeral. Every write of a term is one multi that checks the version of `epoch` and, by
-//! the node `epoch/<incarnation>`, that it is the same cluster's; the data version of `changes` lets a transaction that
-//! is sent again be applied at most once.
+//! Nodes are as in [`crate::keys`], below the namespace. The token of a term is the data version of `epoch`;
+//! `leader` and `members/<process>` are ephemeral. Every write of a term is one multi that checks the version
+//! of `epoch` and, by the node `epoch/<incarnation>`, the cluster's incarnation; by the data version of
+//! `changes`, a repeated transaction is applied at most once.
 //!
-//! What this backend does not rely on: persistent watches (the client library loses them at a reconnect), its lock
-//! recipe, its retries, and the order in which a request that was given up arrives.
+//! This backend does not rely on persistent watches (the client library loses them at a reconnect), nor on
+//! the library's lock recipe or retries, nor on the order in which an abandoned request arrives.
 
 mod client;
 mod election;
@@ -30,26 +30,27 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use client::Connection;
 
-/// The longest pause between two attempts of a JobManager to get a session: when the ensemble is back, somebody is to lead at once.
+/// The longest pause between two attempts of a JobManager to get a session. Short, so that a process leads
+/// soon after the ensemble is back.
 const SLOWEST_RETRY: Duration = Duration::from_millis(250);
-/// Of those who follow, who may be many: the servers are spared.
+/// The same for observers. Longer, because there may be many of them, to spare the servers.
 const SLOWEST_RETRY_OF_OBSERVERS: Duration = Duration::from_secs(2);
 
-/// How a ZooKeeper ensemble is reached.
+/// Options of a ZooKeeper ensemble.
 #[derive(Clone)]
 pub struct ZooKeeperOptions {
     /// The servers, `host:port` each.
     pub quorum: Vec<String>,
-    /// The directory of the cluster, like `/tanist/my-cluster`, up to 200 bytes; created when missing.
+    /// The directory of the cluster, like `/tanist/my-cluster`, up to 200 bytes; created if missing.
     pub namespace: String,
-    /// User and password of the scheme `digest`. Every node that is created then belongs to this user alone, also the
-    /// namespace's parents where they were missing.
+    /// User and password of the scheme `digest`. Every created node then belongs to this user alone,
+    /// including missing parents of the namespace.
     pub digest: Option<(String, String)>,
-    /// The session timeout to ask for. The server grants between 2 and 20 of its ticks.
+    /// The requested session timeout. The server grants between 2 and 20 of its ticks.
     pub session_timeout: Duration,
-    /// How long opening, and each later attempt to get a session, may take.
+    /// Timeout for opening, and for each later attempt to get a session.
     pub connect_timeout: Duration,
-    /// How long to wait for the answer to a request.
+    /// Timeout for the answer to a request.
     pub request_timeout: Duration,
 }
 
@@ -66,7 +67,7 @@ impl ZooKeeperOptions {
         }
     }
 
-    /// The servers as messages name them.
+    /// The servers, for messages.
     fn endpoints(&self) -> String {
         self.quorum.join(",")
     }
@@ -119,10 +120,10 @@ impl fmt::Debug for ZooKeeperOptions {
     }
 }
 
-/// Opens the election's half on a session of its own. Without `contends` it only observes: no lease is reported.
+/// Opens the election part on its own session. Without `contends` it only observes: no lease is reported.
 ///
-/// `Unreachable` or `Denied` within twice the connect timeout; the caller tries again. Runs its upkeep on the runtime
-/// that it is called on.
+/// Fails with `Unreachable` or `Denied` within twice the connect timeout; the caller retries. Its tasks run
+/// on the caller's runtime.
 pub async fn open_election(
     options: ZooKeeperOptions,
     clock: Clock,
@@ -138,7 +139,7 @@ pub async fn open_election(
     Ok(ZooKeeperElection::start(connection, clock, contends))
 }
 
-/// Opens the records' half on a session of its own. `Unreachable` or `Denied` within twice the connect timeout.
+/// Opens the records part on its own session. `Unreachable` or `Denied` within twice the connect timeout.
 pub async fn open_store(options: ZooKeeperOptions) -> Result<ZooKeeperStore> {
     options.check()?;
     let quorum = options.quorum.clone();
@@ -146,8 +147,8 @@ pub async fn open_store(options: ZooKeeperOptions) -> Result<ZooKeeperStore> {
     Ok(ZooKeeperStore::start(connection, quorum))
 }
 
-/// Removes all that is there of a cluster that has ended for good, its epochs too: nobody may contend for it any more. The
-/// namespace's parents stay.
+/// Removes all nodes of a cluster that has ended for good, including its epochs. No process may contend for
+/// it after that. The namespace's parents stay.
 pub async fn remove_cluster(options: ZooKeeperOptions) -> Result<()> {
     options.check()?;
     let connection = Connection::open(options, SLOWEST_RETRY).await?;

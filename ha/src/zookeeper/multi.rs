@@ -1,12 +1,13 @@
-//! A transaction as a list of operations, which can be measured, sent, adapted where it was refused, and sent again.
+//! A transaction as a list of operations, which can be measured, sent, adapted after a refusal, and sent
+//! again.
 
 use bytes::Bytes;
 
 use super::session::STORE;
 use crate::error::{Error, Result};
 
-/// Bytes that one request may have. The server's own limit is 1 MiB, and it answers more by dropping the connection,
-/// for all that is in flight on it.
+/// Limit of one request, in bytes. The server's own limit is 1 MiB; above it the server drops the connection
+/// with all requests in flight.
 pub(super) const REQUEST_LIMIT: usize = 900_000;
 
 /// Bytes of an operation besides its path and data: headers, flags, the access list of a created node.
@@ -15,21 +16,21 @@ pub(super) const OPERATION_OVERHEAD: usize = 64;
 /// One operation of a transaction. Paths are absolute.
 #[derive(Debug, Clone)]
 pub(super) enum Operation {
-    /// The node is there, at this data version if one is given.
+    /// Checks that the node exists, with this data version if one is given.
     Check { path: String, version: Option<i32> },
-    /// The node is not there, and is created.
+    /// Creates the node, which must not exist.
     Create {
         path: String,
         data: Bytes,
         ephemeral: bool,
     },
-    /// The node is there, at this data version if one is given, and its data is replaced.
+    /// Replaces the data of the node, which must exist, with this data version if one is given.
     Set {
         path: String,
         data: Bytes,
         version: Option<i32>,
     },
-    /// The node is there and is deleted.
+    /// Deletes the node, which must exist.
     Delete { path: String },
 }
 
@@ -50,7 +51,7 @@ impl Operation {
 pub(super) enum Reply {
     /// Applied; the data version after each operation that set one.
     Applied(Vec<Option<i32>>),
-    /// Nothing was applied: this operation was the first for which the nodes were not as it needs them.
+    /// Nothing was applied; the index of the first operation that failed.
     Refused { index: usize },
 }
 

@@ -1,9 +1,9 @@
 //! The names and values of nodes.
 //!
-//! Besides the nodes of [`crate::keys`] there is `epoch/<incarnation>`, empty and made together with `epoch`. A data
-//! version begins at zero again when its node was deleted and made anew, and a transaction can't check what a node
-//! holds or when it was made; that this node is there proves the incarnation. With it the fence holds also when a
-//! stranger deletes nodes, or all of them, under a living session.
+//! Besides the nodes of [`crate::keys`] there is `epoch/<incarnation>`, empty and created together with
+//! `epoch`. A data version restarts at zero when its node is deleted and created again, and a transaction
+//! can't check a node's content or creation time; the existence of this node proves the incarnation. With it
+//! the fence holds even if another client deletes some or all nodes under a living session.
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -16,9 +16,9 @@ use crate::election::{ClusterIncarnation, EpochRecord, EpochToken, ProcessId};
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, path};
 
-/// So many nodes are looked at, or deleted, at once.
+/// Number of nodes that are listed, or deleted, at once.
 const AT_ONCE: usize = 256;
-/// How often a tree is looked at that changes meanwhile: ephemeral nodes go when their sessions are over.
+/// Number of tries for a tree that changes meanwhile: ephemeral nodes disappear when their sessions end.
 const TRIES: usize = 5;
 
 /// The node that proves the incarnation, relative to the namespace.
@@ -36,7 +36,7 @@ pub(super) fn ring(number: u64) -> String {
     format!("{}/{}", path::CHANGES, number % CHANGES_RING)
 }
 
-/// That the incarnation is this one.
+/// Checks that the incarnation is this one.
 pub(super) fn check_incarnation(session: &Session, incarnation: &ClusterIncarnation) -> Operation {
     Operation::Check {
         path: session.path(&marker(incarnation)),
@@ -44,7 +44,7 @@ pub(super) fn check_incarnation(session: &Session, incarnation: &ClusterIncarnat
     }
 }
 
-/// That `epoch` is at this token, in this incarnation.
+/// Checks that `epoch` is at this token, in this incarnation.
 pub(super) fn fence(
     session: &Session,
     token: EpochToken,
@@ -60,7 +60,7 @@ pub(super) fn fence(
     ])
 }
 
-/// That `epoch` is at this token, in the incarnation of `record`, which replaces its value.
+/// Checks that `epoch` is at this token, in the incarnation of `record`, and sets it to `record`.
 pub(super) fn set_epoch(
     session: &Session,
     token: EpochToken,
@@ -77,7 +77,7 @@ pub(super) fn set_epoch(
     ])
 }
 
-/// That there is no `epoch`, and then this one, in its incarnation.
+/// Checks that there is no `epoch`, and creates it and the node of its incarnation.
 pub(super) fn create_epoch(session: &Session, record: &EpochRecord) -> Result<[Operation; 2]> {
     let create = |path, data| Operation::Create {
         path,
@@ -90,8 +90,8 @@ pub(super) fn create_epoch(session: &Session, record: &EpochRecord) -> Result<[O
     ])
 }
 
-/// That `epoch` is at this token, whatever it holds, and then this one, in an incarnation of its own: the nodes that proved the
-/// former one go.
+/// Checks that `epoch` is at this token, readable or not, and sets it to `record` with a new incarnation.
+/// Deletes the nodes that proved the former one.
 pub(super) async fn replace_epoch(
     session: &Session,
     token: EpochToken,
@@ -115,7 +115,7 @@ pub(super) async fn replace_epoch(
     Ok(operations)
 }
 
-/// The node `epoch`: its value and its token.
+/// Decodes the node `epoch`: its value and its token.
 pub(super) fn decode_epoch(node: &Node) -> Result<(EpochRecord, EpochToken)> {
     let token = u64::try_from(node.version).map_err(|_| Error::Corrupt {
         key: path::EPOCH.into(),
@@ -124,15 +124,15 @@ pub(super) fn decode_epoch(node: &Node) -> Result<(EpochRecord, EpochToken)> {
     Ok((decode(path::EPOCH, node)?, EpochToken(token)))
 }
 
-/// The data version that a token stands for.
+/// The data version of a token.
 pub(super) fn version(token: EpochToken) -> Result<i32> {
     i32::try_from(token.0).map_err(|_| Error::Corrupt {
         key: path::EPOCH.into(),
-        reason: format!("{} is no data version", token.0),
+        reason: format!("{} is not a data version", token.0),
     })
 }
 
-/// Deletes a node with all that is below it.
+/// Deletes a node and everything below it.
 pub(super) async fn remove_tree(session: &Session, root: &str) -> Result<()> {
     for _ in 0..TRIES {
         if remove_as_seen(session, root).await? {
@@ -142,9 +142,9 @@ pub(super) async fn remove_tree(session: &Session, root: &str) -> Result<()> {
     Err(unavailable(format!("{root} changes while it is removed")))
 }
 
-/// Whether everything was as it had been listed, and is deleted.
+/// Deletes the tree as listed. Returns false if it had changed.
 async fn remove_as_seen(session: &Session, root: &str) -> Result<bool> {
-    // Whatever is below a node comes after it.
+    // Children come after their parent.
     let mut found = vec![root.to_owned()];
     let mut listed = 0;
     while listed < found.len() {
@@ -169,7 +169,7 @@ async fn remove_as_seen(session: &Session, root: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// The value of a node.
+/// Decodes the value of a node.
 pub(super) fn decode<T: DeserializeOwned>(key: &str, node: &Node) -> Result<T> {
     serde_json::from_slice(&node.data).map_err(|error| Error::Corrupt {
         key: key.to_owned(),
@@ -177,7 +177,7 @@ pub(super) fn decode<T: DeserializeOwned>(key: &str, node: &Node) -> Result<T> {
     })
 }
 
-/// A value as nodes hold it.
+/// Encodes a value for a node.
 pub(super) fn encode<T: Serialize>(value: &T) -> Result<Bytes> {
     match serde_json::to_vec(value) {
         Ok(bytes) => Ok(bytes.into()),
@@ -187,7 +187,7 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Result<Bytes> {
     }
 }
 
-/// A text as the name of a node: what a path can't hold is escaped.
+/// Converts a text to the name of a node, with characters escaped that a path can't contain.
 fn name(text: &str) -> String {
     let mut name = String::new();
     for (at, char) in text.char_indices() {

@@ -1,17 +1,18 @@
-//! What ZooKeeper allows this user: found out by transactions that it checks in full and that never change anything.
+//! Checks this user's permissions in ZooKeeper, with transactions that it checks in full and that never
+//! change anything.
 //!
-//! ZooKeeper goes through the operations of a transaction in order and stops at the first that fails: what comes before one
-//! that can't succeed is checked, and undone.
+//! ZooKeeper processes the operations of a transaction in order and stops at the first that fails: operations
+//! before one that can't succeed are checked and undone.
 
 use super::multi::{Operation, Reply};
 use super::session::Session;
 use crate::error::{Error, Result};
 use crate::keys::{Kind, path};
 
-/// The name of nodes that nobody has.
+/// The name of nodes that never exist.
 const NOBODY: &str = "permission-check";
 
-/// What a leader must be allowed and this user is not, in words.
+/// The permissions that a leader needs and this user lacks, in words.
 pub(super) async fn lacking(session: &Session) -> Result<Vec<String>> {
     let directories = Kind::ALL.map(Kind::directory);
     let directories = directories
@@ -47,11 +48,11 @@ pub(super) async fn lacking(session: &Session) -> Result<Vec<String>> {
     Ok(lacking)
 }
 
-/// Why operations would not be allowed; `None`: they would be, or what they are about is not there.
+/// The reason why operations are not allowed; `None` if they are allowed, or if their nodes do not exist.
 async fn refusal(session: &Session, mut operations: Vec<Operation>) -> Result<Option<String>> {
     operations.push(Operation::Check {
         path: session.root().to_owned(),
-        // Nobody ever writes the namespace's own node.
+        // No process ever writes the namespace's own node.
         version: Some(i32::MAX),
     });
     match session.commit(&operations).await {

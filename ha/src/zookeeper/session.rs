@@ -1,9 +1,9 @@
-//! What one session can be asked.
+//! The requests of one session.
 //!
 //! Invariants:
-//! - A request is handed to the client library only while it is connected: otherwise it would wait inside and be sent
-//!   much later, also after its caller gave it up.
-//! - Only what the server itself said about a request is definite. Everything else may have been applied.
+//! - A request is passed to the client library only while it is connected: otherwise it would wait inside and
+//!   be sent much later, even after its caller gave up.
+//! - Only the server's own answer to a request is definite. After any other error it may have been applied.
 
 use std::future::Future;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::keys::{Kind, path};
 /// The store's name in errors.
 pub(super) const STORE: &str = "ZooKeeper";
 
-/// A node as it was read.
+/// A node as read.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     /// Its data.
@@ -100,7 +100,7 @@ impl Session {
         Ok(session)
     }
 
-    /// What tells this session from every other one.
+    /// Identifies this session.
     pub fn nonce(&self) -> &Nonce {
         &self.nonce
     }
@@ -124,12 +124,12 @@ impl Session {
         self.client.state()
     }
 
-    /// Follows the state of the session's connection.
+    /// A watcher of the connection state.
     pub fn states(&self) -> zk::StateWatcher {
         self.client.state_watcher()
     }
 
-    /// The client, if requests can be handed to it.
+    /// The client, if it can send requests.
     pub fn connected(&self) -> Result<&zk::Client> {
         match self.state() {
             zk::SessionState::SyncConnected => Ok(&self.client),
@@ -137,7 +137,7 @@ impl Session {
         }
     }
 
-    /// Waits for an answer, but not for ever.
+    /// Waits for an answer, up to the request timeout.
     async fn answer<T, E>(
         &self,
         answer: impl Future<Output = Result<T, E>>,
@@ -147,7 +147,7 @@ impl Session {
             .map_err(|_| no_answer(format!("none in {:?}", self.request_timeout)))
     }
 
-    /// Makes the namespace and the directories in it where they are missing, and makes sure that they can be read.
+    /// Creates the namespace and its directories if they are missing, and checks that they can be read.
     pub async fn make_directories(&self) -> Result<()> {
         let separators = self.root.match_indices('/').skip(1).map(|(at, _)| at);
         for end in separators.chain([self.root.len()]) {
@@ -160,12 +160,12 @@ impl Session {
                 .map(async |directory| self.make_directory(&self.path(directory)).await),
         )
         .await?;
-        // A wrong password is just another user to ZooKeeper: only reading tells.
+        // For ZooKeeper a wrong password is just another user: only reading shows it.
         self.read(&[self.path(path::CHANGES)]).await.map(|_| ())
     }
 
     async fn make_directory(&self, path: &str) -> Result<()> {
-        // Look first: creating needs a right on the parent, which may be someone else's.
+        // Check existence first: creating needs a permission on the parent, which may belong to another user.
         if self.stats(&[path.to_owned()]).await?[0] {
             return Ok(());
         }
@@ -179,26 +179,26 @@ impl Session {
         }
     }
 
-    /// A round trip to the ensemble's leader, which knows whether the session lives. What is read afterwards on this
-    /// session is at least as new as what that leader had applied.
+    /// A round trip to the ensemble's leader, which knows whether the session is alive. Later reads in this
+    /// session are at least as new as the state that that leader had applied.
     pub async fn sync(&self) -> Result<()> {
         self.answer(self.connected()?.sync(&self.root))
             .await?
             .map_err(lost)
     }
 
-    /// As [`Session::sync`], but answered by a majority: a leader that does not know yet that it was replaced can't
-    /// answer this.
+    /// Same as [`Session::sync`], but answered by a majority: a leader that does not know yet that it was
+    /// replaced can't answer this.
     pub async fn barrier(&self) -> Result<()> {
         let check = Operation::Check {
             path: self.root.clone(),
             version: None,
         };
-        // A refusal has gone the same way.
+        // A refusal was answered by a majority, too.
         self.commit(&[check]).await.map(|_| ())
     }
 
-    /// Which of the nodes are there.
+    /// Whether each of the nodes exists.
     pub async fn stats(&self, paths: &[String]) -> Result<Vec<bool>> {
         let client = self.connected()?;
         let all = try_join_all(paths.iter().map(|path| client.check_stat(path)));
@@ -206,7 +206,7 @@ impl Session {
         Ok(stats.into_iter().map(|stat| stat.is_some()).collect())
     }
 
-    /// The session that owns an ephemeral node, as its nonce; `None` if the node is not there.
+    /// The nonce of the session that owns an ephemeral node; `None` if the node does not exist.
     pub async fn owner(&self, path: &str) -> Result<Option<Nonce>> {
         let stat = self
             .answer(self.connected()?.check_stat(path))
@@ -246,12 +246,12 @@ impl Session {
 
     /// The nodes at one moment that is not before this call.
     pub async fn read_linearizable(&self, paths: &[String]) -> Result<Vec<Option<Node>>> {
-        // One session's requests are answered in their order: no need to wait for the first answer.
+        // One session's requests are answered in order: no need to wait for the first answer.
         let (_, nodes) = try_join(self.barrier(), self.read(paths)).await?;
         Ok(nodes)
     }
 
-    /// The names of a directory's children; `None` if it is not there.
+    /// The names of a directory's children; `None` if it does not exist.
     pub async fn children(&self, path: &str) -> Result<Option<Vec<String>>> {
         match self.answer(self.connected()?.list_children(path)).await? {
             Ok(names) => Ok(Some(names)),
@@ -260,7 +260,7 @@ impl Session {
         }
     }
 
-    /// Watches, each for one event, on the nodes, and the nodes as they were read after the watches were set.
+    /// Sets one-shot watches on the nodes, and returns the nodes as read after the watches were set.
     pub async fn watch(
         &self,
         paths: &[String],
@@ -327,7 +327,7 @@ impl Session {
     }
 }
 
-/// What a caller may conclude from a client error that is no refusal of a guard.
+/// Converts a client error that is not a refusal by a guard.
 fn lost(error: zk::Error) -> Error {
     match error {
         zk::Error::NoAuth | zk::Error::InvalidAcl => denied(error.to_string()),
@@ -342,7 +342,7 @@ fn lost(error: zk::Error) -> Error {
         zk::Error::BadArguments(_) | zk::Error::Unimplemented | zk::Error::MarshallingError => {
             Error::Misconfigured(format!("ZooKeeper can't do this: {error}").into())
         }
-        // All others are given to requests in flight when the connection or the session breaks.
+        // All others occur for requests in flight when the connection or the session breaks.
         other => no_answer(other.to_string()),
     }
 }
@@ -354,7 +354,7 @@ fn denied(reason: impl Into<String>) -> Error {
     }
 }
 
-/// Nothing was applied; later it may work.
+/// Nothing was applied; a retry may succeed.
 pub(super) fn unavailable(reason: impl Into<String>) -> Error {
     Error::Unavailable {
         store: STORE,

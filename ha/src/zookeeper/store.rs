@@ -1,12 +1,13 @@
-//! The records' half on ZooKeeper.
+//! The records part of the ZooKeeper backend.
 //!
-//! A transaction is one multi: the version of `epoch` and its incarnation, that `leader` is there, the version of
-//! `changes`, then the writes, then the ring. ZooKeeper has no upsert and no idempotent delete, so the store keeps in mind which nodes it
-//! has seen and guesses; a wrong guess is refused as a whole, and is corrected and sent again.
+//! A transaction is one multi: it checks the version of `epoch` and its incarnation, the existence of
+//! `leader` and the version of `changes`, then makes the writes, then sets the ring entry. ZooKeeper has no
+//! upsert and no idempotent delete, so the store remembers which nodes it has seen and guesses; after a wrong
+//! guess the whole transaction is refused, corrected and sent again.
 //!
-//! Invariants: `changes` had the value that the request follows, and the incarnation was the fence's, at the very data
-//! version that the transaction expects, as read in this session. So no copy of a request can be applied after another
-//! one, and none in a store that was wiped in between.
+//! Invariants: at the data version of `changes` that the transaction expects, `changes` had the value that
+//! the request follows, and the incarnation was the fence's, as read in this session. So no copy of a request
+//! can be applied after another one, and none in a store that was wiped in between.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,35 +34,35 @@ use crate::store::{
     Touched, Write,
 };
 
-/// How often a transaction is corrected before it is given up.
+/// Maximum number of corrections of a transaction.
 const CORRECTIONS: usize = 5;
-/// Writes that one transaction may have, as callers are told.
+/// Limit of writes in one transaction, as reported to callers.
 const WRITES: usize = 512;
-/// Multi-reads in flight, nodes in each at most, and bytes that each should bring at most.
+/// Limits for multi-reads: number in flight, nodes in each, and bytes in each.
 const READS_IN_FLIGHT: usize = 4;
 const NODES_PER_READ: usize = 100;
 const BYTES_PER_READ: usize = 2 << 20;
-/// Nodes in a multi-read while nothing is known about their size.
+/// Nodes in a multi-read while their size is unknown.
 const NODES_PER_FIRST_READ: usize = 16;
-/// Operations before the writes: `epoch`, its incarnation, `leader`, `changes`.
+/// Number of operations before the writes: `epoch`, its incarnation, `leader`, `changes`.
 const GUARDS: usize = 4;
 
-/// The records' half on a session of its own. Dropped: its session ends.
+/// The records part on its own session. Dropping it ends its session.
 #[derive(Debug)]
 pub struct ZooKeeperStore {
     connection: Connection,
-    /// All servers, for questions to each.
+    /// All servers, for health requests to each.
     quorum: Vec<String>,
     changes: watch::Sender<Option<Change>>,
-    /// Held while a transaction is under way.
+    /// Locked while a transaction is in flight.
     position: tokio::sync::Mutex<Option<Position>>,
-    /// Nodes that were there when last seen, relative to the namespace: a guess, never a fact.
+    /// Nodes that existed when last seen, relative to the namespace: a guess, not a fact.
     present: Mutex<HashSet<String>>,
-    /// The sorted names of listings that go on.
+    /// The sorted names of unfinished listings.
     listings: Mutex<HashMap<Kind, Arc<Vec<Name>>>>,
 }
 
-/// Where the store stands, as this session knows it.
+/// The state of `changes`, as this session knows it.
 #[derive(Debug)]
 struct Position {
     session: Nonce,
@@ -96,12 +97,12 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Ends the session, and waits until the server knows.
+    /// Ends the session, and waits until the server has closed it.
     pub async fn close(&self) {
         self.connection.close().await;
     }
 
-    /// What the guards would find, and the data version of `changes`.
+    /// Reads the values that the guards would find, and the data version of `changes`.
     async fn read_guard(&self, session: &Session) -> Result<(Guard, i32)> {
         let paths = [path::EPOCH, path::LEADER, path::CHANGES].map(|name| session.path(name));
         let nodes = session.read_linearizable(&paths).await?;
@@ -117,11 +118,11 @@ impl ZooKeeperStore {
             leader_present: leader.is_some(),
             change: decode_change(changes.as_ref())?,
         };
-        // Without the node every transaction is refused, whatever version it expects.
+        // If the node is missing, every transaction is refused, whichever version it expects.
         Ok((guard, changes.as_ref().map_or(0, |node| node.version)))
     }
 
-    /// Reads many nodes, some multi-reads at a time, each about as large as is good for the server.
+    /// Reads many nodes with several concurrent multi-reads, each of a size that suits the server.
     async fn read_all(&self, session: &Session, paths: &[String]) -> Result<Vec<Option<Node>>> {
         let mut nodes: Vec<Option<Node>> = Vec::with_capacity(paths.len());
         let mut per_read = NODES_PER_FIRST_READ;
@@ -140,7 +141,7 @@ impl ZooKeeperStore {
         Ok(nodes)
     }
 
-    /// Which of the nodes are there, now. Keeps it in mind.
+    /// Looks up which of the nodes exist now, and remembers it.
     async fn look_up(&self, session: &Session, nodes: &[String]) -> Result<()> {
         let paths: Vec<_> = nodes.iter().map(|node| session.path(node)).collect();
         let there = session.stats(&paths).await?;
@@ -159,8 +160,9 @@ impl ZooKeeperStore {
         }
     }
 
-    /// The transaction as it would work if all is as it was last seen. What was never seen is taken for absent by a put
-    /// and, unless it was `looked_up`, for present by a delete: deleting nothing is refused, not deleting is lost.
+    /// Builds the transaction for the nodes as last seen. A put takes a node that was never seen for absent;
+    /// a delete takes it for present unless it was `looked_up`: deleting a missing node is refused and
+    /// corrected, but a skipped deletion would be lost.
     fn operations(
         &self,
         session: &Session,
@@ -222,7 +224,7 @@ impl CoordinationStore for ZooKeeperStore {
     fn limits(&self) -> Limits {
         // A write's size counts its name once, but it travels twice, in the path and in the ring, and the path has the
         // namespace in front.
-        let uncounted = self.connection.path("checkpoints/").len() + 200;
+        let uncounted = self.connection.path("descriptions/").len() + 200;
         let guards = GUARDS
             * (OPERATION_OVERHEAD
                 + self
@@ -252,8 +254,8 @@ impl CoordinationStore for ZooKeeperStore {
             .collect())
     }
 
-    /// Lists the names once, at the first page; what is gone when its page is read is left out, so that a page may have
-    /// fewer items than asked for although more pages follow.
+    /// Lists the names once, at the first page. Items that are gone when their page is read are skipped, so a
+    /// page may have fewer items than requested although more pages follow.
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
         let session = self.connection.session()?;
         let kept = page.as_ref().and_then(|_| {
@@ -272,7 +274,7 @@ impl CoordinationStore for ZooKeeperStore {
             .collect();
         let paths: Vec<_> = keys.iter().map(|key| session.path(key)).collect();
         let nodes = self.read_all(&session, &paths);
-        // The session may be another one than that of the page before, on a server that is further behind.
+        // The session may differ from the previous page's, on a server that is further behind.
         let (_, nodes) = try_join(session.barrier(), nodes).await?;
         self.remember(keys.into_iter().zip(nodes.iter().map(Option::is_some)));
 
@@ -296,7 +298,7 @@ impl CoordinationStore for ZooKeeperStore {
 
     async fn keys(&self, kinds: &[Kind]) -> Result<Vec<Key>> {
         let session = self.connection.session()?;
-        // Once for all of them: a takeover waits for it.
+        // One sync for all of them, because a takeover waits for it.
         session.sync().await?;
         let listings = kinds.iter().map(|kind| {
             let session = &session;
@@ -373,7 +375,7 @@ impl CoordinationStore for ZooKeeperStore {
                     version,
                 });
             }
-            // Taken until the answer is known: whatever ends this early leaves nothing that might be wrong.
+            // Cleared until the answer is known: if this call ends early, no wrong position is left.
             let Some(known) = position.take() else {
                 continue;
             };
@@ -402,11 +404,12 @@ impl CoordinationStore for ZooKeeperStore {
                     if !would_pass(&guard, request) {
                         return Ok(CommitReply::Refused(guard));
                     }
-                    // `leader` is back, or `changes` is not there at all.
+                    // `leader` is back, or `changes` does not exist at all.
                     session.make_directories().await?;
                 }
                 Reply::Refused { .. } => {
-                    // Some node came or went since it was last seen; a missing directory also looks like this.
+                    // A node was created or deleted since it was last seen; a missing directory also has this
+                    // result.
                     session.make_directories().await?;
                     let writes = request.writes.iter().map(|write| write.key().to_string());
                     let nodes: Vec<_> = writes.chain([ring(request.change().number)]).collect();
@@ -423,7 +426,7 @@ impl CoordinationStore for ZooKeeperStore {
     }
 }
 
-/// Whether what refused a transaction has passed: `leader` may have been attached again in between.
+/// Whether the cause of a refusal has passed: `leader` may have been attached again in between.
 fn would_pass(guard: &Guard, request: &CommitRequest) -> bool {
     guard.leader_present
         && guard.change == request.after
@@ -432,7 +435,7 @@ fn would_pass(guard: &Guard, request: &CommitRequest) -> bool {
         })
 }
 
-/// The value of `changes`: it is made as an empty directory.
+/// Decodes the value of `changes`, which is created as an empty directory.
 fn decode_change(node: Option<&Node>) -> Result<Change> {
     match node {
         Some(node) if !node.data.is_empty() => decode(path::CHANGES, node),
@@ -440,7 +443,7 @@ fn decode_change(node: Option<&Node>) -> Result<Change> {
     }
 }
 
-/// The names of a kind, as they are now.
+/// The names of a kind at present.
 async fn names(session: &Session, kind: Kind) -> Result<Vec<Name>> {
     session.sync().await?;
     synced_names(session, kind).await
@@ -457,6 +460,6 @@ async fn synced_names(session: &Session, kind: Kind) -> Result<Vec<Name>> {
 
 fn known_name(text: String) -> Option<Name> {
     Name::new(text)
-        .inspect_err(|error| tracing::warn!(%error, "a node that is not ours was left out"))
+        .inspect_err(|error| tracing::warn!(%error, "a foreign node in ZooKeeper is skipped"))
         .ok()
 }

@@ -1,11 +1,8 @@
 //! Reads text files line by line; subtasks share the files.
 //!
-//! A range of a file owns the lines that *start* in it, so that each line is read exactly once. A subtask gets
-//! its ranges from its coordinator, one split after the other (`file_splits.rs`), with the file sizes at the
-//! time of splitting: later content is not read, and a file that became shorter is an error. In jobs from
-//! before the coordinator existed, all matching files, sorted and concatenated, are cut into as many equal
-//! ranges as there are subtasks, and each subtask reads the sizes itself: each line is read once if the files
-//! don't change while the job starts.
+//! A range of a file owns the lines that *start* in it, so that each line is read exactly once. The ranges of a subtask come from
+//! its coordinator, one split after the other (`file_splits.rs`), with the sizes that the files had when they were cut: what came
+//! later is not read, and a file that became shorter is an error.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -29,7 +26,7 @@ const BUFFER: usize = 128 * 1024;
 pub(super) const LONGEST_LINE: u64 = 16 * 1024 * 1024;
 
 pub(super) struct FileSource {
-    supply: Supply,
+    splits: Splits,
     output: SchemaRef,
     /// Ranges that are still to be read, the next one last.
     ranges: Vec<FileRange>,
@@ -39,53 +36,25 @@ pub(super) struct FileSource {
     look: Look,
 }
 
-/// Source of the ranges.
-enum Supply {
-    /// The subtask lists the files itself when it opens.
-    Alone {
-        paths: Vec<String>,
-        subtask: u64,
-        parallelism: u64,
-    },
-    /// The coordinator assigns splits.
-    Splits(Splits),
-}
-
 /// The part of a file that a subtask owns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileRange {
     pub(super) path: PathBuf,
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Size of the file when the range was cut, if it must be checked.
-    pub(super) size: Option<u64>,
+    /// The size of the file when the range was cut: the file has it at least, and nothing beyond is read.
+    pub(super) size: u64,
 }
 
 impl FileSource {
-    /// Creates a source that cuts its ranges itself.
-    pub(super) fn alone(paths: Vec<String>, context: &OperatorContext) -> FileSource {
-        let supply = Supply::Alone {
-            paths,
-            subtask: u64::from(context.subtask),
-            parallelism: u64::from(context.parallelism.max(1)),
-        };
-        FileSource::new(supply, context)
-    }
-
-    /// Creates a source that gets its ranges from the coordinator.
-    pub(super) fn coordinated(context: &OperatorContext) -> Result<FileSource, OperatorError> {
-        let supply = Supply::Splits(Splits::new(context)?);
-        Ok(FileSource::new(supply, context))
-    }
-
-    fn new(supply: Supply, context: &OperatorContext) -> FileSource {
-        FileSource {
-            supply,
+    pub(super) fn new(context: &OperatorContext) -> Result<FileSource, OperatorError> {
+        Ok(FileSource {
+            splits: Splits::new(context)?,
             output: context.output_schema(),
             ranges: Vec::new(),
             reading: None,
             look: Look::at_start_of(context.generation),
-        }
+        })
     }
 
     /// Bytes of its ranges that are still to be read.
@@ -98,18 +67,7 @@ impl FileSource {
 
 impl Source for FileSource {
     fn open(&mut self) -> Result<(), OperatorError> {
-        match &mut self.supply {
-            Supply::Alone {
-                paths,
-                subtask,
-                parallelism,
-            } => {
-                let files = matching_files(paths, self.look)?;
-                self.ranges = ranges_of(&files, *subtask, *parallelism);
-                self.ranges.reverse();
-            }
-            Supply::Splits(splits) => splits.ask_ahead(0),
-        }
+        self.splits.ask_ahead(0);
         Ok(())
     }
 
@@ -126,24 +84,18 @@ impl Source for FileSource {
                         self.look = Look::Later;
                         self.reading.insert(reader)
                     }
-                    None => {
-                        let more = match &mut self.supply {
-                            Supply::Alone { .. } => More::Never,
-                            Supply::Splits(splits) => splits.next()?,
-                        };
-                        match more {
-                            More::Ranges(mut ranges) => {
-                                ranges.reverse();
-                                self.ranges = ranges;
-                                continue;
-                            }
-                            More::NotYet => break,
-                            More::Never => {
-                                is_over = true;
-                                break;
-                            }
+                    None => match self.splits.next()? {
+                        More::Ranges(mut ranges) => {
+                            ranges.reverse();
+                            self.ranges = ranges;
+                            continue;
                         }
-                    }
+                        More::NotYet => break,
+                        More::Never => {
+                            is_over = true;
+                            break;
+                        }
+                    },
                 },
             };
             match reader.next_line()? {
@@ -154,10 +106,7 @@ impl Source for FileSource {
                 None => self.reading = None,
             }
         }
-        let left = self.left();
-        if let Supply::Splits(splits) = &mut self.supply {
-            splits.ask_ahead(left);
-        }
+        self.splits.ask_ahead(self.left());
         if rows == 0 {
             return Ok(match is_over {
                 true => SourceState::End,
@@ -172,10 +121,7 @@ impl Source for FileSource {
     }
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.supply {
-            Supply::Alone { .. } => Poll::Ready(()),
-            Supply::Splits(splits) => splits.poll_ready(cx),
-        }
+        self.splits.poll_ready(cx)
     }
 }
 
@@ -235,41 +181,14 @@ pub(super) fn matching(pattern: &str, look: Look) -> Result<Vec<PathBuf>, Operat
     Ok(found)
 }
 
-/// The ranges of one subtask in the concatenated files.
-fn ranges_of(files: &[(PathBuf, u64)], subtask: u64, parallelism: u64) -> Vec<FileRange> {
-    let total: u64 = files.iter().map(|(_, size)| size).sum();
-    let cut = |part: u64| {
-        let place = u128::from(total) * u128::from(part) / u128::from(parallelism);
-        u64::try_from(place).expect("at most the total")
-    };
-    let (from, to) = (cut(subtask), cut(subtask + 1));
-    let mut ranges = Vec::new();
-    let mut file_start = 0;
-    for (path, size) in files {
-        let start = from.max(file_start);
-        let end = to.min(file_start + size);
-        if start < end {
-            let (start, end) = (start - file_start, end - file_start);
-            ranges.push(FileRange {
-                path: path.clone(),
-                start,
-                end,
-                size: None,
-            });
-        }
-        file_start += size;
-    }
-    ranges
-}
-
-/// Reads the lines that start in a range.
+/// The lines that start in a range.
 struct LineReader {
     path: PathBuf,
     reader: BufReader<File>,
     position: u64,
     end: u64,
-    /// Minimum size of the file; nothing beyond it is read.
-    size: Option<u64>,
+    /// See [`FileRange::size`].
+    size: u64,
     line: Vec<u8>,
 }
 
@@ -310,8 +229,8 @@ impl LineReader {
     /// Reads on to the end of the line. Returns whether there was anything.
     fn read_line(&mut self) -> Result<bool, OperatorError> {
         self.line.clear();
-        let there = self.size.unwrap_or(u64::MAX).saturating_sub(self.position);
-        // The limit does not include the line break.
+        let there = self.size.saturating_sub(self.position);
+        // A line break is no part of its line.
         let mut limited = self.reader.by_ref().take(there.min(LONGEST_LINE + 2));
         let read = limited.read_until(b'\n', &mut self.line);
         let read = read.map_err(|error| OperatorError::io("read", &self.path, error))? as u64;
@@ -327,10 +246,8 @@ impl LineReader {
             });
         }
         self.position += read;
-        if let Some(size) = self.size
-            && self.position < size
-            && !self.line.ends_with(b"\n")
-        {
+        if self.position < self.size && !self.line.ends_with(b"\n") {
+            let size = self.size;
             let shorter = io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 format!(

@@ -8,32 +8,22 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::sync::mpsc;
 
-use super::super::testing::{context, source};
+use super::super::testing::context;
 use super::*;
 use crate::dataflow::coordination::{Asker, CoordinatorLine, Question};
+use crate::dataflow::testing::only_split;
 use crate::job::OperatorSpec;
 
+/// What all subtasks read, one after the other, each of its only split.
 fn read(paths: &[String], parallelism: u32) -> Result<Vec<String>, OperatorError> {
-    let spec = OperatorSpec::FileSource {
-        paths: paths.to_vec(),
-        coordinated: false,
-    };
     let mut lines = Vec::new();
     for subtask in 0..parallelism {
-        let mut source = source(&spec, subtask, parallelism)?;
-        source.open()?;
-        loop {
-            match source.next(Instant::now())? {
-                SourceState::Batch(batch) => {
-                    let column = batch.column(0).as_string::<i32>();
-                    lines.extend(column.iter().flatten().map(str::to_owned));
-                }
-                SourceState::Wait(_) | SourceState::WaitFor(_) | SourceState::Pending => {
-                    panic!("files don't wait")
-                }
-                SourceState::End => break,
-            }
-        }
+        let split = only_split(paths, subtask, parallelism)?;
+        let mut reader = Coordinated::start();
+        reader.answer(Ok(Answer::FileSplit(split)));
+        lines.extend(reader.lines()?);
+        reader.answer(Ok(Answer::Exhausted(pb::Ack {})));
+        assert!(matches!(reader.next(), Ok(SourceState::End)));
     }
     Ok(lines)
 }
@@ -74,29 +64,6 @@ proptest! {
         let expected: Vec<String> = files.iter().flat_map(|content| lines_of(content)).collect();
         prop_assert_eq!(read(&[pattern], parallelism).expect("read"), expected);
     }
-}
-
-#[test]
-fn the_ranges_of_all_subtasks_cover_all_files_once() {
-    let file = |name: &str, size| (PathBuf::from(name), size);
-    let files = [file("a", 10), file("b", 0), file("c", 5)];
-    let ranges: Vec<_> = (0..3)
-        .map(|subtask| ranges_of(&files, subtask, 3))
-        .collect();
-    let range = |name: &str, start, end| FileRange {
-        path: name.into(),
-        start,
-        end,
-        size: None,
-    };
-    assert_eq!(
-        ranges,
-        [
-            vec![range("a", 0, 5)],
-            vec![range("a", 5, 10)],
-            vec![range("c", 0, 5)]
-        ]
-    );
 }
 
 #[test]
@@ -157,10 +124,7 @@ impl Coordinated {
             generation: context.generation,
             operator: "lines".to_owned(),
         };
-        let spec = OperatorSpec::FileSource {
-            paths: Vec::new(),
-            coordinated: true,
-        };
+        let spec = OperatorSpec::FileSource { paths: Vec::new() };
         let context = OperatorContext {
             output: super::super::output_schema(&spec, None).expect("a source"),
             coordinator: Some(CoordinatorLine {
@@ -169,7 +133,7 @@ impl Coordinated {
             }),
             ..context
         };
-        let mut source = FileSource::coordinated(&context).expect("it can ask");
+        let mut source = FileSource::new(&context).expect("it can ask");
         source.open().expect("opens");
         Coordinated {
             source,

@@ -112,6 +112,6 @@ fn range(range: pb::FileRange) -> FileRange {
         path: PathBuf::from(OsString::from_vec(range.path)),
         start: range.start,
         end: range.end.max(range.start),
-        size: Some(range.size),
+        size: range.size,
     }
 }

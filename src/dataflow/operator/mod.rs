@@ -417,10 +417,7 @@ fn build_source(
     context: &OperatorContext,
 ) -> Result<Option<Box<dyn Source>>, OperatorError> {
     Ok(match spec {
-        OperatorSpec::FileSource { paths, coordinated } => Some(Box::new(match coordinated {
-            true => file_source::FileSource::coordinated(context)?,
-            false => file_source::FileSource::alone(paths.clone(), context),
-        })),
+        OperatorSpec::FileSource { .. } => Some(Box::new(file_source::FileSource::new(context)?)),
         OperatorSpec::Datagen {
             rate,
             count,

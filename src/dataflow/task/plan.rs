@@ -21,7 +21,7 @@ use crate::dataflow::key::NoKeyColumn;
 use crate::dataflow::operator::peers::Peers;
 use crate::dataflow::operator::{OperatorContext, OperatorError, output_schema};
 use crate::dataflow::partitioner::Partitioner;
-use crate::dataflow::record::{UnknownColumnType, describe, job_schema, same_columns, schema_of};
+use crate::dataflow::record::{UnknownColumnType, describe, same_columns, schema_of};
 use crate::job::OperatorSpec;
 
 /// Why a deployment can't be run.
@@ -202,7 +202,7 @@ fn plan_operators(
                 operator: name.clone(),
                 source,
             })?;
-        let output = as_declared(operator, &spec, output)?;
+        let output = as_declared(operator, output)?;
         let context = OperatorContext {
             input,
             output: output.clone(),
@@ -234,19 +234,12 @@ fn plan_operators(
 /// Returns the columns that the graph declares for an operator, after checking that it emits the same here.
 fn as_declared(
     operator: &Operator,
-    spec: &OperatorSpec,
     output: Option<SchemaRef>,
 ) -> Result<Option<SchemaRef>, PlanError> {
     let declared = schema_of(&operator.output)?;
     let emitted = output.as_deref().map(describe).unwrap_or_default();
     if emitted == describe(&declared) {
         return Ok(output);
-    }
-    let columns = output.as_deref().map(job_schema).transpose();
-    if let (Ok(Some(columns)), Ok(narrowed)) = (columns, job_schema(&declared))
-        && spec.may_declare(&narrowed, &columns)
-    {
-        return Ok(Some(declared));
     }
     Err(mismatch(format!(
         "operator {:?} emits ({emitted}), but the graph says ({})",

@@ -7,7 +7,7 @@ use tanist_proto::v1::{JobGraph, Partitioning};
 
 use crate::dataflow::sink;
 use crate::dataflow::testing::{
-    GraphBuilder, Placement, TaskManager, compile_uncoordinated, deploy, finish, spec, wait_until,
+    GraphBuilder, Placement, TaskManager, compiled, deploy, finish, spec, wait_until,
 };
 use crate::job::spec::DeclaredColumn;
 use crate::job::spec::{
@@ -249,7 +249,7 @@ async fn the_example_of_an_access_log_adds_up() {
             .into(),
         ..CompileOptions::default()
     };
-    let graph = compile_uncoordinated(&JobFile::new("access-log.yaml", text), &options);
+    let graph = compiled(&JobFile::new("access-log.yaml", text), &options);
     let managers = TaskManager::start_many::<2>().await;
     let tasks = deploy(&graph, &managers, APART);
     let committables = finish(&tasks).await;

@@ -23,14 +23,7 @@ fn word_count(input: &Path, output: &Path, parallelism: [u32; 3]) -> Arc<JobGrap
         column: "line".to_owned(),
     };
     GraphBuilder::new()
-        .vertex(
-            parallelism[0],
-            &[OperatorSpec::FileSource {
-                paths,
-                coordinated: false,
-            }],
-            None,
-        )
+        .vertex(parallelism[0], &[OperatorSpec::FileSource { paths }], None)
         .vertex(
             parallelism[1],
             &[split],

@@ -1,9 +1,11 @@
-//! Who refuses whom: the youngest epoch that this process goes by, for all its components and over all ways.
+//! Fencing of incoming messages: the highest epoch that this process accepts, for all its components and transports.
 //!
-//! - Who goes by an epoch refuses every lower one from all, and the same one from a process that does not hold it.
-//! - A higher epoch counts once the process's own store shows it (`proof`). A message of a higher epoch waits for that
-//!   ([`HighestEpoch::prove`]), for less than its first deadline; without proof it is refused, and nothing has changed.
-//! - While the own store gives no answer, a leader is followed whose message names that same store. The first answer decides about it.
+//! - A process that accepts an epoch refuses every lower one, and the same one from a process that does not hold it.
+//! - A higher epoch counts once the process's own store shows it (`proof`). A message of a higher epoch waits
+//!   for that ([`HighestEpoch::prove`]), for less than its first deadline; without proof it is refused, and
+//!   nothing has changed.
+//! - While the own store does not answer, a leader whose message names the same store is believed. The store's
+//!   first answer confirms or ends that.
 
 mod own_store;
 mod proof;
@@ -29,28 +31,30 @@ use self::proof::{Judgement, Refusal, Shown};
 use super::{GatewayError, GatewayResult};
 use crate::dataflow::{EpochGate, Refused};
 
-/// How long a message waits for proof. The first dial of a leader hears the answer within its own bound of 500 ms.
+/// Time that a message waits for proof. The first dial of a leader must get the answer within its own limit of 500 ms.
 const PROOF_TIMEOUT: Duration = Duration::from_millis(400);
-/// How long the own store may be silent before a message in its name is believed. A store that answers at all does so sooner.
+/// Time without an answer of the own store after which a message that names this store is believed. A store
+/// that works answers sooner.
 const SILENCE: Duration = Duration::from_millis(150);
-/// The same where the store has no identity, so that a copy of it can't be told from it: more than the first dial waits.
+/// The same for a store without an identity, which can't be distinguished from its copy. Longer than the first
+/// dial waits.
 const SILENCE_WITHOUT_IDENTITY: Duration = Duration::from_millis(700);
-/// Between two reads of a store that can't be reached.
+/// Delay between two reads of a store that can't be reached.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The same while a leader is believed whom nothing has proven.
+/// The same while a leader is believed without proof.
 const RECHECK_PAUSE: Duration = Duration::from_millis(500);
-/// How often at most it is said that a message was refused for want of proof.
+/// Minimum interval between two log messages about messages without proof.
 const SAID_INTERVAL: Duration = Duration::from_secs(1);
-/// What is told of a name from outside.
+/// Maximum length, in characters, of a name from outside in texts.
 const LONGEST_NAME: usize = 100;
-/// Messages of leaders that may wait for proof at once, and as many hellos of the exchange.
+/// Number of leaders' messages that may wait for proof at the same time; the same for hellos of the exchange.
 const WAITING: usize = 1024;
 
-/// Told that another process has named a younger epoch than that of this process's own term, and which one named it: the store
-/// is asked, and alone ends the term. Called from an actor, so it must not wait.
+/// Called when another process names a higher epoch than that of this process's own term, with the name of that
+/// process. The store is asked, and only the store ends the term. Called from an actor, so it must not block.
 pub type OnHigherEpoch = Arc<dyn Fn(Epoch, &str) + Send + Sync>;
 
-/// How a term names itself in its messages.
+/// Returns the sender of a term's messages.
 pub fn sender_of(
     incarnation: &ClusterIncarnation,
     epoch: Epoch,
@@ -67,7 +71,7 @@ pub fn sender_of(
     }
 }
 
-/// The term that this process goes by. Cheap to clone; all clones share it.
+/// The term that this process accepts. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
 pub struct HighestEpoch {
     shared: Arc<Shared>,
@@ -77,20 +81,21 @@ pub struct HighestEpoch {
 struct Shared {
     proof: watch::Sender<Proof>,
     store: OnceLock<OwnStore>,
-    /// Places for leaders' messages that wait for proof.
+    /// Permits for leaders' messages that wait for proof.
     leaders: Semaphore,
-    /// Places for hellos of the exchange that do: however many come, they keep no leader's message out.
+    /// Permits for hellos of the exchange that wait for proof. Separate, so that many hellos can't block a
+    /// leader's message.
     hellos: Semaphore,
-    /// When it was last said that a message names a term which is not in the store: they may be many.
+    /// Time of the last log message about a term that is not in the store; limits their number.
     said: Mutex<Option<Instant>>,
 }
 
-/// What a process goes by.
+/// What a process accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Heard {
-    /// The cluster's incarnation; `None` until the own store has shown one.
+    /// Incarnation of the cluster; `None` until the own store has shown one.
     pub incarnation: Option<ClusterIncarnation>,
-    /// The youngest epoch.
+    /// The highest epoch.
     pub epoch: Epoch,
 }
 
@@ -109,13 +114,13 @@ impl Default for HighestEpoch {
 }
 
 impl HighestEpoch {
-    /// What proves epochs from here on: the process's own store. The first one counts.
+    /// Sets the process's own store, which proves epochs. Only the first call has an effect.
     pub fn proven_by(&self, store: OwnStore) {
         let _there_is_one = self.shared.store.set(store);
     }
 
-    /// The own store shows at least this epoch, and nothing else was read. Refused: it is of another cluster incarnation, or older
-    /// than what was shown before.
+    /// Records that the own store shows at least this epoch; nothing else was read. Fails if it is of another
+    /// cluster incarnation, or lower than shown before.
     pub fn observe(
         &self,
         incarnation: &ClusterIncarnation,
@@ -128,7 +133,7 @@ impl HighestEpoch {
         })
     }
 
-    /// The watch of the own store shows this.
+    /// Records a view of the own store's watch.
     pub fn follow(&self, view: &LeaderView) -> Result<(), GatewayError> {
         self.show(&Shown::from(view))
     }
@@ -138,12 +143,12 @@ impl HighestEpoch {
             .map_err(GatewayError::from)
     }
 
-    /// What is to be kept when the own store is asked.
+    /// Returns what must be passed to [`HighestEpoch::answered`] after the store has been asked.
     pub fn asked(&self) -> Asked {
         self.shared.proof.borrow().asked()
     }
 
-    /// The own store has answered a linearizable read that was begun after `asked`, with no more than this.
+    /// Records the answer of the own store to a linearizable read that began after `asked`.
     pub fn answered(&self, incarnation: &ClusterIncarnation, epoch: Epoch, asked: &Asked) {
         let shown = Shown {
             incarnation: Some(incarnation.clone()),
@@ -169,7 +174,7 @@ impl HighestEpoch {
         outcome.expect("the closure was run")
     }
 
-    /// Checks the sender of a leader's message against the term that this process goes by. Waits for nothing.
+    /// Checks the sender of a leader's message against the accepted term. Does not wait.
     pub fn admit(&self, sender: Option<&pb::Sender>) -> GatewayResult<Epoch> {
         let claim = leaders_claim(sender)?;
         let judgement = self.shared.proof.borrow().judge(&claim);
@@ -182,7 +187,7 @@ impl HighestEpoch {
         Err(refused)
     }
 
-    /// The same, but waits for the proof of a younger epoch. To be called before a message may change anything.
+    /// The same, but waits for the proof of a higher epoch. Call it before a message can change anything.
     pub async fn prove(&self, sender: Option<&pb::Sender>) -> GatewayResult<()> {
         let claim = leaders_claim(sender)?;
         self.prove_claim(&claim).await
@@ -197,7 +202,7 @@ impl HighestEpoch {
         };
         let places = match &claim.holder {
             Some(_) => &self.shared.leaders,
-            // Only the exchange names no holder.
+            // Only messages of the exchange name no holder.
             None => &self.shared.hellos,
         };
         let Ok(_place) = places.try_acquire() else {
@@ -218,7 +223,7 @@ impl HighestEpoch {
                 Ok(()) = leaders.changed() => self.follow_watch(&mut leaders),
                 Ok(()) = changes.changed() => {}
                 () = &mut asking => {
-                    // It was asked after the message came.
+                    // This read began after the message arrived.
                     return self.definite(claim).unwrap_or_else(|| Err(self.contradicted(claim)));
                 }
                 () = sleep_until(until) => return self.believe(claim),
@@ -231,11 +236,11 @@ impl HighestEpoch {
 
     fn follow_watch(&self, leaders: &mut watch::Receiver<LeaderView>) {
         let view = leaders.borrow_and_update().clone();
-        // The TaskExecutor, which follows it too, says so.
+        // The TaskExecutor follows the watch too, and logs a refusal.
         let _refused = self.follow(&view);
     }
 
-    /// Returns when the store has answered a read that began after this call.
+    /// Returns once the store has answered a read that began after this call.
     async fn ask(&self, store: &OwnStore) {
         loop {
             let asked = self.asked();
@@ -245,14 +250,14 @@ impl HighestEpoch {
                     return self.change(|proof| proof.answered(&shown, &asked));
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "an epoch can't be proven for now");
+                    tracing::debug!(%error, "the store can't be read to prove an epoch; reading is retried");
                     sleep(PAUSE).await;
                 }
             }
         }
     }
 
-    /// Asks the store for as long as a term is believed that it has not shown. Never ends.
+    /// Reads the store repeatedly while a term is believed that it has not shown. Never returns.
     pub async fn recheck(&self) {
         let mut proofs = self.subscribe();
         loop {
@@ -296,7 +301,7 @@ impl HighestEpoch {
         if self.change(|proof| proof.believe(claim)) {
             let (epoch, holder) = (claim.epoch, claim.holder.as_ref());
             let holder = holder.map(ToString::to_string);
-            tracing::warn!(%epoch, holder, "this process's own store gives no answer: a leader that names the same store is believed");
+            tracing::warn!(%epoch, holder, "this process's own store does not answer: a leader that names the same store is believed until it does");
             return Ok(());
         }
         Err(unproven(claim, "this process's own store gives no answer"))
@@ -319,7 +324,7 @@ impl HighestEpoch {
         refused
     }
 
-    /// What this process goes by.
+    /// Returns what this process accepts.
     pub fn heard(&self) -> Heard {
         let proof = self.shared.proof.borrow();
         Heard {
@@ -328,18 +333,18 @@ impl HighestEpoch {
         }
     }
 
-    /// Follows it.
+    /// Subscribes to changes of the proof.
     pub fn subscribe(&self) -> watch::Receiver<Proof> {
         self.shared.proof.subscribe()
     }
 }
 
-/// The term that a leader's message is of.
+/// Returns the term that a leader's message claims.
 fn leaders_claim(sender: Option<&pb::Sender>) -> GatewayResult<Claim> {
     let invalid = |reason: &str| GatewayError::Invalid(reason.to_owned());
     let sender = sender.ok_or_else(|| invalid("the message names no sender"))?;
     if sender.process.is_empty() {
-        return Err(invalid("the message does not name who holds its term"));
+        return Err(invalid("the message does not name the holder of its term"));
     }
     Ok(Claim {
         incarnation: ClusterIncarnation::new(sender.cluster_incarnation.as_str()),
@@ -354,7 +359,7 @@ fn leaders_claim(sender: Option<&pb::Sender>) -> GatewayResult<Claim> {
     })
 }
 
-/// It may still be proven: the same message may be sent again.
+/// Error for a claim that may still be proven: the sender may send the message again.
 fn unproven(claim: &Claim, reason: &str) -> GatewayError {
     let holder = match &claim.holder {
         Some(holder) => {
@@ -373,18 +378,18 @@ fn unproven(claim: &Claim, reason: &str) -> GatewayError {
 impl From<Refusal> for GatewayError {
     fn from(refusal: Refusal) -> GatewayError {
         let epoch = match &refusal {
-            // Epochs of two clusters can't be compared, and the same one is younger than none.
+            // Epochs of two clusters can't be compared, and an equal epoch is not higher.
             Refusal::OtherIncarnation { .. } | Refusal::OtherHolder { .. } => 0,
             Refusal::Older { youngest, .. } => youngest.get(),
         };
-        // It may name who the message says to speak: text from outside.
+        // The text may contain a name from the message: escape it.
         let reason = refusal.to_string().escape_debug().to_string();
         GatewayError::Outdated { epoch, reason }
     }
 }
 
-/// The exchange between tasks proves and refuses like everything else in its process. A consumer names no holder, so it is never
-/// believed.
+/// The exchange between tasks uses the same proof and refusals as the rest of its process. A consumer names no
+/// holder, so it is never believed without proof.
 #[async_trait]
 impl EpochGate for HighestEpoch {
     async fn admit(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused> {

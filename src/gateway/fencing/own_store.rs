@@ -1,8 +1,8 @@
-//! A process's own store, as far as it says who leads: a watch, and linearizable reads that many ask for at once.
+//! A process's own store as the source of the current leader: a watch, and linearizable reads shared by many callers.
 //!
-//! One read is under way at a time. It answers all that asked before it began, so that a thousand messages of a term that the watch
-//! has not shown yet cost two reads. A read that nobody waits for any more is finished all the same: what it shows is shown by the
-//! watch as well.
+//! One read runs at a time. It answers all requests that arrived before it began, so a thousand messages of a
+//! term that the watch has not shown yet cost two reads. A read whose callers have gone is finished anyway: the
+//! watch shows its result too.
 
 use std::fmt;
 use std::future::Future;
@@ -14,14 +14,14 @@ use tokio::time::timeout;
 
 use crate::gateway::NoAnswer;
 
-/// Reads that may be asked for at once; each asks for one that waits.
+/// Maximum number of reads that wait.
 const WAITING: usize = 4096;
-/// A read without an answer is given up after this, so that the next one can begin.
+/// Timeout of a read, so that the next one can begin.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Reply = oneshot::Sender<Result<LeaderView, NoAnswer>>;
 
-/// See the module. Cheap to clone.
+/// The process's own store; see the module. Cheap to clone.
 #[derive(Clone)]
 pub struct OwnStore {
     leaders: watch::Receiver<LeaderView>,
@@ -29,7 +29,8 @@ pub struct OwnStore {
 }
 
 impl OwnStore {
-    /// What `leaders` shows and `read` reads, linearizably. Runs on the present runtime for as long as a clone is there.
+    /// Starts it: `leaders` is the watch, `read` a linearizable read. Runs on the current runtime until the
+    /// last clone is dropped.
     pub fn start<R>(
         leaders: watch::Sender<LeaderView>,
         read: impl Fn() -> R + Send + 'static,
@@ -46,19 +47,19 @@ impl OwnStore {
         store
     }
 
-    /// A store whose watch is never late, as one inside this process: a read shows the same.
+    /// A store whose watch is never late, such as one inside this process: a read shows the same.
     pub fn never_late(leaders: watch::Sender<LeaderView>) -> OwnStore {
         let shown = leaders.clone();
         let read = move || std::future::ready(Ok(shown.borrow().clone()));
         OwnStore::start(leaders, read)
     }
 
-    /// What the store shows of the leader.
+    /// Returns the watch of the leader.
     pub fn leaders(&self) -> watch::Receiver<LeaderView> {
         self.leaders.clone()
     }
 
-    /// A linearizable read that begins after this call.
+    /// Returns the result of a linearizable read that begins after this call.
     pub async fn read(&self) -> Result<LeaderView, NoAnswer> {
         let (reply, answered) = oneshot::channel();
         let asked = self.reads.try_send(reply);
@@ -90,7 +91,7 @@ async fn answer<R>(
         let answer = timeout(READ_TIMEOUT, read()).await;
         let answer = answer.map_err(late).and_then(|answer| answer);
         if let Ok(view) = &answer {
-            // Of the same epoch the watch knows more: it comes after what it has shown.
+            // For the same epoch, the watch is ahead: it is newer than what it has shown before.
             leaders.send_if_modified(|known| {
                 let is_news = view.epoch > known.epoch;
                 if is_news {

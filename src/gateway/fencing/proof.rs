@@ -1,47 +1,47 @@
-//! Which term a process goes by, and why. Pure.
+//! Decides which term a process accepts, and why. Pure.
 //!
-//! - *Proven* is the youngest epoch that the process's own store has shown, by a watch or by a linearizable read.
-//! - *Believed* is a younger one that a message named while that store gave no answer, in the name of the same store. The first
-//!   answer of the store decides about it.
-//! - What else a message says changes nothing: it is compared with these two.
-//! - A linearizable read that was begun after the store had shown an epoch, and that shows an older one, proves that the store
-//!   went back.
+//! - *Proven* is the highest epoch that the process's own store has shown, by a watch or by a linearizable read.
+//! - *Believed* is a higher epoch that a message named while that store did not answer; the message named the
+//!   same store. The store's first answer confirms or ends the belief.
+//! - Everything else in a message changes nothing: it is only compared with these two.
+//! - A linearizable read that began after the store had shown an epoch, and that shows a lower one, proves that
+//!   the store went back.
 
 use std::cmp::Ordering;
 
 use tanist_ha::election::{ClusterIncarnation, Epoch, StoreIdentity, TermHolder};
 use tanist_ha::retrieval::LeaderView;
 
-/// The term that a message says to be of.
+/// The term that a message claims to be of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The cluster.
+    /// Incarnation of the cluster.
     pub incarnation: ClusterIncarnation,
-    /// The term.
+    /// Epoch of the term.
     pub epoch: Epoch,
-    /// Who is said to hold it; `None`: the message does not say, as no message of a TaskManager does.
+    /// The claimed holder; `None`: the message names none, as for all messages of TaskManagers.
     pub holder: Option<TermHolder>,
-    /// The identity of the store in which it is said to have been taken.
+    /// Identity of the store in which the term is claimed to have been taken.
     pub store: Option<StoreIdentity>,
 }
 
 /// What the own store has shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// The cluster; `None`: the store is empty.
+    /// Incarnation of the cluster; `None`: the store is empty.
     pub incarnation: Option<ClusterIncarnation>,
-    /// The youngest epoch.
+    /// The highest epoch.
     pub epoch: Epoch,
-    /// What else the epoch's record says; `None`: it was not read.
+    /// The rest of the epoch's record; `None`: not read.
     pub details: Option<Details>,
 }
 
-/// Whose an epoch is, and where.
+/// Holder of an epoch, and the store that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Details {
-    /// Who took it; `None`: nobody leads in it.
+    /// The process that took it; `None`: no process leads in it.
     pub holder: Option<TermHolder>,
-    /// The identity of the store that says so; `None`: it has none.
+    /// Identity of this store; `None`: it has none.
     pub store: Option<StoreIdentity>,
 }
 
@@ -58,44 +58,44 @@ impl From<&LeaderView> for Shown {
     }
 }
 
-/// Whether a message is of the term that this process goes by.
+/// Whether a message is of the accepted term.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Judgement {
     /// It is.
     Admitted,
-    /// It is not, whatever the store says next.
+    /// It is not, and no answer of the store can change that.
     Refused(Refusal),
-    /// Only the store can tell, by an answer that was asked for after the message.
+    /// Only the store can tell, by the answer to a read that began after the message arrived.
     Unproven,
 }
 
-/// Why a message is not of the term that this process goes by.
+/// Why a message is not of the accepted term.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Another cluster, or this one with another store.
+    /// It is of another cluster, or of this one with another store.
     #[error("cluster incarnation {offered}, but this process belongs to {known}")]
     OtherIncarnation {
-        /// That of the message.
+        /// Incarnation in the message.
         offered: ClusterIncarnation,
-        /// That of the own store.
+        /// Incarnation in the own store.
         known: ClusterIncarnation,
     },
-    /// There is a younger term.
-    #[error("epoch {offered} is over, epoch {youngest} was heard of")]
+    /// There is a higher epoch.
+    #[error("epoch {offered} is over: this process knows epoch {youngest}")]
     Older {
-        /// That of the message.
+        /// Epoch of the message.
         offered: Epoch,
-        /// That of this process.
+        /// Epoch of this process.
         youngest: Epoch,
     },
-    /// Another process, or another start of it, holds this very epoch.
+    /// Another process, or another start of it, holds this epoch.
     #[error("epoch {epoch} is not held by {offered}: {}", holder_text(.holder.as_ref()))]
     OtherHolder {
         /// The epoch.
         epoch: Epoch,
-        /// Who the message says to hold it.
+        /// Holder named in the message.
         offered: TermHolder,
-        /// Who holds it.
+        /// The actual holder.
         holder: Option<TermHolder>,
     },
 }
@@ -103,18 +103,18 @@ pub enum Refusal {
 fn holder_text(holder: Option<&TermHolder>) -> String {
     match holder {
         Some(holder) => format!("the store names {holder}"),
-        None => "the store names nobody".to_owned(),
+        None => "the store names no holder".to_owned(),
     }
 }
 
-/// A term that was taken over from a message while the store was silent.
+/// A term taken from a message while the store did not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Believed {
     epoch: Epoch,
     holder: TermHolder,
 }
 
-/// What was known when the store was asked. Its answer is compared with this.
+/// What was known when a read of the store began. Its answer is compared with this.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
     proven: Epoch,
@@ -122,7 +122,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// The epoch that the store had shown by then.
+    /// Returns the epoch that the store had shown by then.
     pub fn proven(&self) -> Epoch {
         self.proven
     }
@@ -131,21 +131,21 @@ impl Asked {
 /// A belief that the store has contradicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contradicted {
-    /// Tells it from earlier ones.
+    /// Number that distinguishes it from earlier ones.
     pub number: u64,
     /// The epoch that was believed.
     pub epoch: Epoch,
 }
 
-/// See the module.
+/// State of the proof; see the module.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Proof {
-    /// That of the own store; `None` until it has shown one.
+    /// Incarnation of the own store; `None` until it has shown one.
     incarnation: Option<ClusterIncarnation>,
     proven: Epoch,
-    /// Who holds the proven epoch; `None`: not read yet.
+    /// Holder of the proven epoch; `None`: not read yet.
     holder: Option<Option<TermHolder>>,
-    /// The identity of the store when it last told it; `None`: not read yet.
+    /// Identity of the store as last read; `None`: not read yet.
     store: Option<Option<StoreIdentity>>,
     believed: Option<Believed>,
     contradicted: Option<Contradicted>,
@@ -153,38 +153,38 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// The cluster's incarnation; `None` until the store has shown it.
+    /// Returns the cluster's incarnation; `None` until the store has shown it.
     pub fn incarnation(&self) -> Option<&ClusterIncarnation> {
         self.incarnation.as_ref()
     }
 
-    /// The epoch that this process goes by.
+    /// Returns the epoch that this process accepts.
     pub fn youngest(&self) -> Epoch {
         let believed = self.believed.as_ref().map(|it| it.epoch);
         believed.unwrap_or_default().max(self.proven)
     }
 
-    /// The epoch that the store has shown.
+    /// Returns the epoch that the store has shown.
     pub fn proven(&self) -> Epoch {
         self.proven
     }
 
-    /// Whether the epoch that this process goes by is not proven.
+    /// Whether the accepted epoch is believed, not proven.
     pub fn is_believing(&self) -> bool {
         self.believed.is_some()
     }
 
-    /// The last belief that the store has contradicted.
+    /// Returns the last belief that the store has contradicted.
     pub fn contradicted(&self) -> Option<Contradicted> {
         self.contradicted
     }
 
-    /// The epoch that the store shows though it had shown a younger one.
+    /// Returns the epoch that the store shows after it had shown a higher one.
     pub fn went_back(&self) -> Option<Epoch> {
         self.went_back
     }
 
-    /// Compares a message's term with what is known.
+    /// Compares a message's claim with what is known.
     pub fn judge(&self, claim: &Claim) -> Judgement {
         let Some(known) = &self.incarnation else {
             return Judgement::Unproven;
@@ -223,7 +223,7 @@ impl Proof {
         }
     }
 
-    /// The own store has shown this, now or earlier.
+    /// Records what the own store shows, or has shown earlier.
     pub fn show(&mut self, shown: &Shown) -> Result<(), Refusal> {
         let Some(incarnation) = &shown.incarnation else {
             return Ok(());
@@ -253,12 +253,12 @@ impl Proof {
             return Ok(());
         };
         match (believed.epoch.cmp(&self.proven), &self.holder) {
-            // Until the holder of the same epoch is read the belief says who it is.
+            // The belief names the holder until the holder of the same epoch is read.
             (Ordering::Greater, _) | (Ordering::Equal, None) => self.believed = Some(believed),
             (Ordering::Equal, Some(holder)) if holder.as_ref() != Some(&believed.holder) => {
                 self.contradict(&believed);
             }
-            // Proven, or over.
+            // Proven, or the term is over.
             (Ordering::Equal | Ordering::Less, _) => {}
         }
         Ok(())
@@ -270,7 +270,7 @@ impl Proof {
         self.contradicted = Some(Contradicted { number, epoch });
     }
 
-    /// What is to be kept when the store is asked.
+    /// Returns what must be kept while the store is read.
     pub fn asked(&self) -> Asked {
         Asked {
             proven: self.proven,
@@ -278,7 +278,7 @@ impl Proof {
         }
     }
 
-    /// The own store has answered a linearizable read that was begun after `asked`.
+    /// Records the answer of the own store to a linearizable read that began after `asked`.
     pub fn answered(&mut self, shown: &Shown, asked: &Asked) {
         let is_of_cluster = shown.incarnation.is_some() && {
             let refusal = self.show(shown).err();
@@ -297,7 +297,8 @@ impl Proof {
         }
     }
 
-    /// Whether a message may count without proof, while the store is silent: it is of the store that proved the last epoch.
+    /// Whether a message may count without proof while the store does not answer: it names the store that
+    /// proved the last epoch.
     pub fn is_credible(&self, claim: &Claim) -> bool {
         self.judge(claim) == Judgement::Unproven
             && self.incarnation.is_some()
@@ -305,12 +306,12 @@ impl Proof {
             && self.store.as_ref() == Some(&claim.store)
     }
 
-    /// Whether the own store has an identity, by which a copy of it is told from it.
+    /// Whether the own store has an identity, which distinguishes it from its copies.
     pub fn has_identity(&self) -> bool {
         matches!(self.store, Some(Some(_)))
     }
 
-    /// The store is silent: goes by a message's term until it answers. Whether it does.
+    /// Accepts a message's term until the store answers. Returns whether it is accepted.
     pub fn believe(&mut self, claim: &Claim) -> bool {
         let Some(holder) = claim.holder.clone().filter(|_| self.is_credible(claim)) else {
             return false;

@@ -1,34 +1,34 @@
-//! Properties of the proof of terms, under messages of leaders and of liars, watches that are late, and reads that overlap: what a
-//! process goes by is what its store has shown, or what the store itself can still take back.
+//! Properties of the proof of terms, with messages of leaders and of liars, late watches, and overlapping
+//! reads: a process accepts only an epoch that its store has shown, or one that the store can still reject.
 
 use proptest::prelude::*;
 use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, StoreIdentity, TermHolder};
 
 use super::proof::*;
 
-/// What happens to a process.
+/// An event that a process sees.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Somebody takes the next epoch.
+    /// A process takes the next epoch.
     Take,
-    /// The watch shows what the store held some epochs ago.
+    /// The watch shows the store's state of some epochs ago.
     Watch { ago: u64 },
     /// A read begins.
     Ask,
-    /// The oldest read is answered with what the store held some epochs ago, but not before it began.
-    /// `guard`: with no more than its number.
+    /// The oldest read is answered with the store's state of some epochs ago, but not older than the read.
+    /// `guard`: the answer contains only the epoch.
     Answer { ago: u64, guard: bool },
-    /// The holder of the youngest epoch speaks, from the store that it has.
+    /// The holder of the highest epoch sends a message that names its store.
     Leader { silent: bool },
-    /// Somebody names an epoch of another one, or one that nobody took.
+    /// A process names another holder's epoch, or one that no process took.
     Liar {
         above: i64,
         names_store: bool,
         silent: bool,
     },
-    /// A TaskManager, which names no holder, speaks in an epoch above or below the youngest.
+    /// A TaskManager, whose messages name no holder, uses an epoch above or below the highest.
     Follower { above: i64 },
-    /// The store goes back to what it held some epochs ago.
+    /// The store is restored to its state of some epochs ago.
     Restore { ago: u64 },
 }
 
@@ -50,20 +50,20 @@ fn steps(restores: bool) -> impl Strategy<Value = Vec<Step>> {
 
 struct Read {
     asked: Asked,
-    /// What the store held when it began.
+    /// Epoch of the store when the read began.
     from: u64,
-    /// Whether what was believed then is contradicted by any answer.
+    /// Whether any answer contradicts the belief of that time.
     liar_believed: bool,
 }
 
 struct World {
     proof: Proof,
-    /// The youngest epoch of the store.
+    /// Highest epoch of the store.
     stored: u64,
-    /// No answer of the store that is still on its way shows more.
+    /// The store was restored to an earlier state; answers in transit from before are lost.
     has_restored: bool,
     reads: Vec<Read>,
-    /// Whether a liar is believed, as the store was silent and the liar named it.
+    /// Whether a liar is believed, because the store did not answer and the liar named it.
     liar_believed: bool,
 }
 
@@ -143,20 +143,23 @@ impl World {
                 let is_admitted = self.proof.judge(&claim) == Judgement::Admitted;
                 let is_youngest = claim.epoch == before.youngest();
                 prop_assert!(is_youngest || !is_admitted, "{claim:?} in {before:?}");
-                prop_assert!(!self.proof.believe(&claim), "nobody was believed");
+                prop_assert!(
+                    !self.proof.believe(&claim),
+                    "a claim without holder was believed"
+                );
                 prop_assert_eq!(&self.proof, &before);
             }
             Step::Restore { ago } => {
                 self.stored = self.stored.saturating_sub(ago).max(1);
                 self.has_restored = true;
-                // What was on its way from the former store is lost.
+                // Answers in transit from the former store are lost.
                 self.reads.clear();
             }
         }
         self.check()
     }
 
-    /// A belief is over once the store has shown as much.
+    /// Updates the flag: a belief ends once the store has shown as much.
     fn forget_liar(&mut self) {
         self.liar_believed &= self.proof.is_believing();
     }
@@ -181,7 +184,7 @@ impl World {
             answer.details = None;
         }
         self.proof.answered(&answer, &read.asked);
-        // A guard does not name who holds the epoch that it shows.
+        // A guard does not name the holder of its epoch.
         if read.liar_believed && self.liar_believed && was_believing && !guard {
             let is_over = !self.proof.is_believing() || self.proof.youngest().get() > shows;
             prop_assert!(is_over, "the store answered, and a liar is still believed");
@@ -190,7 +193,7 @@ impl World {
         Ok(())
     }
 
-    /// A message comes: what the gate does with it.
+    /// Feeds a message to the gate and checks the reaction.
     fn hear(&mut self, claim: &Claim, silent: bool, is_true: bool) -> Result<(), TestCaseError> {
         let before = self.proof.clone();
         let judgement = self.proof.judge(claim);
@@ -217,7 +220,7 @@ impl World {
             "a message that was not believed changed something"
         );
         if judgement == Judgement::Unproven {
-            // The gate asks, and nobody takes an epoch meanwhile.
+            // The gate reads the store, and no process takes an epoch meanwhile.
             let asked = self.proof.asked();
             self.proof.answered(&shown(self.stored), &asked);
             self.forget_liar();
@@ -275,7 +278,7 @@ proptest! {
         let proven = world.proof.proven().get();
         let shows = proven.saturating_sub(ago).max(1);
         let asked = world.proof.asked();
-        // A watch alone says nothing: it may be late.
+        // A watch alone proves nothing: it may be late.
         let before = world.proof.went_back();
         let _late = world.proof.show(&shown(shows));
         prop_assert_eq!(world.proof.went_back(), before);

@@ -1,9 +1,10 @@
-//! The gate in front of a process's components, with a store that shows, is late, or is silent. On paused time.
+//! The gate in front of a process's components, over a store that answers, is late, or does not answer. On
+//! paused time.
 
 use super::*;
 use crate::gateway::NoAnswer;
 
-/// A process, and its store as the tests lead it.
+/// A process, and its store as controlled by the test.
 struct Process {
     gate: HighestEpoch,
     watch: watch::Sender<LeaderView>,
@@ -39,7 +40,7 @@ fn sender(epoch: u64, leader: &str, store: Option<&str>) -> Option<pb::Sender> {
 }
 
 impl Process {
-    /// Its store has shown epoch 1 of `a`. Reads show what is sent to `reads`; nothing: they fail.
+    /// Starts a process whose store has shown epoch 1 of `a`. Reads return the value in `reads`; `None`: they fail.
     fn start(store: Option<&str>) -> Process {
         let watch = watch::Sender::new(view(1, "a", store));
         let reads = watch::Sender::new(Some(view(1, "a", store)));
@@ -71,7 +72,7 @@ fn a_lower_epoch_is_refused_after_a_higher_one_was_shown() {
     let refusal = highest.observe(&cluster, Epoch::new(2)).expect_err("older");
     assert_eq!(
         refusal.to_string(),
-        "outdated: epoch 2 is over, epoch 3 was heard of"
+        "outdated: epoch 2 is over: this process knows epoch 3"
     );
     assert_eq!(highest.observe(&cluster, Epoch::new(3)), Ok(()));
 }
@@ -106,7 +107,7 @@ async fn the_exchange_is_told_why_it_is_refused() {
         matches!(foreign, Err(Refused::OtherCluster { .. })),
         "{foreign:?}"
     );
-    // Nobody is believed over the exchange, also while the store is silent.
+    // No claim is believed over the exchange, even while the store does not answer.
     process.reads.send_replace(None);
     let unproven = admit(&ours, 5).await;
     assert!(
@@ -190,7 +191,7 @@ async fn while_the_store_is_silent_a_leader_of_the_same_store_is_believed_and_on
         "a dial would not wait for it"
     );
     assert_eq!(process.epoch(), 2);
-    // What it is asked to do next waits for nothing.
+    // Its next message waits for nothing.
     let start = Instant::now();
     assert_eq!(process.gate.prove(leader.as_ref()).await, Ok(()));
     assert_eq!(start.elapsed(), Duration::ZERO);

@@ -1,6 +1,6 @@
-//! A [`Connector`] within one process: addresses lead to handles that were put there, with faults that can be switched on.
+//! A [`Connector`] within one process: addresses lead to handles registered here, with faults that can be switched on.
 //!
-//! For a whole cluster in one process and for tests. Nothing is encoded. How a call finds its target is in `way.rs`.
+//! Used for a whole cluster in one process and for tests. Nothing is encoded. `way.rs` has the delivery of a call.
 
 mod way;
 
@@ -19,57 +19,58 @@ use super::{
     ResourceManagerGateway, TaskExecutorGateway,
 };
 
-/// What is wrong with the way to an address, or with one call.
+/// Fault of the connection to an address, or of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     #[default]
     None,
-    /// Calls are refused at once and not handled.
+    /// Calls fail at once and are not handled.
     Unreachable,
-    /// Calls are handled, their answers are lost at once.
+    /// Calls are handled, but their answers are lost at once.
     LoseReplies,
-    /// Calls are not handled and never answered: the caller's deadline has to end them.
+    /// Calls are neither handled nor answered: the caller's deadline ends them.
     Silent,
 }
 
 /// A call from one host to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// Who calls; `None` if the connector is nobody's.
+    /// Address of the caller; `None` if the connector belongs to no host.
     pub from: Option<&'a str>,
-    /// Who is called.
+    /// Address of the target.
     pub to: &'a str,
-    /// Which method of a gateway.
+    /// Name of the gateway's method.
     pub method: &'static str,
 }
 
-/// What becomes of one call on its way, on top of what is wrong with its target's address.
+/// Delivery of one call, in addition to the fault of its target's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Journey {
-    /// How long the message takes.
+    /// Delay of the message.
     pub there: Duration,
-    /// What goes wrong.
+    /// Fault of this call.
     pub fault: Fault,
-    /// How long the answer takes.
+    /// Delay of the answer.
     pub back: Duration,
-    /// After how long another copy of the message arrives, whatever became of this one. Nobody waits for its answer.
+    /// Delay after which a duplicate of the message arrives, independent of the original. Its answer is discarded.
     pub twin: Option<Duration>,
 }
 
-/// Decides about each call; asked twice: when it is sent, and when its answer arrives.
+/// Network model: decides about each call, when it is sent and when its answer arrives.
 pub trait Roads: Send + Sync + fmt::Debug + 'static {
-    /// A call is sent.
+    /// Returns the delivery of a call that is being sent.
     fn leave(&self, call: &Call<'_>) -> Journey;
-    /// For how long the message, and then its answer, is held up besides; asked again afterwards, until it is zero.
+    /// Returns an additional delay of the message, and later of its answer; called again after it until the
+    /// result is zero.
     fn hold(&self, _call: &Call<'_>) -> Duration {
         Duration::ZERO
     }
-    /// Whether the late copy of a message arrives.
+    /// Whether the duplicate of a message is delivered.
     fn delivers_late(&self, _call: &Call<'_>) -> bool {
         true
     }
-    /// It was handled. False: the answer reaches nobody.
+    /// The call was handled. Returns false if the answer is lost.
     fn arrive(&self, call: &Call<'_>) -> bool;
 }
 
@@ -77,7 +78,7 @@ pub trait Roads: Send + Sync + fmt::Debug + 'static {
 #[derive(Debug, Clone, Default)]
 pub struct LocalConnector {
     network: Arc<Mutex<Network>>,
-    /// Whose calls these are.
+    /// Address of the calling process.
     host: Option<Arc<str>>,
 }
 
@@ -99,7 +100,7 @@ struct Host {
 }
 
 impl LocalConnector {
-    /// The same network, used by the process at `host`.
+    /// Returns the same network as used by the process at `host`.
     pub fn from_host(&self, host: &str) -> LocalConnector {
         LocalConnector {
             network: self.network.clone(),
@@ -107,47 +108,47 @@ impl LocalConnector {
         }
     }
 
-    /// Lets `roads` decide about every call.
+    /// Makes `roads` decide about every call.
     pub fn set_roads(&self, roads: Arc<dyn Roads>) {
         self.lock().roads = Some(roads);
     }
 
-    /// Puts the components of a JobManager at `address`: whichever it has when it is called.
+    /// Registers the components of a JobManager at `address`. A call uses the components of that moment.
     pub fn put_job_manager(&self, address: &str, components: Arc<dyn Components>) {
         self.host(address, |host| host.components = Some(components));
     }
 
-    /// Puts a ResourceManager at `address`.
+    /// Registers a ResourceManager at `address`.
     pub fn put_resource_manager(&self, address: &str, gateway: Arc<dyn ResourceManagerGateway>) {
         self.host(address, |host| host.resource_manager = Some(gateway));
     }
 
-    /// Puts the JobMaster of `job` at `address`.
+    /// Registers the JobMaster of `job` at `address`.
     pub fn put_job_master(&self, address: &str, job: JobId, gateway: Arc<dyn JobMasterGateway>) {
         self.host(address, |host| host.job_masters.insert(job, gateway));
     }
 
-    /// Takes the JobMaster of `job` away: who asks for it is told that there is no such job.
+    /// Removes the JobMaster of `job`: calls to it fail with "no such job".
     pub fn remove_job_master(&self, address: &str, job: JobId) {
         self.host(address, |host| host.job_masters.remove(&job));
     }
 
-    /// Puts a TaskExecutor at `address`.
+    /// Registers a TaskExecutor at `address`.
     pub fn put_task_executor(&self, address: &str, gateway: Arc<dyn TaskExecutorGateway>) {
         self.host(address, |host| host.task_executor = Some(gateway));
     }
 
-    /// Puts a blob server at `address`.
+    /// Registers a blob server at `address`.
     pub fn put_blobs(&self, address: &str, gateway: Arc<dyn BlobGateway>) {
         self.host(address, |host| host.blobs = Some(gateway));
     }
 
-    /// Switches a fault on the way to `address` on or off.
+    /// Sets the fault of connections to `address`.
     pub fn set_fault(&self, address: &str, fault: Fault) {
         self.host(address, |host| host.fault = fault);
     }
 
-    /// Removes all that listens at `address`, as the end of its process does.
+    /// Removes everything that listens at `address`, as the end of its process does.
     pub fn remove(&self, address: &str) {
         self.lock().hosts.remove(address);
     }
@@ -195,7 +196,7 @@ impl Connector for LocalConnector {
         self.way(address)
     }
 
-    /// Nobody listens at an address from which everything was removed. A way that is cut proves nothing.
+    /// An address is abandoned once everything at it was removed. A connection that is cut proves nothing.
     async fn is_abandoned(&self, address: &str) -> bool {
         !self.lock().hosts.contains_key(address)
     }

@@ -1,7 +1,8 @@
-//! The way of a call within one process: it takes as long as it is said to, meets what is wrong with it, and finds its target.
+//! Delivery of a call within one process: applies its delays and faults, and finds its target.
 //!
-//! The gateways look their target up at each call, so that a component which takes another's place at an address is found by those
-//! who connected earlier. What is wrong where is not decided here, but by [`LocalConnector::set_fault`] and [`Roads`].
+//! The target is looked up on each call, so a component that replaces another one at an address is also found
+//! by callers that connected earlier. Faults are not decided here, but by [`LocalConnector::set_fault`] and
+//! [`Roads`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,14 +19,14 @@ use crate::gateway::{
     JobMastersGateway, JobMastersOf, ResourceManagerGateway, TaskExecutorGateway,
 };
 
-/// The way to an address.
+/// The connection to an address.
 #[derive(Debug, Clone)]
 pub(super) struct Way {
     pub(super) connector: LocalConnector,
     pub(super) address: String,
 }
 
-/// The way to the JobMaster of one job.
+/// The connection to the JobMaster of one job.
 #[derive(Debug)]
 pub(super) struct WayToJob {
     pub(super) way: Arc<Way>,
@@ -35,7 +36,7 @@ pub(super) struct WayToJob {
 /// What a call found at its address.
 enum Found<G: ?Sized> {
     Gateway(Arc<G>),
-    /// To be asked for it, as a server's services are.
+    /// The components of a JobManager, which return the gateway, as for a server's services.
     Components(Arc<dyn Components>),
 }
 
@@ -52,13 +53,13 @@ impl Way {
         }
     }
 
-    /// A call is sent.
+    /// Starts a call: asks the network model for its delivery.
     fn leave(&self, method: &'static str) -> Journey {
         let journey = self.roads().map(|roads| roads.leave(&self.named(method)));
         journey.unwrap_or_default()
     }
 
-    /// The way of a late copy, once it arrives. Whoever sent it may be gone by then.
+    /// Returns the connection for a duplicate, once that arrives. The sender may be gone by then.
     fn twin(
         &self,
         method: &'static str,
@@ -141,7 +142,7 @@ where
     ask(gateway).await
 }
 
-/// Of two faults, the one that leaves less of a call.
+/// Returns the more severe of two faults.
 fn worse(one: Fault, other: Fault) -> Fault {
     let rank = |fault: Fault| match fault {
         Fault::None => 0,
@@ -198,7 +199,7 @@ fn gone<G: ?Sized>(what: &str) -> GatewayResult<Found<G>> {
     Err(GatewayError::gone(what))
 }
 
-/// For what is never looked up: it is there or not.
+/// Lookup for gateways that are not looked up in components: they are registered or missing.
 async fn none<G: ?Sized>(what: &str) -> GatewayResult<Arc<G>> {
     Err(GatewayError::gone(what))
 }

@@ -17,22 +17,22 @@ fn a_value_goes_before_the_default_in_place_and_that_before_the_declared_one() {
     ));
     assert_eq!(
         source_of(&inline, &options()),
-        r#"{"type":"file-source","paths":["a"],"coordinated":true}"#
+        r#"{"type":"file-source","paths":["a"]}"#
     );
     let given = options_with([("in", "b")]);
     assert_eq!(
         source_of(&inline, &given),
-        r#"{"type":"file-source","paths":["b"],"coordinated":true}"#
+        r#"{"type":"file-source","paths":["b"]}"#
     );
     let declared = inline.replace("steps:", "parameters: {in: c}\nsteps:");
     assert_eq!(
         source_of(&declared, &options()),
-        r#"{"type":"file-source","paths":["a"],"coordinated":true}"#
+        r#"{"type":"file-source","paths":["a"]}"#
     );
     let declared = declared.replace(":-a", "");
     assert_eq!(
         source_of(&declared, &options()),
-        r#"{"type":"file-source","paths":["c"],"coordinated":true}"#
+        r#"{"type":"file-source","paths":["c"]}"#
     );
 }
 

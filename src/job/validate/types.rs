@@ -176,10 +176,7 @@ fn spec_of(
     let implied = if bounded { Emit::Final } else { Emit::Updates };
     Some(match transformation.clone() {
         Transformation::KeyBy { .. } => return None,
-        Transformation::FileSource { paths } => OperatorSpec::FileSource {
-            paths,
-            coordinated: true,
-        },
+        Transformation::FileSource { paths } => OperatorSpec::FileSource { paths },
         Transformation::Datagen {
             rate,
             count,

@@ -11,11 +11,9 @@ use tanist_proto::v1::coordinator_state::State;
 use super::invariants::built;
 use super::task_manager::TaskKey;
 use super::world::World;
-use crate::job::RegionRule;
 use crate::job_master::coordinator::{Coordinated, Unprepared};
 use crate::job_master::event::{CoordinatorAnswer, CoordinatorRequest, Event};
 use crate::job_master::execution::is_terminal;
-use crate::job_master::region_rule::rule_of;
 
 const OPERATOR: &str = "lines";
 /// Number of splits of each preparation.
@@ -45,7 +43,7 @@ pub(super) struct Asking {
 pub(super) fn coordinate_first(graph: &mut pb::JobGraph) {
     graph.vertices[0].operators = vec![pb::Operator {
         name: OPERATOR.to_owned(),
-        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),
     }];
 }
@@ -151,7 +149,7 @@ impl World {
         };
         let (key, generation, number) = request.clone();
         assert_eq!(
-            stored_answer(&self.stored, &request),
+            stored_answer(&self.stored, &request, self.is_whole),
             Some(answer.clone()),
             "{request:?} has an answer that is not stored"
         );
@@ -193,12 +191,15 @@ fn stored_look(stored: &pb::JobState, vertex: &str) -> u64 {
     state.expect("what is answered is stored").generation
 }
 
-/// The answer to a request in a record.
-fn stored_answer(stored: &pb::JobState, (key, generation, number): &Request) -> Option<Answer> {
+/// The answer that a record has to a request.
+fn stored_answer(
+    stored: &pb::JobState,
+    (key, generation, number): &Request,
+    is_whole: bool,
+) -> Option<Answer> {
     let mut all = stored.coordinators.iter();
     let state = all.find(|it| it.vertex_id == key.0)?;
-    let is_apart = rule_of(stored) == RegionRule::Vertices;
-    assert!(!is_apart || state.generation == *generation);
+    assert!(!is_whole || state.generation == *generation);
     let Some(State::FileSplits(splits)) = &state.state else {
         panic!("{state:?} is of no file source");
     };
@@ -229,12 +230,12 @@ pub(super) fn assert_prepared(
     graph: &pb::JobGraph,
     stored: &pb::JobState,
     task: &pb::TaskDeployment,
+    is_whole: bool,
 ) {
     let is_coordinated = graph.vertices[0].id == task.vertex_id;
     let mut all = stored.coordinators.iter();
-    let is_apart = rule_of(stored) == RegionRule::Vertices;
     let is_stored = all.any(|it| {
-        it.vertex_id == task.vertex_id && (!is_apart || it.generation == task.generation)
+        it.vertex_id == task.vertex_id && (!is_whole || it.generation == task.generation)
     });
     assert!(!is_coordinated || is_stored, "not prepared: {task:?}");
 }

@@ -7,14 +7,18 @@ use tanist_proto::v1::ExecutionState as S;
 
 use super::task_manager::TaskKey;
 use super::world::World;
+use crate::job::MAX_REGIONS;
 use crate::job_master::event::Connection;
 use crate::job_master::execution_graph::ExecutionGraph;
 use crate::job_master::failover::FailoverStrategy;
-use crate::job_master::region_rule::rule_of;
 
-/// The ExecutionGraph, built by the rule of a record.
+/// The graph with as many regions as a record has.
 pub(super) fn built(graph: &pb::JobGraph, state: &pb::JobState) -> ExecutionGraph {
-    ExecutionGraph::build(graph, rule_of(state)).expect("valid")
+    let max_regions = match state.regions.len() {
+        0 => MAX_REGIONS,
+        regions => regions,
+    };
+    ExecutionGraph::build(graph, max_regions).expect("valid")
 }
 
 /// The region of a task in a record.

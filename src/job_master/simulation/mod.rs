@@ -23,7 +23,7 @@ use tanist_proto::v1 as pb;
 use self::steps::Fails;
 use self::world::{Reached, World};
 use crate::draws;
-use crate::job::RegionRule;
+use crate::job::MAX_REGIONS;
 use crate::job_master::event::Event;
 use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
@@ -140,8 +140,8 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
 #[test]
 fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
     let regions = |graph: pb::JobGraph| {
-        for rule in [RegionRule::Vertices, RegionRule::Subtasks] {
-            model::assert_regions(&graph, rule);
+        for max_regions in [1, MAX_REGIONS] {
+            model::assert_regions(&graph, max_regions);
         }
         Reached::default()
     };
@@ -160,7 +160,7 @@ fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_
         |(strategies, graph, asked, steps)| {
             let mut world = match graph {
                 (graph, true) => World::of_graph(graph, strategies.0),
-                (graph, false) => World::of_earlier(graph, strategies.0),
+                (graph, false) => World::of_whole_vertices(graph, strategies.0),
             };
             world.fail_over_by(strategies.1);
             world.live(steps, asked);

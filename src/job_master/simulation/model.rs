@@ -2,11 +2,11 @@
 //! the graph and the stored record alone, each time from scratch, from the wording of the rules and not from
 //! their implementation.
 //!
-//! - Subtasks that pipelined channels connect run together, as one region; by the rule of earlier versions
-//!   all subtasks of a vertex do, too.
-//! - A region may start when all its inputs over blocking edges have finished, in the generations that count.
-//! - It starts as a whole, each of its tasks from CREATED, each subtask of a vertex in a slot of its own, and
-//!   the same subtask of a slot sharing group's vertices in one slot.
+//! - Subtasks that pipelined channels connect run together, as one region; where that makes too many, all subtasks of a vertex do,
+//!   too.
+//! - A region may start when all that it reads over blocking edges has finished, in the generations that count.
+//! - It starts as a whole, each of its tasks from CREATED, each subtask of a vertex in a slot of its own, and the same subtask
+//!   of a slot sharing group's vertices in one slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +16,11 @@ use tanist_proto::v1::ExecutionState as S;
 use super::invariants::{is_recorded, region_of};
 use super::task_manager::{Running, TaskKey};
 use super::world::World;
-use crate::job::{RegionRule, count_regions};
+use crate::job::{MAX_REGIONS, count_regions};
 use crate::job_master::core::JobMasterCore;
 use crate::job_master::event::{Connection, Event, SubmitOutcome};
 use crate::job_master::execution::is_terminal;
 use crate::job_master::execution_graph::ExecutionGraph;
-use crate::job_master::region_rule::rule_of;
 
 /// All channels of an edge, one by one: the subtasks of its source and of its target.
 fn channels(graph: &pb::JobGraph, edge: &pb::JobEdge) -> Vec<(TaskKey, TaskKey)> {
@@ -40,16 +39,16 @@ fn channels(graph: &pb::JobGraph, edge: &pb::JobEdge) -> Vec<(TaskKey, TaskKey)>
     named.collect()
 }
 
-/// The tasks that run together with this one, including itself: all that are reachable along pipelined
-/// channels.
-fn together_with(graph: &pb::JobGraph, rule: RegionRule, task: &TaskKey) -> BTreeSet<TaskKey> {
+/// The tasks that run together with this one, itself included: as far as one gets along pipelined channels, and to all subtasks of a
+/// vertex if these are `whole`.
+fn together_with(graph: &pb::JobGraph, whole: bool, task: &TaskKey) -> BTreeSet<TaskKey> {
     let pipelined = graph
         .edges
         .iter()
         .filter(|edge| edge.exchange() == pb::Exchange::Pipelined);
     let mut pairs: Vec<(TaskKey, TaskKey)> =
         pipelined.flat_map(|edge| channels(graph, edge)).collect();
-    if rule == RegionRule::Vertices {
+    if whole {
         for vertex in &graph.vertices {
             let first = (vertex.id.clone(), 0);
             let others = (1..vertex.parallelism).map(|it| (vertex.id.clone(), it));
@@ -89,9 +88,9 @@ fn inputs_are_complete(
     })
 }
 
-/// Asserts that the regions of the model are those of the ExecutionGraph.
-pub(super) fn assert_regions(graph: &pb::JobGraph, rule: RegionRule) {
-    let built = ExecutionGraph::build(graph, rule).expect("valid");
+/// The regions by the model are those of the ExecutionGraph.
+pub(super) fn assert_regions(graph: &pb::JobGraph, max_regions: usize) {
+    let built = ExecutionGraph::build(graph, max_regions).expect("valid");
     let key = |task: usize| {
         (
             built.vertex_of(task).id.to_string(),
@@ -101,7 +100,10 @@ pub(super) fn assert_regions(graph: &pb::JobGraph, rule: RegionRule) {
     for (task, at) in built.tasks.iter().enumerate() {
         let tasks = built.regions[at.region].tasks.iter();
         let in_it: BTreeSet<TaskKey> = tasks.map(|task| key(*task)).collect();
-        assert_eq!(in_it, together_with(graph, rule, &key(task)));
+        assert_eq!(
+            in_it,
+            together_with(graph, max_regions < MAX_REGIONS, &key(task))
+        );
     }
     let place = |(id, subtask): &TaskKey| {
         let task = built.find(id, *subtask).expect("it has");
@@ -118,10 +120,8 @@ pub(super) fn assert_regions(graph: &pb::JobGraph, rule: RegionRule) {
             );
         }
     }
-    if rule == RegionRule::Subtasks {
-        assert_eq!(count_regions(graph), built.regions.len());
-    }
-    // No task has ended, so each subtask number of each group needs a slot.
+    assert_eq!(count_regions(graph, max_regions), built.regions.len());
+    // However few tasks have ended: each subtask number of each group needs a slot.
     let slots: BTreeSet<(&str, u32)> = graph
         .vertices
         .iter()
@@ -197,7 +197,7 @@ impl World {
             .map(|task| ((task.vertex_id.clone(), task.subtask), task))
             .collect();
         while let Some((key, first)) = left.pop_first() {
-            let tasks = together_with(&self.graph, rule_of(&self.stored), &key);
+            let tasks = together_with(&self.graph, self.is_whole, &key);
             assert!(
                 inputs_are_complete(&self.graph, &self.stored, &tasks),
                 "it starts before its inputs are complete: {first:?}"
@@ -235,7 +235,7 @@ impl World {
     pub(super) fn all_that_may_run_does(&self) -> bool {
         let states = self.core.iter().flat_map(states_of);
         states.into_iter().all(|(task, (state, _))| {
-            let tasks = together_with(&self.graph, rule_of(&self.stored), &task);
+            let tasks = together_with(&self.graph, self.is_whole, &task);
             let may_run = inputs_are_complete(&self.graph, &self.stored, &tasks);
             // If the report that it runs was lost, only the next heartbeat brings it.
             let runs = matches!(state, S::Deploying | S::Running | S::Finished);

@@ -21,7 +21,6 @@ impl World {
             executions: task_manager.report(),
             slots: task_manager.offers(),
             outputs: task_manager.outputs(),
-            takes_regions: true,
         };
         self.events.push((core_epoch, event));
     }

@@ -6,13 +6,11 @@ use std::collections::BTreeSet;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus, WantedStatus};
 
-use super::invariants::all_finished;
+use super::invariants::{all_finished, built};
 use super::model::States;
 use super::task_manager::TaskKey;
 use super::world::World;
 use crate::job_master::event::{CancelAnswer, Event};
-use crate::job_master::execution_graph::ExecutionGraph;
-use crate::job_master::region_rule::rule_of;
 
 #[derive(Debug, Default)]
 pub(super) struct Stopping {
@@ -108,7 +106,7 @@ impl World {
         if !is_stopped || !after.fatal_cause.is_empty() {
             return;
         }
-        let built = ExecutionGraph::build(&self.graph, rule_of(before)).expect("valid");
+        let built = built(&self.graph, before);
         for (number, (before, after)) in before.regions.iter().zip(&after.regions).enumerate() {
             if before.generation == after.generation {
                 continue;

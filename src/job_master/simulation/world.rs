@@ -18,14 +18,14 @@ use super::invariants::{
 use super::model::{States, states_of};
 use super::stops::Stopping;
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
-use crate::job::RegionRule;
+use crate::job::MAX_REGIONS;
 use crate::job::resources::slot_profile;
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
 use crate::job_master::execution_graph::ExecutionGraph;
 use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
-use crate::job_master::testing::{graph_of, submitted, submitted_earlier};
+use crate::job_master::testing::{graph_of, submitted};
 
 /// Number of times that each wanted situation occurred in a case.
 #[derive(Debug, Clone, Copy, Default)]
@@ -95,6 +95,8 @@ pub(super) struct World {
     pub(super) graph: pb::JobGraph,
     /// The numbers of the blocking edges.
     pub(super) blocking: BTreeSet<u32>,
+    /// All subtasks of a vertex are in one region: so many as there would be otherwise are not allowed.
+    pub(super) is_whole: bool,
     pub(super) strategy: RestartStrategy,
     pub(super) failover: FailoverStrategy,
     pub(super) now_ms: u64,
@@ -150,15 +152,15 @@ impl World {
         World::with_slots(graph, state, strategy, [3, 3, 3])
     }
 
-    /// A world in which an earlier version has written the job's regions: they are sets of vertices.
-    pub(super) fn of_earlier(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
-        let state = submitted_earlier(&graph);
-        World::with_slots(graph, state, strategy, [3, 3, 3])
+    /// It is allowed no more regions than sets of vertices.
+    pub(super) fn of_whole_vertices(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+        let state = submitted(&graph);
+        World::with_regions(graph, state, strategy, [3, 3, 3], true)
     }
 
     /// A world whose TaskManagers together have exactly the slots that the largest region needs.
     pub(super) fn with_few_slots(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
-        let built = ExecutionGraph::build(&graph, RegionRule::Subtasks).expect("valid");
+        let built = ExecutionGraph::build(&graph, MAX_REGIONS).expect("valid");
         let largest = built.regions.iter().map(|region| region.slots.len()).max();
         let largest = largest.expect("a graph has a region");
         let state = submitted(&graph);
@@ -167,10 +169,20 @@ impl World {
     }
 
     fn with_slots(
+        graph: pb::JobGraph,
+        stored: pb::JobState,
+        strategy: RestartStrategy,
+        slots: [usize; 3],
+    ) -> World {
+        World::with_regions(graph, stored, strategy, slots, false)
+    }
+
+    fn with_regions(
         mut graph: pb::JobGraph,
         stored: pb::JobState,
         strategy: RestartStrategy,
         slots: [usize; 3],
+        is_whole: bool,
     ) -> World {
         coordinate_first(&mut graph);
         let edges = (0..).zip(&graph.edges);
@@ -191,6 +203,7 @@ impl World {
         let mut world = World {
             graph,
             blocking,
+            is_whole,
             strategy,
             failover: FailoverStrategy::Region,
             now_ms: 1_000,
@@ -258,6 +271,7 @@ impl World {
             restart_strategy: self.strategy.clone(),
             failover_strategy: self.failover,
             exception_history_size: 16,
+            max_regions: if self.is_whole { 1 } else { MAX_REGIONS },
             seed: 7,
         };
         let epoch = Epoch::new(self.epoch);
@@ -341,7 +355,7 @@ impl World {
             Effect::Deploy { connection, tasks } => {
                 for task in &tasks {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);
-                    assert_prepared(&self.graph, &self.stored, task);
+                    assert_prepared(&self.graph, &self.stored, task, self.is_whole);
                     for (key, generation, _) in complete_inputs(task, &self.blocking) {
                         let region = region_of(&self.graph, &self.stored, (&key.0, key.1));
                         assert_eq!(region.generation, generation, "it reads another run");
@@ -446,9 +460,8 @@ impl World {
             let after = state.regions[*region].generation;
             assert_eq!(after, *generation, "a healthy region {region} was given up");
         }
-        if !self.stored.regions.is_empty() {
-            assert_eq!(self.stored.region_rule, state.region_rule, "the rule stays");
-        }
+        let (before, after) = (self.stored.regions.len(), state.regions.len());
+        assert!(before == 0 || before == after, "regions stay");
         for (before, after) in self.stored.regions.iter().zip(&state.regions) {
             assert!(
                 before.generation <= after.generation,

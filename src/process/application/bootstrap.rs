@@ -1,6 +1,7 @@
-//! One term of an application: runs its program, waits for its jobs, decides how it ended, and has the end carried out.
+//! Attends to an application for one term: runs its program, waits for its jobs, decides how it ended, and
+//! carries out the end.
 //!
-//! Dropped with the term at any point: what was persisted until then is all that the next term needs.
+//! It may be dropped with the term at any point: what was persisted until then is all that the next term needs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::resource_manager::ResourceManagerHandle;
 use crate::resource_manager::workers::{FinalStatus, ResourceManagerDriver};
 use crate::telemetry::ExitCode;
 
-/// What an application uses of the term that it is led in.
+/// What an application uses of the term in which it is led.
 #[derive(Debug, Clone)]
 pub(in crate::process) struct ApplicationTerm {
     pub setup: ApplicationSetup,
@@ -40,25 +41,25 @@ pub(in crate::process) struct ApplicationTerm {
     pub store: Arc<dyn CoordinationStore>,
     pub jobs: Arc<JobStore>,
     pub ending: Ending,
-    /// Who starts TaskManagers, if anybody does.
+    /// Starts TaskManagers; `None` if they are started from outside.
     pub driver: Option<Arc<dyn ResourceManagerDriver>>,
-    /// Whether the term's record says that all jobs stand.
+    /// Whether the term's record says that all recovered JobMasters have begun.
     pub has_recovered: watch::Receiver<bool>,
 }
 
-/// Returns when the process is to end, which `ending` then says; never if the term ends first.
+/// Returns when the process must end, with the reason in `ending`; never returns if the term ends first.
 pub(in crate::process) async fn attend(term: ApplicationTerm, standing: Standing) {
     let (code, cause) = match term.go_on(standing).await {
         Ok(end) => end,
         Err(error) => {
-            let diagnosis = format!("how the application stands can't be written: {error}");
+            let diagnosis = format!("the application's record can't be written: {error}");
             term.unknown(diagnosis).await
         }
     };
     term.ending.decide(code, cause);
 }
 
-/// What a process says at last of an application.
+/// The last message of a process about an application.
 pub(in crate::process) fn last_words(record: &ApplicationRecord) -> String {
     let ApplicationRecord { name, status, .. } = record;
     let diagnosis = if record.diagnosis.is_empty() {
@@ -78,8 +79,8 @@ pub(in crate::process) fn last_words(record: &ApplicationRecord) -> String {
 }
 
 impl ApplicationTerm {
-    /// Goes on from what the store says until the application has ended. With what its process ends then, and why; an error: the
-    /// store does not take how it stands.
+    /// Continues from the stored record until the application has ended. Returns the process's exit code and
+    /// the cause. An error: the store does not accept the application's record.
     async fn go_on(&self, standing: Standing) -> Result<(ExitCode, String), Error> {
         let mut record = match standing {
             Standing::Session | Standing::Over(_) => return std::future::pending().await,
@@ -118,7 +119,7 @@ impl ApplicationTerm {
             );
         }
         match end::carry_out(self, &mut record).await {
-            // What this process brings never ran.
+            // The program of this process never ran.
             Ok(()) if !record.is_of(&self.setup) => {
                 let reason = record.is_of_another(&self.cluster_id);
                 Ok((ExitCode::Refused, reason))
@@ -131,8 +132,8 @@ impl ApplicationTerm {
         }
     }
 
-    /// The record to go on from. Where whoever began did not come to submit anything, and was another application of this name, the cluster
-    /// is this one's from here on.
+    /// The record to continue from. If the recorded application was another one of this name, and had not
+    /// submitted anything, the cluster belongs to this one from here on.
     async fn take_over(&self, record: ApplicationRecord) -> Result<ApplicationRecord, Error> {
         let has_begun =
             || record.status != ApplicationStatus::Running || !record.submitted.is_empty();
@@ -144,7 +145,8 @@ impl ApplicationTerm {
         Ok(record)
     }
 
-    /// The program may end its process, and no job of it is to be taken for what did that. Never returns if the term ends first.
+    /// Waits until all recovered JobMasters have begun: the program may end its process, and then no job must
+    /// be suspected of that. Never returns if the term ends first.
     async fn all_stand(&self) {
         let mut has_recovered = self.has_recovered.clone();
         if has_recovered.wait_for(|has| *has).await.is_err() {
@@ -152,17 +154,18 @@ impl ApplicationTerm {
         }
     }
 
-    /// Nobody can say how it ended. The record goes on saying what it says: whoever leads next may know more.
+    /// The application's end is unknown. The record stays unchanged: the next leader may know more.
     async fn unknown(&self, diagnosis: String) -> (ExitCode, String) {
         error!(
             diagnosis,
-            "nobody can say how the application ended: everything is kept"
+            "it is not known how the application ended: everything is kept"
         );
         end::tell_driver(self, FinalStatus::Unknown, &diagnosis).await;
         (ApplicationStatus::Unknown.exit_code(), diagnosis)
     }
 
-    /// Runs the program, then waits until every job of the cluster has ended. What decided about the application.
+    /// Runs the program, then waits until every job of the cluster has ended. Returns the cause that decided
+    /// about the application.
     async fn run_program(&self, record: &mut ApplicationRecord) -> Cause {
         let context = ApplicationContext::new(self, record.clone());
         let cause = self.run_in(&context).await;
@@ -171,7 +174,7 @@ impl ApplicationTerm {
     }
 
     async fn run_in(&self, context: &ApplicationContext) -> Cause {
-        // A task of its own, whose panic is an error of the program; it is dropped with this term.
+        // In a task of its own, so that a panic is an error of the program; it is dropped with this term.
         let mut program = JoinSet::new();
         program.spawn((self.setup.program)(context.clone()));
         let returned = program.join_next().await;
@@ -191,12 +194,12 @@ impl ApplicationTerm {
         for (job, details) in self.all_jobs().await {
             if !submitted.contains(&job) {
                 if !details.status().has_ended() {
-                    warn!(%job, "a job of the application was not submitted by its program this time: its end is waited for");
+                    warn!(%job, "a job of the application was not submitted by its program this time: waiting for its end");
                 }
                 awaited.push(job);
             }
         }
-        // The first one that does not finish decides, whatever the others do.
+        // The first job that does not finish decides, regardless of the others.
         let all = join_all(awaited.into_iter().map(|job| context.wait(job)));
         tokio::select! {
             biased;
@@ -207,8 +210,8 @@ impl ApplicationTerm {
         }
     }
 
-    /// A program that fails before it comes to the jobs of an earlier run was started otherwise here, without a parameter that it
-    /// needs, perhaps. Those jobs go on.
+    /// If a program fails before it submits the jobs that an earlier run submitted, this process has started it
+    /// differently, for example without a parameter that it needs. Those jobs go on.
     async fn note_failure(&self, context: &ApplicationContext, failure: String) {
         if context.cause().is_some() {
             return;
@@ -225,7 +228,7 @@ impl ApplicationTerm {
         }
     }
 
-    /// Every job that the cluster has.
+    /// Every job of the cluster.
     pub(super) async fn all_jobs(&self) -> Vec<(JobId, pb::JobDetails)> {
         let mut backoff = retries();
         loop {
@@ -245,7 +248,8 @@ impl ApplicationTerm {
         }
     }
 
-    /// Commits, however long the store has no space. Never returns if the term is over; an error: it is too large.
+    /// Commits; waits without limit while the store has no space. Never returns if the term is over. An error:
+    /// the write is too large.
     pub(super) async fn commit(&self, writes: Vec<Write>) -> Result<(), Error> {
         match commit(&self.pipeline, writes).await {
             Ok(()) => Ok(()),
@@ -255,7 +259,7 @@ impl ApplicationTerm {
     }
 }
 
-/// An error with all that caused it.
+/// The error's text, followed by all its causes.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

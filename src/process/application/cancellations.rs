@@ -1,7 +1,8 @@
-//! Cancels the jobs of an application that has ended. One that is set aside may not be cancelled any more: its tasks had all finished, and what they wrote
-//! may be visible in part. It is led again, once in a term, so that it finishes; where nobody can lead it, it never ends.
+//! Cancels the jobs of an application that has ended. A quarantined job may be impossible to cancel: its tasks
+//! had all finished, and part of their output may be visible. Such a job is led again, once per term, so that
+//! it finishes; if no leader can lead it, it never ends.
 //!
-//! Nothing of a job is deleted here: that is for a person to say.
+//! Nothing of a job is deleted here: that is an operator's decision.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +12,17 @@ use tracing::{debug, info, warn};
 
 use crate::gateway::{DispatcherGateway, GatewayError};
 
-/// What came of cancellations that were refused.
+/// The state of cancellations that were refused.
 #[derive(Debug, Default)]
 pub(super) struct Cancellations {
-    /// Whose being led again has an answer.
+    /// Jobs whose retry was answered.
     retried: BTreeSet<JobId>,
-    /// Of whom it is logged that they are to be led again.
+    /// Jobs for which it is logged that they are led again.
     told: BTreeSet<JobId>,
 }
 
 impl Cancellations {
-    /// Has a job end. The answer is why it never will, if that is so.
+    /// Asks for a job's end. Returns the reason if the job will never end.
     pub(super) async fn ask(
         &mut self,
         dispatcher: &dyn DispatcherGateway,
@@ -45,14 +46,14 @@ impl Cancellations {
             return Some(refusal);
         }
         if self.told.insert(job) {
-            warn!(%job, refusal, "a job that is quarantined can't be cancelled, and is to be led again");
+            warn!(%job, refusal, "a job that is quarantined can't be cancelled, and is led again");
         }
         let request = pb::ResolveQuarantineRequest {
             job_id: job.to_string(),
             action: pb::QuarantineAction::Retry.into(),
         };
         match dispatcher.resolve_quarantine(request).await {
-            Ok(_) => info!(%job, "a job that is to finish is led again"),
+            Ok(_) => info!(%job, "a quarantined job is led again to finish"),
             Err(error) if error.is_retryable() => {
                 debug!(%job, %error, "a quarantined job is not led again yet");
                 self.retried.remove(&job);
@@ -74,14 +75,14 @@ mod tests {
 
     const JOB: JobId = JobId::from_bits(7);
 
-    /// Cancels nothing, and answers to a retry what the test says.
+    /// Cancels nothing, and answers retries with what the test sets.
     #[derive(Debug)]
     struct Refusing {
         retried: Mutex<Vec<GatewayResult<pb::Ack>>>,
     }
 
     fn unasked<T>() -> GatewayResult<T> {
-        unreachable!("nobody asks for it here")
+        unreachable!("this test does not call it")
     }
 
     #[async_trait]
@@ -164,7 +165,7 @@ mod tests {
     #[tokio::test]
     async fn a_job_that_has_finished_is_led_again_once_and_given_up_if_it_is_set_aside_again() {
         let later = Err(GatewayError::NotYet("out of reach".to_owned()));
-        // The last one is the first answer.
+        // Answers are popped from the end.
         for last in [
             Ok(pb::Ack {}),
             Err(GatewayError::Conflict("it lacks an operator".to_owned())),

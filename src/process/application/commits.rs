@@ -1,4 +1,4 @@
-//! How an application's records get into the store: however long that has no space, as long as the term lasts.
+//! Writes an application's records to the store: retries for the whole term, even while the store has no space.
 
 use std::time::Duration;
 
@@ -8,16 +8,17 @@ use tanist_ha::store::Write;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tracing::warn;
 
-/// Why something was not written.
+/// Why a write was not made.
 #[derive(Debug)]
 pub(super) enum NotCommitted {
-    /// It is the next term's to know.
+    /// The term is over; whether the write was applied is for the next term to find out.
     TermOver,
-    /// It never will be.
+    /// The write can never be made.
     TooLarge(Error),
 }
 
-/// Commits all writes, or none. Callers that hold a lock let go of it before they wait for the end of a term that is over.
+/// Commits all writes, or none. Callers that hold a lock must release it before they wait for the end of a term
+/// that is over.
 pub(super) async fn commit(
     pipeline: &CommitPipeline,
     writes: Vec<Write>,
@@ -27,7 +28,7 @@ pub(super) async fn commit(
         match pipeline.commit(writes.clone()).await {
             Ok(_) => return Ok(()),
             Err(error @ CommitError::OutOfSpace(_)) => {
-                warn!(%error, "how the application stands is written again");
+                warn!(%error, "writing the application's record failed, it is tried again");
             }
             Err(CommitError::TooLarge(error)) => return Err(NotCommitted::TooLarge(error)),
             Err(CommitError::NotApplied | CommitError::Unknown) => {
@@ -38,7 +39,7 @@ pub(super) async fn commit(
     }
 }
 
-/// The pauses between tries of an application at its own cluster.
+/// The pauses between an application's retries at its own cluster.
 pub(super) fn retries() -> Backoff {
     Backoff::new(Duration::from_millis(50), Duration::from_secs(2))
 }

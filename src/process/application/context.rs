@@ -1,9 +1,9 @@
-//! What an application's program is given: it submits jobs and waits for them. What the program can do with a job that it has
-//! submitted is in [`super::job`].
+//! The context of an application's program: it submits jobs and waits for them. What the program can do with a
+//! submitted job is in [`super::job`].
 //!
-//! Invariants: the job that is submitted as number *n* has an id and a token that follow from the cluster's id and *n* alone,
-//! so a program that is run again, in another process, is given the jobs that are there. Submissions are numbered in the order
-//! in which `execute` and `execute_async` are called.
+//! Invariants: the job that is submitted as number *n* has an id and a token that follow only from the
+//! cluster's id and *n*. A program that runs again, in another process, therefore gets the existing jobs.
+//! Submissions are numbered in the order in which `execute` and `execute_async` are called.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,58 +29,61 @@ use crate::gateway::remote_files::embed_remote;
 use crate::gateway::{DispatcherGateway, GatewayError};
 use crate::job::{CompileOptions, InvalidJob, StreamGraph};
 
-/// The pauses between two looks at a job that is waited for: short jobs are seen to end at once.
+/// Pauses between two queries of an awaited job; short at first, so that the end of a short job is seen at
+/// once.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const SLOWEST_LOOK: Duration = Duration::from_millis(500);
 /// Why a job of an application was not submitted, or did not finish.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ApplicationError {
-    /// The graph is wrong.
+    /// The graph is invalid.
     #[error(transparent)]
     InvalidJob(#[from] InvalidJob),
-    /// The cluster doesn't take it.
+    /// The cluster refused the job.
     #[error("job {job} was refused: {reason}")]
     Refused {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The program builds another graph than it did when it submitted this job.
+    /// The program builds another graph for this job than an earlier run did.
     #[error(
         "the program builds another graph as job number {position} ({job}) than the one that was \
          submitted: it is not the program that this application was started with. {reason}"
     )]
     AnotherGraph {
-        /// Which job.
+        /// The job.
         job: JobId,
         /// Its number, from 0.
         position: u32,
-        /// What the cluster says.
+        /// The cluster's answer.
         reason: String,
     },
     /// The job ended, but did not finish.
     #[error("job {job} {}{}", .status.as_str_name().trim_start_matches("JOB_STATUS_"), because(.cause))]
     NotFinished {
-        /// Which job.
+        /// The job.
         job: JobId,
         /// FAILED or CANCELED.
         status: pb::JobStatus,
-        /// Why; empty where nobody knows.
+        /// The reason; empty if it is not known.
         cause: String,
     },
-    /// The cluster has the job, and the store does not take the record that says so.
-    #[error("job {job} was submitted, and that can't be written down: {reason}")]
+    /// The cluster has the job, but the store does not accept the record that says so.
+    #[error(
+        "job {job} was submitted, but the application's record of it can't be written: {reason}"
+    )]
     NotNoted {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The job is gone, and nobody knows how it ended.
+    /// The job is gone, and it is not known how it ended.
     #[error("job {job} is gone without a result: its records were removed")]
     Unknown {
-        /// Which job.
+        /// The job.
         job: JobId,
     },
 }
@@ -92,12 +95,12 @@ fn because(cause: &str) -> String {
     format!(": {cause}")
 }
 
-/// Why the whole application can't be said to succeed.
+/// Why the application as a whole did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// It ended so.
+    /// It ended with this status and diagnosis.
     Status(ApplicationStatus, String),
-    /// This process has another program than the one that was run before.
+    /// This process has another program than the one that ran before.
     AnotherProgram(String),
 }
 
@@ -113,7 +116,7 @@ pub(super) struct ContextInner {
     dispatcher: Arc<dyn DispatcherGateway>,
     submissions: Submissions,
     noted: Mutex<Noted>,
-    /// The first one counts.
+    /// The first cause counts.
     cause: watch::Sender<Option<Cause>>,
 }
 
@@ -132,7 +135,7 @@ impl fmt::Debug for ApplicationContext {
     }
 }
 
-/// The id of the job that the application of a cluster submits as this number.
+/// The id of the job that the application of a cluster submits under this number.
 pub fn job_id_of(cluster_id: &Name, position: u32) -> JobId {
     let mut digest = Sha256::new();
     digest.update(b"tanist application job\0");
@@ -163,23 +166,23 @@ impl ApplicationContext {
         }
     }
 
-    /// The cluster that is this application's.
+    /// The cluster of this application.
     pub fn cluster_id(&self) -> &str {
         self.inner.cluster_id.as_str()
     }
 
-    /// What the JobManager was started with: `--param NAME=VALUE`.
+    /// The parameters with which the JobManager was started: `--param NAME=VALUE`.
     pub fn parameters(&self) -> &BTreeMap<String, String> {
         &self.inner.setup.parameters
     }
 
-    /// One of them.
+    /// One of the parameters.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters().get(name).map(String::as_str)
     }
 
-    /// Submits a job and waits until it has finished. An error if it does not: the application then ends as the job did,
-    /// whatever the program makes of it.
+    /// Submits a job and waits until it has finished. An error if it does not: the application then ends as the
+    /// job did, regardless of how the program handles the error.
     pub async fn execute(&self, job: StreamGraph) -> Result<JobOutcome, ApplicationError> {
         self.execute_async(job).await?.finished().await
     }
@@ -202,7 +205,7 @@ impl ApplicationContext {
         self.submit(position, id, compiled?).await
     }
 
-    /// Submits a graph that is compiled; its job id is replaced.
+    /// Submits a compiled graph; its job id is replaced.
     pub async fn execute_graph(
         &self,
         mut graph: pb::JobGraph,
@@ -212,7 +215,7 @@ impl ApplicationContext {
         self.submit(position, id, graph).await
     }
 
-    /// The next number and its id.
+    /// Takes the next number; returns it with its id.
     fn next(&self) -> (u32, JobId) {
         let mut noted = self.lock();
         let position = noted.position;
@@ -227,12 +230,13 @@ impl ApplicationContext {
         mut graph: pb::JobGraph,
     ) -> Result<ApplicationJob, ApplicationError> {
         // Before anything is sent: a job that somebody removed must not run a second time.
-        if self.inner.submissions.has(position, job)
+        if self.inner.submissions.has(position)
             && let Err(GatewayError::NotFound(_)) = self.describe(job).await
         {
             return Err(self.is_unknown(job));
         }
-        // What an earlier run submitted has its files, whatever is at their addresses by now.
+        // A job that an earlier run submitted already has its files; the content at their addresses may have
+        // changed.
         let may_differ = |file: &pb::Artifact| !file.url.is_empty() && file.sha256.is_empty();
         if graph.artifacts.iter().any(may_differ) && self.is_there(job).await {
             return self.goes_on_with(job, position).await;
@@ -268,7 +272,8 @@ impl ApplicationContext {
                 failpoint("application.submitted").await;
                 Ok(submitted)
             }
-            // The id is this application's: nobody else has submitted it. If it is set aside, somebody has to say what becomes of it.
+            // The id is this application's: no other client has submitted it. If the job is quarantined, an
+            // operator has to decide about it.
             Err(GatewayError::Incomparable(reason)) => {
                 warn!(%job, reason, "what the program submits can't be compared with the job that is there");
                 self.goes_on_with(job, position).await
@@ -289,7 +294,7 @@ impl ApplicationContext {
         }
     }
 
-    /// Whether the cluster has the job, as soon as that is known.
+    /// Whether the cluster has the job; retries until that is known.
     async fn is_there(&self, job: JobId) -> bool {
         let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
         loop {
@@ -301,7 +306,8 @@ impl ApplicationContext {
         }
     }
 
-    /// Has the job that an earlier run submitted, though it can't be compared with what this one submits.
+    /// Continues with the job that an earlier run submitted, although it can't be compared with what this run
+    /// submits.
     async fn goes_on_with(
         &self,
         job: JobId,
@@ -312,9 +318,9 @@ impl ApplicationContext {
         Ok(self.has(job))
     }
 
-    /// Has the record say that the cluster has the job. If it can't, a next run may submit the job a second time.
+    /// Records that the cluster has the job. If that fails, a later run may submit the job a second time.
     async fn note_submitted(&self, position: u32, job: JobId) -> Result<(), ApplicationError> {
-        match self.inner.submissions.note(position, job).await {
+        match self.inner.submissions.note(position).await {
             Ok(()) => Ok(()),
             Err(NotNoted::RunIsOver) => Err(ApplicationError::Refused {
                 job,
@@ -329,14 +335,14 @@ impl ApplicationContext {
         }
     }
 
-    /// Notes that the cluster has the next job.
+    /// Adds the next job that the cluster has.
     fn has(&self, job: JobId) -> ApplicationJob {
         self.lock().jobs.push(job);
         let context = self.clone();
         ApplicationJob { context, job }
     }
 
-    /// Waits for a job's end, and notes it if that decides about the application.
+    /// Waits for a job's end, and notes it if it decides about the application.
     pub(super) async fn wait(&self, job: JobId) -> Result<JobOutcome, ApplicationError> {
         let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
         let mut is_quarantined = false;
@@ -371,14 +377,15 @@ impl ApplicationContext {
         Ok(outcome)
     }
 
-    /// The job was there, and nobody knows how it ended.
+    /// The error for a job that was there, and whose end is not known.
     fn is_unknown(&self, job: JobId) -> ApplicationError {
         let error = ApplicationError::Unknown { job };
         self.note(ApplicationStatus::Unknown, error.to_string());
         error
     }
 
-    /// The program's run is over. Gives the record as it was written last; nothing of the program is written to it any more.
+    /// Ends the program's run. Returns the record as last written; from here on nothing of the program is
+    /// written to it.
     pub(super) async fn close(&self) -> ApplicationRecord {
         self.inner.submissions.close().await
     }
@@ -392,12 +399,12 @@ impl ApplicationContext {
         self.inner.dispatcher.describe_job(request).await
     }
 
-    /// Where the jobs are.
+    /// The cluster's Dispatcher.
     pub(super) fn dispatcher(&self) -> &dyn DispatcherGateway {
         &*self.inner.dispatcher
     }
 
-    /// The application ends so, unless an earlier cause decided otherwise.
+    /// Notes that the application ends with this status, unless an earlier cause decided otherwise.
     pub(super) fn note(&self, status: ApplicationStatus, diagnosis: String) {
         self.note_cause(Cause::Status(status, diagnosis));
     }
@@ -412,23 +419,23 @@ impl ApplicationContext {
         });
     }
 
-    /// What decides about the application, if anything does yet.
+    /// The cause that decides about the application, if there is one yet.
     pub(super) fn cause(&self) -> Option<Cause> {
         self.inner.cause.borrow().clone()
     }
 
-    /// What decides about the application, once anything does.
+    /// Waits for the cause that decides about the application.
     pub(super) async fn first_cause(&self) -> Cause {
         let mut causes = self.inner.cause.subscribe();
         let noted = causes.wait_for(Option::is_some).await;
-        // The sender is this context's own.
+        // The sender belongs to this context.
         match noted.ok().and_then(|cause| cause.clone()) {
             Some(cause) => cause,
             None => std::future::pending().await,
         }
     }
 
-    /// The jobs that were submitted, by number.
+    /// The submitted jobs, by number.
     pub(super) fn jobs(&self) -> Vec<JobId> {
         self.lock().jobs.clone()
     }
@@ -450,7 +457,7 @@ mod tests {
         assert_eq!(first, job_id_of(&cluster("c"), 0));
         assert_ne!(first, job_id_of(&cluster("c"), 1));
         assert_ne!(first, job_id_of(&cluster("d"), 0));
-        // What was submitted by an earlier version is found by a later one.
+        // The program of the next leader finds by them what this one has submitted.
         assert_eq!(first.to_string(), "0006710d4ab205d7ddd8bb4a797d06e2");
     }
 }

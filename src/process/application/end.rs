@@ -1,12 +1,13 @@
-//! Carries out an end that is decided: every job ends and is cleaned up after, the TaskManagers leave, what the store has of the
-//! cluster is removed, and the record becomes a tombstone.
+//! Carries out an end that is decided: every job ends and is cleaned up, the TaskManagers leave, the cluster's
+//! data is removed from the store, and the record becomes a tombstone.
 //!
-//! Every step may be done again by the next leader; none changes the status.
+//! Every step may be repeated by the next leader; none changes the status.
 //!
-//! Invariants: TaskManagers leave when the store has no job any more that has not ended, and results go when they are clean, both
-//! by the store itself. Where something of a job could not be removed (`cleanup-strategy.exponential-delay.attempts`), the process ends
-//! all the same: everything is kept, the record says what is left, and whoever leads next tries again. Where a job can neither be
-//! cancelled nor led, the cluster's end is unknown to this process, and everything is kept as well.
+//! Invariants: TaskManagers leave only when every job in the store has ended, and results are removed only when
+//! they are clean, both according to the store itself. If something of a job could not be removed
+//! (`cleanup-strategy.exponential-delay.attempts`), the process ends nevertheless: everything is kept, the
+//! record says what is left, and the next leader tries again. If a job can neither be cancelled nor led, the
+//! cluster's end is unknown to this process, and everything is kept as well.
 
 use std::time::Duration;
 
@@ -30,12 +31,13 @@ use crate::resource_manager::workers::{
 
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const SLOWEST_LOOK: Duration = Duration::from_millis(500);
-/// How long TaskManagers are told to leave; who is cut off for longer finds no leader.
+/// Time for which TaskManagers are told to leave. One that is cut off for longer finds no leader and leaves for
+/// that reason.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many records are read at once.
+/// Page size when records are listed.
 const PAGE: usize = 500;
-/// What is left of ended jobs and terms, of which no reader needs more than the tombstone.
-/// A worker that is left ends when it finds no record of itself.
+/// Data of ended jobs and terms, of which readers need no more than the tombstone. A worker that is left over
+/// ends when it finds no record of itself.
 const REMOVED: [Kind; 6] = [
     Kind::Descriptions,
     Kind::Workers,
@@ -44,15 +46,15 @@ const REMOVED: [Kind; 6] = [
     Kind::History,
     Kind::Storages,
 ];
-/// How long a blob store may take to give up what former leaders left there.
+/// Timeout for the blob store to remove the orphans of earlier leaders.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of how many jobs it is said what they left.
+/// Maximum number of jobs whose leftovers are named in a message.
 const TOLD: usize = 3;
 
 /// Why an end is not carried out at present.
 #[derive(Debug)]
 pub(super) enum Unfinished {
-    /// The store does not take the record.
+    /// The store does not accept the record.
     Refused(Error),
     /// These jobs can't be ended.
     Stuck(String),
@@ -79,7 +81,7 @@ pub(super) async fn carry_out(
             record.left = told(&left);
             warn!(
                 left = record.left,
-                "the application leaves something behind: whoever leads next tries again to remove it"
+                "the application leaves something behind: the next leader tries to remove it again"
             );
             return Ok(term.commit(vec![record.write(&term.cluster_id)]).await?);
         }
@@ -99,14 +101,14 @@ pub(super) async fn carry_out(
     Ok(())
 }
 
-/// What is left of jobs, for people.
+/// A message about what is left of jobs, for display.
 fn told(left: &[(JobId, String)]) -> String {
     let first = left.iter().take(TOLD);
     let each = first.map(|(job, why)| format!("what job {job} left could not be removed: {why}"));
     let mut told = each.collect::<Vec<String>>().join("; ");
     let others = left.len().saturating_sub(TOLD);
     if others > 0 {
-        told = format!("{told}; and so it is with {others} others");
+        told = format!("{told}; and the same for {others} other jobs");
     }
     told.chars().take(LONGEST_TEXT).collect()
 }
@@ -121,7 +123,7 @@ fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {
     }
 }
 
-/// Tells whoever starts TaskManagers how the cluster has ended, up to a bound.
+/// Tells the driver of TaskManagers how the cluster has ended; gives up after a timeout.
 pub(super) async fn tell_driver(term: &ApplicationTerm, status: FinalStatus, diagnosis: &str) {
     let Some(driver) = &term.driver else {
         return;
@@ -132,11 +134,11 @@ pub(super) async fn tell_driver(term: &ApplicationTerm, status: FinalStatus, dia
         diagnosis: diagnosis.to_owned(),
     };
     if let Err(error) = finish(&**driver, &end).await {
-        warn!(%error, driver = driver.name(), "the end of the cluster was not taken in time");
+        warn!(%error, driver = driver.name(), "the driver did not accept the end of the cluster in time");
     }
 }
 
-/// As often as it takes, up to a bound. The error is the last one.
+/// Repeats the call until it succeeds, at most until the timeout. The error is the last one.
 async fn finish(driver: &dyn ResourceManagerDriver, end: &ClusterEnd) -> Result<(), DriverError> {
     let deadline = Instant::now() + LEAVE_TIMEOUT;
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
@@ -155,8 +157,8 @@ async fn finish(driver: &dyn ResourceManagerDriver, end: &ClusterEnd) -> Result<
     }
 }
 
-/// Ends all jobs that the store has, whichever of them are listed. Of which something is left, and why. The error names the jobs that
-/// can't end, once all others have.
+/// Ends all jobs in the store, including those that are not listed. Returns the jobs of which something is
+/// left, and why. The error names the jobs that can't end, once all others have.
 async fn end_all_jobs(term: &ApplicationTerm) -> Result<Vec<(JobId, String)>, String> {
     let mut cancellations = Cancellations::default();
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
@@ -165,7 +167,7 @@ async fn end_all_jobs(term: &ApplicationTerm) -> Result<Vec<(JobId, String)>, St
         match term.jobs.has_unended_jobs().await {
             Ok(false) => return Ok(left),
             Ok(true) => info!(
-                "the store has jobs of the application that were not listed: they are waited for"
+                "the store has jobs of the application that were not listed: waiting for them"
             ),
             Err(error) => warn!(%error, "the jobs of the application can't be read at present"),
         }
@@ -173,7 +175,7 @@ async fn end_all_jobs(term: &ApplicationTerm) -> Result<Vec<(JobId, String)>, St
     }
 }
 
-/// Cancels what runs, and waits until everything that is listed has ended and is cleaned up after, as far as that is tried.
+/// Cancels running jobs, and waits until every listed job has ended and its cleanup is done or given up.
 async fn end_jobs(
     term: &ApplicationTerm,
     cancellations: &mut Cancellations,
@@ -209,7 +211,7 @@ async fn end_jobs(
     }
 }
 
-/// Tells TaskManagers to leave until none is registered, up to a bound.
+/// Tells TaskManagers to leave until none is registered, at most until the timeout.
 async fn dismiss_task_managers(term: &ApplicationTerm) {
     if let Err(error) = term.resources.dismiss_workers().await {
         debug!(%error, "no driver is asked to stop its TaskManagers");
@@ -246,17 +248,15 @@ async fn dismiss_task_managers(term: &ApplicationTerm) {
     }
 }
 
-/// Removes the results of all jobs with what belongs to them. False: not those of some, which are not cleaned up after. Never returns
-/// if the term is over.
+/// Removes the results of all jobs and the records that belong to them. False: some are kept, because their
+/// cleanup is not done. Never returns if the term is over.
 async fn forget_jobs(term: &ApplicationTerm) -> bool {
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
     loop {
         match term.jobs.delete_clean_results().await {
             Ok(are_all_gone) => {
                 if !are_all_gone {
-                    warn!(
-                        "not all jobs of the application are cleaned up after: that is waited for"
-                    );
+                    warn!("not all jobs of the application are cleaned up after: waiting for that");
                     tokio::time::sleep(SLOWEST_LOOK).await;
                 }
                 return are_all_gone;
@@ -272,17 +272,17 @@ async fn forget_jobs(term: &ApplicationTerm) -> bool {
     }
 }
 
-/// Removes the objects that nothing points to, however young: nothing is submitted any more, and nobody looks for them later. What the blob
-/// store does not give up stays.
+/// Removes the orphaned objects, regardless of age: nothing is submitted any more, and no later leader sweeps.
+/// Objects that the blob store fails to remove are left.
 async fn sweep(term: &ApplicationTerm) {
     let sweeping = term.jobs.sweep_objects(Duration::ZERO);
     match tokio::time::timeout(SWEEP_TIMEOUT, sweeping).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => {
-            warn!(%error, "objects of the cluster that nothing points to are left in the blob store");
+            warn!(%error, "orphaned objects of the cluster are left in the blob store");
         }
         Err(_elapsed) => warn!(
-            "the blob store gave no answer for {SWEEP_TIMEOUT:?}: objects of the cluster may be left in it"
+            "the blob store did not answer within {SWEEP_TIMEOUT:?}: objects of the cluster may be left in it"
         ),
     }
     if let Err(error) = term.jobs.remove_marker().await {
@@ -304,7 +304,7 @@ async fn remove(term: &ApplicationTerm, kind: Kind) -> Result<(), Error> {
                 }
             }
             Err(error) => {
-                warn!(%error, "what is left of the cluster can't be listed at present");
+                warn!(%error, "the records that are left of the cluster can't be listed at present");
                 tokio::time::sleep(backoff.next_delay()).await;
             }
         }
@@ -330,7 +330,7 @@ mod tests {
     use super::*;
     use crate::resource_manager::workers::{Found, RecordedWorker, WorkerRequest};
 
-    /// Refuses so many times, then takes it.
+    /// Refuses this many times, then accepts.
     #[derive(Debug, Default)]
     struct Reluctant {
         refusals: Mutex<u32>,

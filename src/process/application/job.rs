@@ -1,7 +1,7 @@
-//! A job as the program that submitted it has it: its id and status, its end, and how to bring that about.
+//! The handle of a program to a job that it submitted: id, status, end, and how to stop or cancel it.
 //!
-//! It holds nothing of the job but its id: every answer is the cluster's, so a handle serves under any leader. Submitting, and what the
-//! job's end means for the application, is the context's.
+//! It holds nothing but the job's id: every answer comes from the cluster, so a handle works under any leader.
+//! Submission, and the effect of the job's end on the application, belong to the context.
 
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -12,11 +12,11 @@ use crate::gateway::GatewayError;
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobOutcome {
-    /// Which job.
+    /// The job.
     pub job: JobId,
     /// FINISHED, FAILED or CANCELED.
     pub status: pb::JobStatus,
-    /// Why it did not finish; empty otherwise.
+    /// Why it did not finish; empty if it did.
     pub cause: String,
 }
 
@@ -43,7 +43,7 @@ impl ApplicationJob {
         self.job
     }
 
-    /// Waits for its end, whatever that is.
+    /// Waits for its end, with any status.
     pub async fn ended(&self) -> Result<JobOutcome, ApplicationError> {
         self.context.wait(self.job).await
     }
@@ -65,7 +65,8 @@ impl ApplicationJob {
             .map_err(|error| self.refused(&error))
     }
 
-    /// Has it stopped: its sources end, and it finishes with what they have read; acknowledged is durable.
+    /// Stops it: its sources end, and it finishes with what they have read. The stop is durable when this
+    /// returns.
     pub async fn stop(&self) -> Result<(), ApplicationError> {
         let request = pb::StopJobRequest {
             job_id: self.job.to_string(),
@@ -74,7 +75,7 @@ impl ApplicationJob {
         answer.map(drop).map_err(|error| self.refused(&error))
     }
 
-    /// Has it cancelled; acknowledged is durable.
+    /// Cancels it. The cancellation is durable when this returns.
     pub async fn cancel(&self) -> Result<(), ApplicationError> {
         let request = pb::CancelJobRequest {
             job_id: self.job.to_string(),

@@ -1,7 +1,9 @@
-//! A cluster that ends with its jobs: the program that submits them runs in the leading JobManager, and their end is the
-//! cluster's. See `docs/adr/0014-a-cluster-that-ends-with-its-jobs.md` for what is persisted when.
+//! A cluster that ends with its jobs: the program that submits them runs in the leading JobManager, and the
+//! cluster ends when they have ended. `docs/adr/0014-a-cluster-that-ends-with-its-jobs.md` says what is
+//! persisted when.
 //!
-//! Not here: jobs themselves, which the Dispatcher keeps as in a session, and the command line of an application.
+//! Not here: the jobs themselves, which the Dispatcher keeps as in a session, and the command line of an
+//! application.
 
 mod bootstrap;
 mod cancellations;

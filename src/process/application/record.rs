@@ -1,8 +1,8 @@
-//! `applications/<cluster-id>`: how an application stands. Written by the leader under its term's fence, read by whoever leads
-//! next together with the records of jobs.
+//! The record `applications/<cluster-id>`: the status of an application. Written by the leader under its term's
+//! fence, read by the next leader together with the records of jobs.
 //!
-//! Invariants: the status leaves `RUNNING` once and never changes again; `cleaned` is set last, and then the record is all that
-//! is left of the cluster. Fields are only added, each with a default.
+//! Invariants: the status leaves `RUNNING` once and never changes again; `cleaned` is set last, and then the
+//! record is all that is left of the cluster. Fields are only added, each with a default.
 
 use serde::{Deserialize, Serialize};
 use tanist_ha::Error;
@@ -12,18 +12,20 @@ use tanist_ha::store::{CoordinationStore, Write};
 use tanist_proto::id::JobId;
 
 use super::setup::ApplicationSetup;
-use super::submitted::{LISTED, SubmittedJobs};
+use super::submitted::SubmittedJobs;
 use crate::config::HaOptions;
 use crate::process::ha;
 use crate::telemetry::ExitCode;
 
+/// How many jobs of an application its record names.
+const LISTED: usize = 100;
 /// How many characters of a text are kept: the record has to fit into a transaction of any store.
 pub(super) const LONGEST_TEXT: usize = 4096;
 
-/// What whoever has no business in a cluster is told to do.
+/// What to do for a process that does not belong to a cluster.
 const ELSEWHERE: &str = "choose another high-availability.cluster-id";
 
-/// How an application stands, or how it ended.
+/// The status of an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ApplicationStatus {
@@ -35,7 +37,7 @@ pub enum ApplicationStatus {
     Failed,
     /// A job of it was CANCELED.
     Canceled,
-    /// Nobody can say. Never persisted: everything is kept.
+    /// Its end is not known. Never persisted: everything is kept.
     Unknown,
 }
 
@@ -51,13 +53,13 @@ impl ApplicationStatus {
         }
     }
 
-    /// With what the processes of the cluster end.
+    /// The exit code of the cluster's processes.
     pub fn exit_code(self) -> ExitCode {
         match self {
             ApplicationStatus::Succeeded => ExitCode::Ended,
             ApplicationStatus::Failed => ExitCode::JobFailed,
             ApplicationStatus::Canceled => ExitCode::JobCanceled,
-            // To be started again: whoever leads then may know more.
+            // The process should be started again: the next leader may know more.
             ApplicationStatus::Running | ApplicationStatus::Unknown => ExitCode::Fatal,
         }
     }
@@ -68,30 +70,31 @@ impl ApplicationStatus {
 pub struct ApplicationRecord {
     /// The application's name.
     pub name: String,
-    /// What tells it from others of its name; empty where the name says it all.
+    /// Distinguishes it from others of its name; empty if the name is sufficient.
     #[serde(default)]
     pub identity: String,
-    /// How it stands.
+    /// Its status.
     pub status: ApplicationStatus,
-    /// Why; empty while it runs.
+    /// The reason; empty while it runs.
     #[serde(default)]
     pub diagnosis: String,
     /// When it was first led, in milliseconds since 1970.
     #[serde(default)]
     pub started_at_ms: u64,
-    /// When its end was decided; 0 before.
+    /// When its end was decided, in milliseconds since 1970; 0 before.
     #[serde(default)]
     pub ended_at_ms: u64,
-    /// The jobs that its program has submitted: none of them is ever submitted anew.
+    /// The jobs that its program has submitted: none of them is ever submitted again.
     #[serde(flatten)]
     pub submitted: SubmittedJobs,
-    /// The jobs that it had when its end was decided; of very many, some.
+    /// The jobs that it had when its end was decided; only some, if there were very many.
     #[serde(default)]
     pub jobs: Vec<String>,
-    /// How many it had.
+    /// The number of jobs that it had.
     #[serde(default)]
     pub job_count: u64,
-    /// What of the jobs could not be removed when the end was last carried out, for people. Empty: nothing, or it was not.
+    /// What could not be removed of the jobs when the end was last carried out, for display. Empty: nothing, or
+    /// it was not carried out.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub left: String,
     /// The end was carried out: nothing else is left of the cluster.
@@ -100,7 +103,7 @@ pub struct ApplicationRecord {
 }
 
 impl ApplicationRecord {
-    /// One that begins.
+    /// The record of an application that begins.
     pub(super) fn begin(setup: &ApplicationSetup, now_ms: u64) -> ApplicationRecord {
         ApplicationRecord {
             name: setup.name.clone(),
@@ -117,12 +120,12 @@ impl ApplicationRecord {
         }
     }
 
-    /// Whether nobody leads the cluster any more, but to remove what is left of it.
+    /// Whether the cluster is led only to remove what is left of it.
     pub(super) fn is_over(&self) -> bool {
         self.cleaned || !self.left.is_empty()
     }
 
-    /// It has ended with these jobs.
+    /// Sets the end, with these jobs.
     pub(super) fn end(
         &mut self,
         status: ApplicationStatus,
@@ -137,13 +140,14 @@ impl ApplicationRecord {
         self.job_count = jobs.len() as u64;
     }
 
-    /// Whether it is of this application, or of another one of the same name; where one of them can't say it is taken for the same.
+    /// Whether it belongs to this application, not to another one of the same name. If one of the two has no
+    /// identity, they count as the same.
     pub(super) fn is_of(&self, setup: &ApplicationSetup) -> bool {
         let can_say = !self.identity.is_empty() && !setup.identity.is_empty();
         self.name == setup.name && (!can_say || self.identity == setup.identity)
     }
 
-    /// Why nobody is told that end who asked for another application of its name.
+    /// The refusal for a client that asked for another application of the same name.
     pub(super) fn is_of_another(&self, cluster_id: &Name) -> String {
         format!(
             "cluster {cluster_id} was that of another {:?}, which has ended {}: {ELSEWHERE}",
@@ -152,7 +156,7 @@ impl ApplicationRecord {
         )
     }
 
-    /// The write that keeps it.
+    /// The write that stores it.
     pub(super) fn write(&self, cluster_id: &Name) -> Write {
         let value = serde_json::to_vec(self).expect("numbers and texts are always JSON");
         Write::Put {
@@ -162,7 +166,7 @@ impl ApplicationRecord {
     }
 }
 
-/// The record as the store has it; one that can't be read counts as none.
+/// Reads the record; one that can't be parsed counts as absent.
 pub(super) async fn read(
     store: &dyn CoordinationStore,
     cluster_id: &Name,
@@ -171,13 +175,15 @@ pub(super) async fn read(
     Ok(found.and_then(|value| serde_json::from_slice(&value).ok()))
 }
 
-/// What an application whose process has ended left behind, if anything, for people. `None` also where that can't be read.
+/// What an application whose process has ended left behind, if anything, for display. Also `None` if that can't
+/// be read.
 pub(crate) async fn left_by(options: &HaOptions) -> Option<String> {
     let left = ended(options).await?.left;
     (!left.is_empty()).then_some(left)
 }
 
-/// Why an application whose process has ended did not succeed, if anybody said. `None` also where that can't be read.
+/// Why an application whose process has ended did not succeed, if that was recorded. Also `None` if that can't
+/// be read.
 pub(crate) async fn diagnosis_of(options: &HaOptions) -> Option<String> {
     let diagnosis = ended(options).await?.diagnosis;
     (!diagnosis.is_empty()).then_some(diagnosis)
@@ -189,10 +195,10 @@ async fn ended(options: &HaOptions) -> Option<ApplicationRecord> {
     found.ok()?
 }
 
-/// How a cluster stands for a JobManager that was just granted leadership.
+/// The state of a cluster for a JobManager that was just granted leadership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::process) enum Standing {
-    /// No application, neither here nor there.
+    /// Neither this process nor the store has an application.
     Session,
     /// This process's application was never led.
     Fresh,
@@ -202,7 +208,7 @@ pub(in crate::process) enum Standing {
     Over(Box<ApplicationRecord>),
 }
 
-/// How the cluster stands; an error: this process has no business in it.
+/// The state of the cluster; an error: this process must not lead it.
 pub(in crate::process) fn standing(
     application: Option<&ApplicationSetup>,
     cluster_id: &Name,
@@ -227,7 +233,8 @@ pub(in crate::process) fn standing(
         (Some(own), Some(record)) if record.is_of(own) && record.cleaned => {
             Ok(Standing::Over(Box::new(record)))
         }
-        // Whether it goes on with the same jobs is seen when it submits them. An end that was decided is carried out by whoever comes.
+        // Whether the jobs are the same is checked when the program submits them. A decided end is carried out
+        // by any leader of this name.
         (Some(own), Some(record)) if own.name == record.name && !record.cleaned => {
             Ok(Standing::Recovered(Box::new(record)))
         }
@@ -242,7 +249,8 @@ pub(in crate::process) fn standing(
     }
 }
 
-/// Whether there is anything of a job, be it only its result: what ended must not end another's application, nor be removed with it.
+/// Whether there is anything of a job, even if only its result: an end must not end another application's jobs,
+/// or remove them.
 fn has_jobs(records: &Records) -> bool {
     let mut kinds = [Kind::Graphs, Kind::States, Kind::Results].into_iter();
     kinds.any(|kind| records.of(kind).next().is_some())
@@ -309,7 +317,7 @@ mod tests {
             let reason = refused.expect_err("refused");
             assert!(reason.contains("\"counts\""), "{reason}");
         }
-        // A session's, also if they have all ended.
+        // Jobs of a session, even if they have all ended.
         for kind in [Kind::Graphs, Kind::States, Kind::Results] {
             let refused = standing(Some(&own), &cluster(), &records_of(kind, None, 1));
             assert!(refused.expect_err("refused").contains("has jobs"));
@@ -327,19 +335,19 @@ mod tests {
                 &records(Some(record), 0),
             )
         };
-        // Its end is carried out, whoever does it.
+        // Any process of this name carries out its end.
         assert!(matches!(of(&record, "2"), Ok(Standing::Recovered(_))));
         record.cleaned = true;
         assert!(matches!(of(&record, "1"), Ok(Standing::Over(_))));
         let reason = of(&record, "2").expect_err("refused");
         assert!(reason.contains("another \"job a\""), "{reason}");
-        // One of an earlier version does not know better.
+        // One that can't say which it was.
         record.identity.clear();
         assert!(matches!(of(&record, "2"), Ok(Standing::Over(_))));
     }
 
     #[test]
-    fn a_record_of_the_first_version_is_read_and_what_is_unknown_is_passed_over() {
+    fn a_record_with_the_necessary_alone_is_read_and_what_is_unknown_is_passed_over() {
         let kept = r#"{"name":"a","status":"FAILED","of_a_later_version":1}"#;
         let record: ApplicationRecord = serde_json::from_str(kept).expect("readable");
         assert_eq!(record.status, ApplicationStatus::Failed);

@@ -1,4 +1,5 @@
-//! What makes a JobManager an application's: its name and its program. And the end that a term decides for its process.
+//! What a JobManager needs to lead an application: its name and its program. Also the end that a term decides
+//! for its process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +11,7 @@ use super::context::ApplicationContext;
 use crate::job::CompileOptions;
 use crate::telemetry::ExitCode;
 
-/// What a program fails with.
+/// The error of a program.
 pub type ProgramError = Box<dyn std::error::Error + Send + Sync>;
 
 type Program =
@@ -27,7 +28,7 @@ pub struct ApplicationSetup {
 }
 
 impl ApplicationSetup {
-    /// The application of this name: its program runs in the JobManager that leads, once a term.
+    /// The application of this name: its program runs in the leading JobManager, once per term.
     pub fn new<P, F>(name: impl Into<String>, program: P) -> ApplicationSetup
     where
         P: Fn(ApplicationContext) -> F + Send + Sync + 'static,
@@ -42,21 +43,22 @@ impl ApplicationSetup {
         }
     }
 
-    /// What the program is given beside its jobs.
+    /// Sets the parameters that the program receives.
     #[must_use]
     pub fn with_parameters(mut self, parameters: BTreeMap<String, String>) -> ApplicationSetup {
         self.parameters = Arc::new(parameters);
         self
     }
 
-    /// What tells it from others of its name: one that has ended answers nobody who asks for another.
+    /// Sets an identity that distinguishes it from others of its name: an ended application does not answer a
+    /// request for another one.
     #[must_use]
     pub fn identified_by(mut self, identity: impl Into<String>) -> ApplicationSetup {
         self.identity = identity.into();
         self
     }
 
-    /// How its graphs are compiled; the job id in it counts for nothing.
+    /// Sets how its graphs are compiled; the job id in the options is ignored.
     #[must_use]
     pub fn compiled_with(mut self, options: CompileOptions) -> ApplicationSetup {
         self.compile = options;
@@ -77,32 +79,32 @@ impl fmt::Debug for ApplicationSetup {
     }
 }
 
-/// With what a process is to end, and why.
+/// The exit code of a process and the cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::process) struct End {
     pub code: ExitCode,
     pub cause: String,
 }
 
-/// Decided by a term, once: the first cause wins. Cheap to clone.
+/// The end of a process, decided once by a term: the first cause wins. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ending {
     decided: Arc<OnceLock<End>>,
 }
 
 impl Ending {
-    /// The process is to end.
+    /// Decides that the process must end.
     pub(in crate::process) fn decide(&self, code: ExitCode, cause: impl Into<String>) {
         let cause = cause.into();
         let _ = self.decided.set(End { code, cause });
     }
 
-    /// With what the process ends, whoever asks it to, once that is decided.
+    /// The exit code once the end is decided, also for a process that is then asked to end.
     pub(crate) fn code(&self) -> Option<ExitCode> {
         self.decided().map(|end| end.code)
     }
 
-    /// What was decided.
+    /// The decided end.
     pub(in crate::process) fn decided(&self) -> Option<&End> {
         self.decided.get()
     }

@@ -1,18 +1,17 @@
-//! Which jobs the program of an application has submitted, as its record says: what was submitted once and is gone was removed by
-//! somebody, and nobody can say how it ended. It is never submitted anew.
+//! The jobs that an application's program has submitted, according to its record. A recorded job that is gone
+//! was removed by an operator, and its end is unknown. It is never submitted again.
 //!
-//! A job is noted after the cluster has it. A crash between the two leaves a job that is there: the next run of the program is
-//! given it, and notes it then.
+//! A job is noted after the cluster has it. A crash between the two leaves a job that is there: the next run of
+//! the program gets it, and notes it then.
 //!
-//! Invariants: writes go one after the other, and none after the program's run is over: what decides how the application ended is
-//! written last. Nobody waits for a write to read.
+//! Invariants: writes are made one after the other, and none after the program's run is over: the decision how
+//! the application ended is written last. Readers never wait for a write.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tanist_ha::Error;
 use tanist_ha::keys::Name;
 use tanist_ha::store::pipeline::CommitPipeline;
-use tanist_proto::id::JobId;
 
 use super::commits::{NotCommitted, commit};
 use super::record::ApplicationRecord;
@@ -27,9 +26,9 @@ enum Run {
 /// Why a job that the cluster has was not noted.
 #[derive(Debug)]
 pub(super) enum NotNoted {
-    /// The program's run is over: what it left behind submits on.
+    /// The program's run is over: tasks that it left behind still submit.
     RunIsOver,
-    /// The store does not take the record.
+    /// The store does not accept the record.
     TooLarge(Error),
 }
 
@@ -38,9 +37,9 @@ pub(super) enum NotNoted {
 pub(super) struct Submissions {
     pipeline: CommitPipeline,
     cluster_id: Name,
-    /// As it was written last.
+    /// The record as last written.
     record: Mutex<ApplicationRecord>,
-    /// Held by whoever writes.
+    /// Held during a write.
     run: tokio::sync::Mutex<Run>,
 }
 
@@ -48,9 +47,8 @@ impl Submissions {
     pub(super) fn new(
         pipeline: CommitPipeline,
         cluster_id: Name,
-        mut record: ApplicationRecord,
+        record: ApplicationRecord,
     ) -> Submissions {
-        record.submitted.shorten(&cluster_id);
         Submissions {
             pipeline,
             cluster_id,
@@ -59,21 +57,21 @@ impl Submissions {
         }
     }
 
-    pub(super) fn has(&self, position: u32, job: JobId) -> bool {
-        self.lock().submitted.has(position, job)
+    pub(super) fn has(&self, position: u32) -> bool {
+        self.lock().submitted.has(position)
     }
 
     /// The cluster has the job. Durable when it returns; it never does if the term is over.
-    pub(super) async fn note(&self, position: u32, job: JobId) -> Result<(), NotNoted> {
+    pub(super) async fn note(&self, position: u32) -> Result<(), NotNoted> {
         let run = self.run.lock().await;
-        if self.has(position, job) {
+        if self.has(position) {
             return Ok(());
         }
         if *run == Run::IsOver {
             return Err(NotNoted::RunIsOver);
         }
         let mut record = self.record();
-        record.submitted.note(&self.cluster_id, position, job);
+        record.submitted.note(position);
         match commit(&self.pipeline, vec![record.write(&self.cluster_id)]).await {
             Ok(()) => {
                 *self.lock() = record;
@@ -87,7 +85,7 @@ impl Submissions {
         }
     }
 
-    /// The program's run is over. Gives the record as it is and stays until it is decided.
+    /// Ends the program's run. Returns the record as it is; it stays so until the end is decided.
     pub(super) async fn close(&self) -> ApplicationRecord {
         *self.run.lock().await = Run::IsOver;
         self.record()

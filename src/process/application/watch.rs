@@ -1,7 +1,9 @@
-//! How a TaskManager hears that its cluster has ended with its jobs if no leader told it: while nobody leads it, it reads the record of
-//! the application now and then. Whoever has started it need not know that the cluster is an application's.
+//! Lets a TaskManager find out that its cluster has ended with its jobs if no leader told it: while it has no
+//! leader, it reads the record of the application at intervals. The starter of the TaskManager need not know
+//! that the cluster is an application's.
 //!
-//! What it finds removed with all that the store had, it takes for ended as well, if it knew the cluster and runs nothing.
+//! If everything of the cluster was removed from the store, that counts as ended too, if it knew the cluster
+//! and runs nothing.
 
 use std::time::Duration;
 
@@ -15,10 +17,10 @@ use crate::config::HaOptions;
 use crate::process::ha;
 use crate::task_executor::Presence;
 
-/// From one look to the next.
+/// Interval between two reads.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Completes when the cluster has ended and nothing will be run in it any more: says why.
+/// Completes when the cluster has ended and nothing will run in it any more; returns the reason.
 pub(in crate::process) async fn until_over(
     options: &HaOptions,
     mut presence: watch::Receiver<Presence>,
@@ -26,7 +28,7 @@ pub(in crate::process) async fn until_over(
     let mut watch = Watch::default();
     loop {
         watch.knew_it |= presence.borrow().is_registered;
-        // Who leads says it.
+        // A leader would tell it.
         let goes_on = presence.wait_for(|it| !it.is_registered).await.is_ok();
         if !goes_on {
             return std::future::pending().await;
@@ -39,7 +41,7 @@ pub(in crate::process) async fn until_over(
             Ok(Found::Removed | Found::Nothing) => {}
             Err(error) => {
                 watch.opened = None;
-                debug!(%error, "how the application stands can't be read at present");
+                debug!(%error, "the application's record can't be read at present");
             }
         }
         let led = presence.wait_for(|it| it.is_registered);
@@ -63,14 +65,14 @@ enum Found {
 
 #[derive(Debug, Default)]
 struct Watch {
-    /// The store, opened when it is first there.
+    /// The store, once it could be opened.
     opened: Option<RecordStore>,
-    /// Whether the cluster was there, led or in the store.
+    /// Whether the cluster was there before: led, or in the store.
     knew_it: bool,
 }
 
 impl Watch {
-    /// One small read, and another one where nothing has ended.
+    /// Makes one small read, and a second one if no end was found.
     async fn look(&mut self, options: &HaOptions) -> Result<Found> {
         let if_empty = match self.knew_it {
             true => Found::Removed,

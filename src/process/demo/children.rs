@@ -15,13 +15,13 @@ use super::others::EndedByOther;
 use super::settings::{self, Inherited};
 use super::{DemoError, tell};
 
-/// How long a process may take to end in order before it is killed.
+/// Timeout for a process to end in order before it is killed.
 const END_BOUND: Duration = Duration::from_secs(10);
-/// How long a call may take: longer than a client tries by itself, which then says why it has failed.
+/// Timeout of a call; longer than a client's own timeout, so that the client reports why it has failed.
 const CALL_BOUND: Duration = Duration::from_secs(90);
-/// How often the children are looked at while something is waited for: a takeover that somebody else has caused counts from there.
+/// Polling interval for ended children during a wait: a takeover after an outside kill is timed from there.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// How many lines of a log an error shows.
+/// Number of log lines in an error.
 const TAIL: usize = 15;
 
 /// One of the demo's processes.
@@ -46,7 +46,7 @@ struct Running {
     duty: Duty,
 }
 
-/// What becomes of a process that somebody else ends.
+/// What the demo does when a process is ended from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Duty {
     /// The demo fails.
@@ -65,9 +65,9 @@ pub(super) struct Playground {
     inherited: Inherited,
     keep: bool,
     children: Vec<Running>,
-    /// How many JobManagers somebody else has ended.
+    /// Number of JobManagers that were ended from outside.
     ended_by_others: u32,
-    /// Who is told of each of them.
+    /// Receives each JobManager that was ended from outside.
     ends: Option<mpsc::Sender<EndedByOther>>,
 }
 
@@ -91,7 +91,7 @@ impl Playground {
         })
     }
 
-    /// Who is told of JobManagers that somebody else ends.
+    /// Sets the receiver of JobManagers that are ended from outside.
     pub(super) fn tell_ends_to(&mut self, ends: mpsc::Sender<EndedByOther>) {
         self.ends = Some(ends);
     }
@@ -100,7 +100,7 @@ impl Playground {
         &self.directory
     }
 
-    /// Where the embedded store is.
+    /// Path of the embedded store.
     pub(super) fn store(&self) -> PathBuf {
         settings::store(&self.directory)
     }
@@ -115,7 +115,7 @@ impl Playground {
         Ok(self.keep(name, process, own, Duty::JobManager))
     }
 
-    /// Starts a TaskManager; what it prints is read by the caller, and only what it logs goes to the log.
+    /// Starts a TaskManager; the caller reads its standard output, and only its log goes to the log file.
     pub(super) fn start_taskmanager(
         &mut self,
         name: &str,
@@ -145,7 +145,7 @@ impl Playground {
         Child { index, name }
     }
 
-    /// A process that was started before goes on in the same log.
+    /// A restarted process appends to the same log.
     fn open_log(&self, name: &str) -> Result<File, DemoError> {
         let path = self.log_path(name);
         let log = File::options().create(true).append(true).open(&path);
@@ -173,7 +173,7 @@ impl Playground {
             .arg(command)
             .args(self.inherited.arguments(&self.directory, own))
             .current_dir(&self.directory)
-            // Ctrl-C in a terminal is the demo's alone, which then ends its children.
+            // Ctrl-C in a terminal goes only to the demo, which then ends its children.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(output)
@@ -183,8 +183,8 @@ impl Playground {
             .map_err(DemoError::io(self.program.display().to_string()))
     }
 
-    /// Runs `tanist` with `arguments` to its end, for this cluster, and meanwhile does what [`Playground::bounded`] does; an error
-    /// unless it succeeds.
+    /// Runs `tanist` with `arguments` for this cluster until it ends, and meanwhile does what
+    /// [`Playground::bounded`] does; an error unless it succeeds.
     pub(super) async fn call(&mut self, mut arguments: Vec<String>) -> Result<(), DemoError> {
         let line = format!("`tanist {}`", arguments.join(" "));
         for setting in settings::to_find(&self.directory) {
@@ -198,22 +198,22 @@ impl Playground {
         self.ended_by_others
     }
 
-    /// The process id of a running child, for people.
+    /// The process id of a running child, for display.
     pub(super) fn pid(&self, child: &Child) -> String {
         let id = self.children[child.index].process.id();
         id.map_or_else(|| "gone".to_owned(), |id| id.to_string())
     }
 
-    /// SIGKILL. Returns at once: whoever measures from here measures the kernel's work as well.
+    /// Sends SIGKILL. Returns at once, so that a measurement from here includes the kernel's work.
     pub(super) fn kill(&mut self, child: &Child) {
         let running = &mut self.children[child.index];
         running.duty = Duty::Over;
-        // It fails only if the process has ended by itself, which is as dead.
+        // It fails only if the process has already ended by itself.
         let _ = running.process.start_kill();
     }
 
-    /// Waits for `what`, and meanwhile for the end of any process that should run; a JobManager that somebody else ends is started
-    /// again.
+    /// Waits for `what`, and meanwhile for the end of any process that should run; a JobManager that is ended
+    /// from outside is started again.
     pub(super) async fn bounded<T>(
         &mut self,
         what: &str,
@@ -228,7 +228,8 @@ impl Playground {
         }
     }
 
-    /// The end of any process that nobody asked to end. JobManagers that somebody else ends are started again meanwhile.
+    /// Waits for the unexpected end of any process. JobManagers that are ended from outside are started again
+    /// meanwhile.
     async fn first_to_end(&mut self) -> DemoError {
         loop {
             for index in 0..self.children.len() {
@@ -256,7 +257,7 @@ impl Playground {
         let seen_at = Instant::now();
         let Running { name, own, .. } = &self.children[index];
         tell(&format!(
-            "somebody ended {name} ({status}): it is started again"
+            "{name} was ended from outside ({status}): it is started again"
         ));
         let process = self.spawn_jobmanager(name, own)?;
         self.children[index].process = process;
@@ -266,7 +267,7 @@ impl Playground {
             seen_at,
         };
         if let Some(ends) = &self.ends {
-            // One that finds no room is not told of, which is no reason to end the demo.
+            // If the channel is full the event is dropped, which is no reason to end the demo.
             let _ = ends.try_send(ended);
         }
         Ok(())
@@ -279,7 +280,7 @@ impl Playground {
         DemoError::Ended { name, status, log }
     }
 
-    /// Ends every process in order, by force if need be, and removes the directory.
+    /// Ends every process in order, by force if necessary, and removes the directory.
     pub(super) async fn stop(mut self) -> Result<(), DemoError> {
         for child in &self.children {
             let pid = child.process.id().and_then(|id| i32::try_from(id).ok());
@@ -326,12 +327,12 @@ impl Drop for Playground {
     }
 }
 
-/// Whether a process ended because somebody asked it to, or killed it. What it does itself ends otherwise.
+/// Whether a process ended because it was asked to or killed from outside. Its own failures end otherwise.
 fn is_from_outside(status: ExitStatus) -> bool {
     status.success() || status.signal() == Some(Signal::KILL.as_raw())
 }
 
-/// The call of a program until its end. Dropped, it ends the program.
+/// Runs a program until its end. If dropped, it ends the program.
 fn call(
     program: &Path,
     directory: &Path,
@@ -341,7 +342,7 @@ fn call(
     let mut command = Command::new(program);
     command
         .args(arguments)
-        // The cluster is found by its store alone.
+        // The cluster is found only by its store.
         .env_remove("TANIST_CONF_DIR")
         .current_dir(directory)
         .stdin(Stdio::null())

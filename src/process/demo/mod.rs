@@ -1,10 +1,11 @@
-//! `tanist demo`: a cluster of real processes whose leader is killed again and again while jobs run, told as a story.
+//! `tanist demo`: a cluster of real processes whose leader is killed again and again while jobs run, with a
+//! commentary.
 //!
-//! Three JobManagers and two TaskManagers run as child processes on the embedded store, in a directory of their own. Both the
-//! processes and the directory are gone when the demo ends, also when it fails or is interrupted. Whoever kills a JobManager
-//! from outside sees one more takeover, and how long it took: it is started again. The demo succeeds only if no
-//! task was restarted, the streaming job's records came without a hole or a repetition, and the word count's result is
-//! what a single thread counts.
+//! Three JobManagers and two TaskManagers run as child processes on the embedded store, in a directory of their
+//! own. The processes and the directory are removed when the demo ends, also when it fails or is interrupted.
+//! If a JobManager is killed from outside, the demo shows that takeover and its duration too, and starts the
+//! process again. The demo succeeds only if no task was restarted, the streaming job's records came without a
+//! gap or a repetition, and the word count's result is equal to that of a single thread.
 
 mod children;
 mod others;
@@ -26,23 +27,23 @@ pub use self::settings::Inherited;
 use self::story::Story;
 use crate::telemetry::ExitCode;
 
-/// How often the leader is asked about a job.
+/// Interval between two queries to the leader about a job.
 const ASK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What can be chosen.
+/// The options of the demo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DemoOptions {
-    /// How much text is counted. More text, a longer job.
+    /// Amount of text to count, in megabytes. More text makes a longer job.
     pub megabytes: usize,
     /// Whether the directory with logs, input and output stays.
     pub keep: bool,
-    /// The configuration that the processes have, as far as it leaves the demo what is its own.
+    /// The configuration that the processes inherit, except for the settings that the demo needs for itself.
     pub inherited: Inherited,
 }
 
 impl Default for DemoOptions {
     fn default() -> DemoOptions {
-        // A few seconds of work, whether the program was built for speed or for debugging.
+        // A few seconds of work in a release build as well as in a debug build.
         let megabytes = if cfg!(debug_assertions) { 24 } else { 160 };
         DemoOptions {
             megabytes,
@@ -55,12 +56,12 @@ impl Default for DemoOptions {
 /// Why the demo did not show what it should.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// A file or a process of its own.
+    /// A file or a process of its own failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The store could not be watched.
@@ -72,17 +73,17 @@ pub enum DemoError {
     /// A process ended that should not have.
     #[error("{name} ended by itself: {status}; the end of its log:\n{log}")]
     Ended {
-        /// Which.
+        /// Its name.
         name: String,
-        /// How.
+        /// How it ended.
         status: String,
-        /// What it said.
+        /// The end of its log.
         log: String,
     },
-    /// A result is not what it has to be.
+    /// A result is wrong.
     #[error("THE RESULT IS WRONG: {0}")]
     WrongResult(String),
-    /// A signal.
+    /// A signal ended the demo.
     #[error("interrupted")]
     Interrupted(ExitCode),
 }
@@ -105,7 +106,7 @@ pub async fn run(program: PathBuf, options: DemoOptions) -> Result<(), DemoError
         played = Story::play(&mut playground, &options) => played,
         _ = interrupt.recv() => Err(DemoError::Interrupted(ExitCode::Interrupted)),
         _ = terminate.recv() => Err(DemoError::Interrupted(ExitCode::Terminated)),
-        // Its terminal is gone, and nobody would stop it.
+        // Its terminal is gone, and no user could stop it.
         _ = hangup.recv() => Err(DemoError::Interrupted(ExitCode::Terminated)),
     };
     let directory = playground.directory().display().to_string();
@@ -124,7 +125,7 @@ fn unexpected<T>(text: &str) -> Result<T, DemoError> {
     Err(DemoError::Unexpected(text.to_owned()))
 }
 
-/// One line of the story.
+/// Prints one line of the commentary.
 fn tell(line: &str) {
     println!("  {line}");
 }

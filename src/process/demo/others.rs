@@ -1,5 +1,5 @@
-//! Takeovers that somebody else has caused, by killing the leader: told when the next one leads, and when it has adopted the
-//! streaming job. The demo's own kills are told by the story.
+//! Takeovers after a leader was killed from outside: printed when the next one leads, and when it has adopted
+//! the streaming job. The demo's own kills are printed by the story.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use tokio::time::Instant;
 use super::tell;
 use super::watch::{ClusterWatch, all_tasks_run};
 
-/// How many ends wait to be looked at; each takes no time.
+/// Maximum number of ends that wait to be handled; each takes no time.
 const WAITING: usize = 64;
-/// How much sooner than its end was seen a leader can have been followed.
+/// A leader may have been deposed at most this long before its end was seen.
 const NOTICE: Duration = Duration::from_secs(1);
-/// How long adoption is waited for: whether it comes at all is what the story looks at.
+/// Timeout for adoption; whether it happens at all is checked by the story.
 const ADOPTION_BOUND: Duration = Duration::from_secs(30);
 
-/// A JobManager that somebody else has ended.
+/// A JobManager that was ended from outside.
 #[derive(Debug)]
 pub(super) struct EndedByOther {
     pub(super) name: String,
@@ -27,7 +27,7 @@ pub(super) struct EndedByOther {
     pub(super) seen_at: Instant,
 }
 
-/// A leader that took the place of one whom somebody else has ended.
+/// A leader that succeeded one that was ended from outside.
 #[derive(Debug, PartialEq, Eq)]
 struct Takeover {
     successor: String,
@@ -43,12 +43,12 @@ struct Term {
     since: Instant,
 }
 
-/// Which takeovers somebody else has caused. Pure.
+/// Decides which takeovers were caused from outside. Pure.
 #[derive(Debug, Default)]
 struct Terms {
     current: Option<Term>,
     before: Option<String>,
-    /// When the end of the one who leads was seen, if somebody else has ended it.
+    /// When the end of the current leader was seen, if it was ended from outside.
     lost_at: Option<Instant>,
 }
 
@@ -73,7 +73,7 @@ impl Terms {
             self.lost_at = Some(seen_at);
             return None;
         }
-        // The others may have noticed before the demo did.
+        // The other JobManagers may have noticed before the demo did.
         let was_followed =
             self.before.as_deref() == Some(process) && current.since + NOTICE >= seen_at;
         if was_followed {
@@ -109,7 +109,7 @@ impl Takeover {
     }
 }
 
-/// Tells of takeovers until it is dropped.
+/// Prints takeovers until it is dropped.
 #[derive(Debug)]
 pub(super) struct OthersKills {
     job: Arc<OnceLock<JobId>>,
@@ -117,7 +117,7 @@ pub(super) struct OthersKills {
 }
 
 impl OthersKills {
-    /// Follows who leads, and whom somebody else ends.
+    /// Follows the leader, and the JobManagers that are ended from outside.
     pub(super) fn follow(watch: ClusterWatch) -> (OthersKills, mpsc::Sender<EndedByOther>) {
         let (sender, ends) = mpsc::channel(WAITING);
         let job = Arc::<OnceLock<JobId>>::default();
@@ -130,7 +130,7 @@ impl OthersKills {
         (others, sender)
     }
 
-    /// From here on it is this job that has to be adopted.
+    /// Sets the job that has to be adopted from here on.
     pub(super) fn streaming(&self, job: JobId) {
         self.job.get_or_init(|| job);
     }
@@ -144,7 +144,7 @@ async fn follow(
     let (mut terms, mut epoch, mut telling) = (Terms::default(), 0, JoinSet::new());
     loop {
         let takeover = tokio::select! {
-            // Who led is known before who ended is asked about.
+            // Leaders are handled before ends, so that the former leader is known.
             biased;
             leader = watch.leader_above(epoch) => {
                 let Ok(leader) = leader else { return };
@@ -163,7 +163,7 @@ async fn follow(
     }
 }
 
-/// Tells it once, when all of it is known.
+/// Prints the takeover once, when everything about it is known.
 async fn told(takeover: Takeover, mut watch: ClusterWatch, job: Option<JobId>) {
     let adopted_at = match job {
         None => None,
@@ -197,7 +197,7 @@ mod tests {
             adopted.ends_with("had adopted the streaming job after 80 ms"),
             "{adopted}"
         );
-        // One that nobody else has caused.
+        // One that was not caused from outside.
         assert_eq!(terms.led("jm-1", 3, at(9_000)), None);
     }
 
@@ -210,7 +210,7 @@ mod tests {
         terms.led("jm-2", 2, at(4_990));
         let takeover = terms.ended("jm-1", at(5_000)).expect("a takeover");
         assert!(takeover.line(None).contains(" 0 ms "), "{takeover:?}");
-        // Long after, it is a standby like any other.
+        // Long after that it is a standby like any other.
         assert_eq!(terms.ended("jm-1", at(60_000)), None);
     }
 }

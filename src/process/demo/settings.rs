@@ -1,15 +1,15 @@
-//! With which settings the demo's processes run: the configuration that the demo itself was given, and over it what makes the
-//! cluster the demo's own. Whatever that configuration says, the processes listen on free ports of this host only, find each
-//! other by the demo's store, and write nothing outside its directory.
+//! The settings of the demo's processes: the configuration given to the demo, overridden by the settings that
+//! keep the cluster separate. With any configuration, the processes listen only on free ports of this host,
+//! find each other by the demo's store, and write nothing outside its directory.
 
 use std::path::{Path, PathBuf};
 
 use crate::config::Configuration;
 
-/// The cluster that the demo's processes make up.
+/// The cluster id of the demo's processes.
 pub(super) const CLUSTER_ID: &str = "default";
 
-/// Over any configuration. Progress is reported often, so that there is something to see.
+/// Override any configuration. Progress is reported often, so that there is something to see.
 const OWN: [(&str, &str); 16] = [
     ("high-availability.type", "embedded"),
     ("high-availability.cluster-id", CLUSTER_ID),
@@ -26,11 +26,11 @@ const OWN: [(&str, &str); 16] = [
     ("taskmanager.host", "127.0.0.1"),
     ("taskmanager.rpc.port", "0"),
     ("taskmanager.data.port", "0"),
-    // The demo's TaskManagers are all there are, and what they print is read.
+    // The demo must have no other TaskManagers, as it reads their output.
     ("resourcemanager.driver", "standalone"),
 ];
 
-/// Unless one of those whose keys begin like this is set: they have to fit each other.
+/// Set only if no key with one of these prefixes is set: these settings have to fit each other.
 const UNLESS_SET: [(&str, &str, &[&str]); 2] = [
     (
         "heartbeat.timeout",
@@ -44,19 +44,19 @@ const UNLESS_SET: [(&str, &str, &[&str]); 2] = [
     ),
 ];
 
-/// What the demo was told of a configuration, for its processes.
+/// The part of the demo's configuration that its processes inherit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inherited {
-    /// The file, absolute: the processes run elsewhere.
+    /// The file, absolute: the processes have another working directory.
     file: Option<PathBuf>,
-    /// What followed each `-D`.
+    /// The arguments of each `-D`.
     overrides: Vec<String>,
     /// The keys that are set anywhere.
     set: Vec<String>,
 }
 
 impl Inherited {
-    /// A configuration as it was read, with the flags that were given for it.
+    /// A configuration that was read, with the flags that were given for it.
     pub fn new(configuration: &Configuration, overrides: Vec<String>) -> Inherited {
         let explicit = configuration.explicit_settings().into_iter();
         let absolute = |file: &Path| std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
@@ -67,7 +67,8 @@ impl Inherited {
         }
     }
 
-    /// What follows the name of the command when a process starts that works in `directory`; `own`: settings of its own.
+    /// The arguments of a process that runs in `directory`, after the name of the command; `own`: settings of
+    /// its own.
     pub(super) fn arguments(&self, directory: &Path, own: &[String]) -> Vec<String> {
         let mut arguments = Vec::new();
         if let Some(file) = &self.file {
@@ -101,7 +102,7 @@ impl Inherited {
     }
 }
 
-/// Where the embedded store of a demo in `directory` is.
+/// The path of the embedded store of a demo in `directory`.
 pub(super) fn store(directory: &Path) -> PathBuf {
     directory.join("store")
 }
@@ -113,7 +114,7 @@ fn store_setting(directory: &Path) -> String {
     )
 }
 
-/// By which whoever calls finds the cluster, whatever the environment says.
+/// The settings by which a client finds the cluster in any environment.
 pub(super) fn to_find(directory: &Path) -> [String; 3] {
     [
         "high-availability.type=embedded".to_owned(),

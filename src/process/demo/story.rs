@@ -1,4 +1,4 @@
-//! What the demo does and tells, in order. Each step waits for what it tells, within a bound.
+//! The steps of the demo and their commentary, in order. Each step waits for its result, with a timeout.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,15 +22,15 @@ const JOBMANAGERS: usize = 3;
 const TASKMANAGERS: usize = 2;
 const PARALLELISM: u32 = 2;
 const KILLS: u32 = 3;
-/// The leader is killed first when this part of the words has been read.
+/// Percentage of the words that must have been read before the leader is killed for the first time.
 const FIRST_KILL_AT_PERCENT: u64 = 20;
-/// So many records come between a takeover and the next kill.
+/// Number of records between a takeover and the next kill.
 const RECORDS_BETWEEN: u64 = 2_000;
-/// How long the cluster may take to stand.
+/// Timeout for the cluster to start.
 const START_BOUND: Duration = Duration::from_secs(30);
-/// How long somebody may take to take over, and to find the tasks.
+/// Timeout for a standby to take over, and to find the tasks.
 const TAKEOVER_BOUND: Duration = Duration::from_secs(30);
-/// How long a job may take.
+/// Timeout for a job.
 const JOB_BOUND: Duration = Duration::from_secs(300);
 
 /// The attempt number of each task, by the id of its vertex and its index.
@@ -46,7 +46,7 @@ pub(super) struct Story<'a> {
 }
 
 impl Story<'_> {
-    /// Tells all of it.
+    /// Plays the whole story.
     pub(super) async fn play(
         playground: &mut Playground,
         options: &DemoOptions,
@@ -70,7 +70,7 @@ impl Story<'_> {
         let expected = words::write_and_count(input.clone(), FILES, options.megabytes << 20);
         let expected = story
             .playground
-            .bounded("the text to be counted", JOB_BOUND, expected)
+            .bounded("the text to be written and counted", JOB_BOUND, expected)
             .await?;
         tell(&format!(
             "{} MB of text in {FILES} files: one thread counts {} words, {} different ones",
@@ -122,7 +122,7 @@ impl Story<'_> {
             .await
     }
 
-    /// Submits a job file as a person does.
+    /// Submits a job file as a user does.
     async fn submit(
         &mut self,
         name: &str,
@@ -170,7 +170,7 @@ impl Story<'_> {
         Ok(())
     }
 
-    /// Waits until the leader describes `job` as `wanted`, or as over.
+    /// Waits until the leader describes `job` as `wanted`, or as ended.
     async fn job(
         &mut self,
         what: &str,
@@ -192,16 +192,20 @@ impl Story<'_> {
         Ok(attempt_of_each.collect())
     }
 
-    /// Kills the leader, waits for the next one and for it to have found all tasks, and starts the dead process again.
+    /// Kills the leader, waits for the next one and for it to have found all tasks, and starts the dead process
+    /// again.
     async fn kill_the_leader(&mut self, running: JobId) -> Result<(), DemoError> {
-        // Whoever leads now: somebody else may have killed the one before.
+        // The current leader: the previous one may have been killed from outside.
         let leader = self.leader().await?;
         let position = self
             .managers
             .iter()
             .position(|child| child.name() == leader.process);
         let Some(position) = position else {
-            return unexpected(&format!("the leader {} is none of ours", leader.process));
+            return unexpected(&format!(
+                "the leader {} is not a process of the demo",
+                leader.process
+            ));
         };
         let victim = self.managers.remove(position);
         tell(&format!(
@@ -214,7 +218,7 @@ impl Story<'_> {
         let successor = self.watch.leader_above(leader.epoch);
         let successor = self
             .playground
-            .bounded("somebody to take over", TAKEOVER_BOUND, successor)
+            .bounded("a standby to take over", TAKEOVER_BOUND, successor)
             .await?;
         let took_over = killed.elapsed().as_millis();
         self.job("the job to run", running, all_tasks_run).await?;
@@ -263,7 +267,7 @@ impl Story<'_> {
         }
         let kills = match self.playground.ended_by_others() {
             0 => format!("{KILLS} kills"),
-            others => format!("{KILLS} kills and {others} by somebody else"),
+            others => format!("{KILLS} kills and {others} from outside"),
         };
         tell(&format!(
             "NOBODY NOTICED: {} records through {kills}, none missing, none twice, no task restarted; \

@@ -1,4 +1,4 @@
-//! Reads along what the TaskManagers print of the streaming job.
+//! Reads the streaming job's records from the output of the TaskManagers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::DemoError;
 use super::ticks::Ticks;
 
-/// What was seen until the end.
+/// Result at the end of the stream.
 #[derive(Debug)]
 pub(super) struct Summary {
     pub(super) records: u64,
@@ -19,7 +19,7 @@ pub(super) struct Summary {
     pub(super) longest_gap: Duration,
 }
 
-/// Reads along.
+/// Follows the output.
 #[derive(Debug)]
 pub(super) struct StreamWatch {
     seen: Arc<Mutex<Ticks>>,
@@ -27,7 +27,7 @@ pub(super) struct StreamWatch {
 }
 
 impl StreamWatch {
-    /// Reads what the TaskManagers print, until they end.
+    /// Reads the output of the TaskManagers until they end.
     pub(super) fn of(outputs: Vec<ChildStdout>) -> StreamWatch {
         let seen = Arc::<Mutex<Ticks>>::default();
         let (count, records) = watch::channel(0);
@@ -47,7 +47,7 @@ impl StreamWatch {
         StreamWatch { seen, records }
     }
 
-    /// How many records came so far.
+    /// Number of records until now.
     pub(super) fn records(&self) -> u64 {
         *self.records.borrow()
     }
@@ -60,7 +60,7 @@ impl StreamWatch {
         more.map(|count| *count).map_err(ended)
     }
 
-    /// What came so far; an error if a record is missing or came twice.
+    /// The result until now; an error if a record is missing or came twice.
     pub(super) fn summary(&self) -> Result<Summary, DemoError> {
         let mut seen = self.seen.lock().expect("nothing panics holding it");
         match seen.wrong() {

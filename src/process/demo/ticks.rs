@@ -1,8 +1,8 @@
-//! What comes out of a job that counts records by key and prints each new count, seen from outside its cluster.
+//! Checks, from outside the cluster, the output of a job that counts records by key and prints each new count.
 //!
-//! Each line is a key and how many records of it were counted so far, so each key's numbers go up by one at a time: a hole
-//! is a lost record, a repetition one that was counted twice or a task that started anew. Who reads the lines is not its
-//! concern.
+//! Each line is a key and the number of its records until now, so each key's numbers go up by one: a gap is a
+//! lost record, a repetition is a record that was counted twice or a task that started again. Reading the lines
+//! is the caller's part.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// The job, as a YAML file: 4000 records a second over 8 keys. Its lines begin with [`PREFIX`].
 pub const JOB_FILE: &str = include_str!("stream.yaml");
-/// What each line of the job begins with.
+/// The prefix of each line of the job.
 pub const PREFIX: &str = "tick ";
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ struct Key {
     seen_at: Instant,
 }
 
-/// All lines so far.
+/// All lines until now.
 #[derive(Debug, Default)]
 pub struct Ticks {
     keys: HashMap<String, Key>,
@@ -29,7 +29,7 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Takes a line that came at `now`. Whether it was a record of the job.
+    /// Takes a line that came at `now`. Returns whether it was a record of the job.
     pub fn take(&mut self, line: &str, now: Instant) -> bool {
         let Some(record) = line.strip_prefix(PREFIX) else {
             return false;
@@ -56,12 +56,12 @@ impl Ticks {
         true
     }
 
-    /// How many records were counted.
+    /// The number of records that were counted.
     pub fn records(&self) -> u64 {
         self.keys.values().map(|key| key.count).sum()
     }
 
-    /// The longest time between two records of one key since this was last asked.
+    /// The longest time between two records of one key since the last call.
     pub fn take_longest_gap(&mut self) -> Duration {
         std::mem::take(&mut self.longest_gap)
     }

@@ -1,4 +1,4 @@
-//! What the demo sees of its cluster: the leader, by watching the store, and the job, by asking the leader.
+//! The demo's view of its cluster: the leader, by watching the store, and the job, by asking the leader.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl ClusterWatch {
         })
     }
 
-    /// Asks whoever leads about `job` until it is as wanted or over.
+    /// Asks the current leader about `job` until it is as wanted or has ended.
     pub(super) async fn until(
         &mut self,
         job: JobId,
@@ -82,7 +82,7 @@ impl ClusterWatch {
                 Ok(details) if wanted(&details) => return Ok(details),
                 Ok(_) => {}
                 Err(GatewayError::NotFound(text)) => return Err(DemoError::Unexpected(text)),
-                // Not yet, or not reached this time.
+                // The job is not known yet, or this call failed.
                 Err(_) => {}
             }
             tokio::time::sleep(ASK_INTERVAL).await;
@@ -90,7 +90,7 @@ impl ClusterWatch {
     }
 }
 
-/// Whether the job runs, and nothing of it has to be started or found any more.
+/// Whether the job runs, and no task of it has to be started or found any more.
 pub(super) fn all_tasks_run(details: &JobDetails) -> bool {
     let mut subtasks = details.vertices.iter().flat_map(|vertex| &vertex.subtasks);
     let runs = |state| matches!(state, ExecutionState::Running | ExecutionState::Finished);

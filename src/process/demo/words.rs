@@ -1,29 +1,29 @@
-//! The demo's input and what a single thread counts in it.
+//! The demo's input, and the count of its words by a single thread.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::DemoError;
 
-/// The text whose words are counted, over and over.
+/// The text whose words are counted, repeated.
 const TEXT: &str = include_str!("../../../examples/data/the-heir.txt");
 
-/// How often each word occurs.
+/// The number of occurrences of each word.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct WordCounts(BTreeMap<String, u64>);
 
 impl WordCounts {
-    /// All words.
+    /// The number of words.
     pub(super) fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// Words that differ.
+    /// The number of different words.
     pub(super) fn different(&self) -> usize {
         self.0.len()
     }
 
-    /// Cut at anything but ASCII letters and digits, as the job does.
+    /// Cuts at anything but ASCII letters and digits, as the job does.
     fn add(&mut self, text: &str) {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric());
         for word in words.filter(|word| !word.is_empty()) {

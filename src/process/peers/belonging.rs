@@ -1,12 +1,14 @@
-//! Whether the leader that this process's store names has the same store: a copy of a store names the original's leader, too.
+//! Checks whether the leader named in this process's store uses the same store: a copy of a store names the
+//! original's leader too.
 //!
-//! This process is listed in its own store. It asks the leader whether that one's store lists it, and reads its own before and
-//! after. Reads of one linearizable store that begin one after the other agree about a record that nobody removes meanwhile: it is
-//! written under this process's session, and that is the same before and after. So a leader that misses it has another store, with
-//! the same content. Who finds that never leads, and dials nobody.
+//! This process is listed in its own store. It asks the leader whether that one's store lists it, and reads its
+//! own store before and after. Successive reads of one linearizable store agree about a record that is not
+//! removed meanwhile: the record is written under this process's session, and that is the same before and
+//! after. A leader that does not find it therefore has another store, with the same content. A process that
+//! finds this never leads, and dials no TaskExecutor.
 //!
-//! A session that was just made may still find the record of the one before it, which ends a moment later. That can happen once in
-//! a session: two contradictions in one session are proof.
+//! A new session may still find the record of the previous one, which disappears a moment later. That can
+//! happen once per session: two contradictions in one session are proof.
 
 use std::time::Duration;
 
@@ -20,29 +22,29 @@ use tracing::debug;
 
 use crate::rpc::TonicPeers;
 
-/// How long a leader may take to answer, two reads of its store included.
+/// Timeout for a leader's answer, including two reads of its store.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Between two questions of which the first proved nothing.
+/// Pause after an answer that proved nothing.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Between two questions to one that does not answer.
+/// Pause after a query that was not answered.
 const LONG_PAUSE: Duration = Duration::from_secs(2);
-/// As many questions may prove nothing before this process goes on without.
+/// Number of queries without proof after which this process goes on without an answer.
 const OPEN_QUESTIONS: u32 = 10;
-/// As many contradictions in one session are proof.
+/// Number of contradictions in one session that are proof.
 const PROOF: u32 = 2;
 
-/// What was found out about the leader that the store names.
+/// What was found out about the leader named in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::process) enum Finding {
     /// It was not asked yet.
     Open,
-    /// It has the same store, or there is nobody to ask.
+    /// It has the same store, or there is no leader to ask.
     Nothing,
-    /// It has another store with the same content: what to say of that.
+    /// It has another store with the same content; the text describes that.
     OtherStore(String),
 }
 
-/// Answers for the store of this process: whether it lists somebody.
+/// Answers a peer from this process's store: whether it lists the peer.
 pub(super) async fn answer(
     election: &LeaderElection,
     who: &TermHolder,
@@ -68,7 +70,7 @@ pub(super) async fn answer(
     })
 }
 
-/// What the own store says of this process.
+/// What this process's store says about this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Own {
     incarnation: Option<ClusterIncarnation>,
@@ -76,12 +78,12 @@ struct Own {
     is_listed: bool,
 }
 
-/// What a question has told.
+/// What an answer proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// The same store, or another cluster's.
+    /// The same store, or one of another cluster.
     Nothing,
-    /// It may be asked again.
+    /// Nothing; ask again.
     Open,
     /// Two stores, unless this session has only just begun.
     Contradiction,
@@ -134,8 +136,8 @@ impl Asker {
         }
     }
 
-    /// Where the leader is asked whom the store names, unless this start of this process leads itself. One that has this process's
-    /// id is asked as well: copies of a cluster have copies of its configuration, too.
+    /// The address of the leader that the store names, unless it is this start of this process. A leader with
+    /// this process's id is asked too: copies of a cluster also have copies of its configuration.
     fn named(&self, view: &ElectionView) -> Option<String> {
         let info = view.info.as_ref()?;
         let (record, _) = view.epoch.as_ref()?;
@@ -145,7 +147,7 @@ impl Asker {
         address.cloned()
     }
 
-    /// What it has found so far holds up nobody.
+    /// Ends the wait of the first term; the finding until now does not prevent it from leading.
     fn settle(&self) {
         self.finding.send_if_modified(|finding| {
             let is_open = *finding == Finding::Open;
@@ -156,7 +158,7 @@ impl Asker {
         });
     }
 
-    /// Asks the leader at `address` until that proves something, or it is not the leader any more.
+    /// Asks the leader at `address` until an answer proves something, or it is not the leader any more.
     async fn ask(&self, address: &str) -> Option<String> {
         let mut contradicted: (Option<Nonce>, u32) = (None, 0);
         let mut open = 0;
@@ -181,7 +183,7 @@ impl Asker {
                 Err(reason) => {
                     debug!(
                         address,
-                        reason, "the leader that the store names gives no answer"
+                        reason, "the leader that the store names does not answer"
                     );
                     self.settle();
                     if self.is_over(address, LONG_PAUSE).await {
@@ -196,7 +198,7 @@ impl Asker {
         }
     }
 
-    /// Waits; whether another leader is named by then.
+    /// Waits; returns whether the store then names another leader.
     async fn is_over(&self, address: &str, pause: Duration) -> bool {
         sleep(pause).await;
         let observed = self.election.observed();
@@ -223,7 +225,7 @@ impl Asker {
         let session = self.election.lease().borrow().nonce().cloned();
         let answer = answer(&self.election, self.election.holder());
         let answer = answer.await.map_err(|error| error.to_string())?;
-        // The session that the record is read in has to be there before and after.
+        // The session that the record is read in must be there before and after.
         let is_same = self.election.lease().borrow().nonce() == session.as_ref();
         Ok(Own {
             incarnation: Some(answer.cluster_incarnation)
@@ -237,7 +239,7 @@ impl Asker {
 
 fn text(address: &str, answer: &pb::AskBelongingResponse) -> String {
     format!(
-        "the leader at {address}, whom the store of this process names, has another store with the same content: epoch {} of {} is \
+        "the leader at {address}, named in the store of this process, has another store with the same content: epoch {} of {} is \
          the youngest there, and this process is no member; one of the two stores is a copy of the other, and what it names belongs \
          to that; if this process is to lead a cluster of its own in it, run `tanist ha accept` there first",
         answer.epoch, answer.holder_process

@@ -1,12 +1,15 @@
-//! The budget of suspicion: which takeovers were false alarms, and how many of them there were lately.
+//! The budget of suspicion: which takeovers were false alarms, and how many of them there were in the last
+//! hour.
 //!
-//! A takeover was one if the start of the process that was deposed is seen well afterwards. Its successor looks for that from half a
-//! second on, during its first minutes, and marks its own record in `history/`. A term may be too short for that: so each leader also
-//! looks for those whom the terms before it deposed, at once, and marks the records of those terms. A term that began by silence and ended by
-//! silence within seconds counts without a mark: who freezes leaders one after the other leaves nobody the time to look.
-//! Each detector counts what there was in the last hour: when the leader changes, soon after that, and now and again.
+//! A takeover was a false alarm if the deposed start of the process is seen alive and well afterwards. Its
+//! successor looks for it, first after half a second, for some minutes, and marks its own record in `history/`.
+//! A term may be too short for that, so each leader also looks at once for the leaders that the terms before it
+//! deposed, and marks the records of those terms. A term that began by silence and ended by silence within
+//! seconds counts without a mark: if leaders are frozen one after the other, none has the time to look. Each
+//! detector counts the false alarms of the last hour: when the leader changes, soon after that, and at
+//! intervals.
 //!
-//! Wall clocks of different processes are compared, as nothing rests on it but how soon a leader is followed that falls silent.
+//! Wall clocks of different processes are compared; this only affects how soon a silent leader is deposed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,16 +28,18 @@ use super::PeersHandle;
 use super::takeover::TakeoverRecord;
 use crate::process::history::{self, HistoryRecord, TermRecord};
 
-/// Alarms older than this are not counted.
+/// Older false alarms are not counted.
 const RECENT: Duration = Duration::from_secs(3600);
-/// A term that began by silence, and ended by it before it was so old, counts as a false alarm.
+/// A term that began by silence and ended by silence at a lower age counts as a false alarm.
 const SHORT_TERM: Duration = Duration::from_secs(10);
-/// When the former leader is looked for: after this, then after twice as long each time, up to the slowest; and for how long.
+/// Search for the former leader: delay of the first look, which doubles each time up to the slowest; total time
+/// of the search; timeout of a look.
 const FIRST_LOOK: Duration = Duration::from_millis(500);
 const SLOWEST_LOOK: Duration = Duration::from_secs(5);
 const LOOKED_FOR: Duration = Duration::from_secs(300);
 const LOOK_BOUND: Duration = Duration::from_secs(1);
-/// After a change of the leader it is counted again when its first look may be over, then ever more seldom.
+/// Delay of the first recount after a change of the leader, when its first look may be over; the delay then
+/// grows.
 const FIRST_RECOUNT: Duration = Duration::from_millis(700);
 const SLOWEST_RECOUNT: Duration = Duration::from_secs(60);
 
@@ -63,7 +68,7 @@ pub(super) async fn count_false_alarms(
     }
 }
 
-/// How many false alarms of the last hour the records hold, which are in the order of their epochs. Pure.
+/// Number of false alarms of the last hour in the records, which are in the order of their epochs. Pure.
 fn false_alarms(records: &[HistoryRecord], now_ms: u64) -> u32 {
     let nexts = records.iter().skip(1).map(Some).chain([None]);
     let alarms = records.iter().zip(nexts).filter(|(record, next)| {
@@ -81,7 +86,7 @@ fn is_recent(takeover: &TakeoverRecord, bound: Duration, now_ms: u64) -> bool {
     u128::from(age) <= bound.as_millis()
 }
 
-/// Whether the term of `record` began by silence, and that of `next` so soon after it, too.
+/// Whether the term of `record` began by silence, and that of `next` did so too within [`SHORT_TERM`].
 fn is_cut_short(record: &HistoryRecord, next: &HistoryRecord) -> bool {
     let by_silence = |record: &HistoryRecord| {
         let takeover = record.takeover.as_ref()?;
@@ -97,7 +102,7 @@ fn is_cut_short(record: &HistoryRecord, next: &HistoryRecord) -> bool {
     }
 }
 
-/// A start of a process that was deposed, and the term that began with that.
+/// A start of a process that was deposed, and the term that began by deposing it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Deposed {
     successor: u64,
@@ -107,7 +112,8 @@ struct Deposed {
 }
 
 impl Deposed {
-    /// Whom the term of `record` deposed, if that may have been a false alarm and it is not known yet whether it was.
+    /// The leader that the term of `record` deposed, if that may have been a false alarm and is not marked as
+    /// one yet.
     fn by(record: &HistoryRecord, now_ms: u64) -> Option<Deposed> {
         let takeover = record.takeover.as_ref()?;
         let is_open = takeover.detection.may_be_a_false_alarm() && !takeover.false_alarm;
@@ -130,8 +136,8 @@ impl Deposed {
     }
 }
 
-/// Looks for the leaders that this term and those before it deposed, and marks the record of the term whose leader was well. Never
-/// ends.
+/// Looks for the leaders that this term and the terms before it deposed, and marks the record of a term whose
+/// former leader was well. Never ends.
 pub(in crate::process) async fn look_for_the_deposed(
     peers: Option<&PeersHandle>,
     session: &LeaderSession,
@@ -142,7 +148,7 @@ pub(in crate::process) async fn look_for_the_deposed(
         let before = match history::read_before(store, session.epoch()).await {
             Ok(before) => before,
             Err(error) => {
-                debug!(%error, "whom the terms before this one deposed is not known");
+                debug!(%error, "the leaders that earlier terms deposed are not known");
                 Vec::new()
             }
         };
@@ -167,7 +173,7 @@ pub(in crate::process) async fn look_for_the_deposed(
     std::future::pending().await
 }
 
-/// Looks once for each; gives those that were not seen.
+/// Looks once for each; returns those that were not seen.
 async fn mark_the_well(
     peers: &PeersHandle,
     store: &dyn CoordinationStore,
@@ -200,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// Without false alarms; each doubles it.
+    /// Without false alarms; each one doubles it.
     const SILENCE_MS: u64 = 800;
     const ANSWERS_MS: u64 = 300;
 
@@ -286,8 +292,9 @@ mod tests {
         assert_eq!(Deposed::by(&unheard, now), None);
     }
 
-    /// One after the other, leaders are frozen for a while, with pauses between; gives the records of the terms that followed. A term
-    /// that has its look before it is frozen itself is marked; the others are not.
+    /// Freezes leaders one after the other, with pauses between; returns the records of the terms that
+    /// followed. The record of a term that has its look before it is frozen itself is marked; the others are
+    /// not.
     fn terms_after(freezes: &[(u64, u64)]) -> Vec<HistoryRecord> {
         let (mut now, mut granted) = (1_000_000, 1_000_000);
         let mut records: Vec<HistoryRecord> = Vec::new();

@@ -1,9 +1,10 @@
-//! When a leader misses most of its TaskManagers: hands over to a standby that reaches them, before any of them counts as
-//! lost.
+//! Hands over when a leader misses most of its TaskManagers: to a standby that reaches them, before any of them
+//! counts as lost.
 //!
-//! What components ask about refused calls is answered between two looks ([`super::refused`]), so that one invitation is under
-//! way at a time. Who reaches whom is asked by the detector. Invariant: in one term, and after a term that came about this way, a standby is
-//! invited no more often than once a minute.
+//! Components' questions about refused calls ([`super::refused`]) are answered between two checks, so that only
+//! one invitation is under way at a time. The detector finds out which process reaches which TaskManagers.
+//! Invariant: within one term, and after a term that began by such a hand-over, a standby is invited at most
+//! once a minute.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -19,22 +20,23 @@ use super::PeersHandle;
 use super::refused::{RefusedQuestion, answer, waiting};
 use crate::resource_manager::{Contact, ResourceManagerHandle};
 
-/// After an invitation, and after a term that began with one.
+/// Minimum pause after an invitation, and after a term that began with one.
 const PAUSE: Duration = Duration::from_secs(60);
 const SHORTEST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(5);
 
-/// How long a TaskManager is silent before it is missed.
+/// The silence after which a TaskManager is missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) struct HandOverOptions {
     /// `heartbeat.interval`.
     pub interval: Duration,
-    /// `heartbeat.timeout`: then it is lost.
+    /// `heartbeat.timeout`: after this it is lost.
     pub timeout: Duration,
 }
 
 impl HandOverOptions {
-    /// Half the way to being lost, or more where heartbeats are rare: one that is due says nothing yet.
+    /// Half of the timeout, or more if heartbeats are rare: before the next heartbeat was due, silence says
+    /// nothing.
     fn silence(self) -> Duration {
         let between = (self.interval + self.timeout) / 2;
         (self.timeout / 2).max(between.min(self.interval * 2))
@@ -45,7 +47,7 @@ impl HandOverOptions {
     }
 }
 
-/// The addresses of those that are missed, if these are most of them.
+/// The addresses of the missed TaskManagers, if they are most of all.
 fn missed(contacts: Vec<Contact>, silence: Duration) -> Option<Vec<String>> {
     let all = contacts.len();
     let is_missed = |contact: &Contact| contact.refused > 0 || contact.silent_for >= silence;
@@ -57,7 +59,7 @@ fn missed(contacts: Vec<Contact>, silence: Duration) -> Option<Vec<String>> {
     (missed.len() * 2 > all).then_some(missed)
 }
 
-/// Looks after the TaskManagers of a term; ends with the term, by being dropped.
+/// Watches the TaskManagers of a term; ends with the term, by being dropped.
 pub(in crate::process) async fn hand_over_when_cut_off(
     peers: Option<&PeersHandle>,
     resources: &ResourceManagerHandle,
@@ -78,7 +80,7 @@ pub(in crate::process) async fn hand_over_when_cut_off(
     look_after(options, &Reached { peers, resources }, patience, refused).await
 }
 
-/// How long nobody is invited.
+/// The pause during which no standby is invited.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     until: Option<Instant>,
@@ -94,15 +96,15 @@ impl Patience {
     }
 }
 
-/// The TaskManagers of a term, and what can be done about them.
+/// The TaskManagers of a term, and the possible actions.
 #[async_trait]
 pub(super) trait Reach: Sync {
     async fn contacts(&self) -> Vec<Contact>;
-    /// Those that answer this process on another connection.
+    /// Those of `addresses` that answer this process on another connection.
     async fn reached(&self, addresses: &[String]) -> Vec<String>;
     async fn hand_over(&self, missed: Vec<String>) -> Result<Option<Epoch>, TransferError>;
     async fn is_anyone_better_off(&self, missed: Vec<String>) -> Result<bool, TransferError>;
-    /// How many other JobManagers there are; `None`: not known.
+    /// Number of other JobManagers; `None` if not known.
     async fn count_others(&self) -> Option<usize>;
 }
 
@@ -169,7 +171,7 @@ async fn look(options: HandOverOptions, reach: &dyn Reach, patience: &mut Patien
             warn!(%error, "most TaskManagers are out of reach, and handing over failed");
             patience.begin();
         }
-        // Nobody is better off, or nobody is there: that may change at any time.
+        // No standby reaches more, or there is none: that may change at any time.
         Ok(None) | Err(_) => {}
     }
 }

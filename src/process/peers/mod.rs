@@ -1,8 +1,8 @@
-//! What a JobManager has beside its components: the detector that watches the leader, and the server that tells others
-//! whether this process lives.
+//! The parts of a JobManager that watch other JobManagers: the detector that watches the leader, and the server
+//! of the heartbeats that show that this process lives.
 //!
-//! Both run on the election's thread. What the main runtime knows (progress, TaskManagers, how current a cache is) reaches
-//! them through [`Reports`].
+//! Both run on the election's thread. Data of the main runtime (progress, TaskManagers, how current a cache is)
+//! reaches them through [`Reports`].
 
 mod belonging;
 mod budget;
@@ -44,18 +44,18 @@ use crate::gateway::{GatewayError, GatewayResult};
 use crate::net::DetachedListener;
 use crate::rpc::TonicPeers;
 
-/// Questions of others that read the store, at once.
+/// Maximum number of concurrent requests from peers that read the store.
 const QUESTIONS: usize = 8;
 
-/// With what a process takes part among its peers.
+/// What a process needs to take part among its peers.
 #[derive(Debug, Clone)]
 pub(super) struct PeersSetup {
-    /// Where its signs of life are served.
+    /// Listener of its heartbeat server.
     pub listener: Arc<DetachedListener>,
     pub cluster_id: String,
     pub options: DetectorOptions,
     pub transfer_timeout: Duration,
-    /// How long nothing may move in a leader.
+    /// Time without any progress after which a leader resigns.
     pub stall_timeout: Duration,
 }
 
@@ -63,16 +63,16 @@ pub(super) struct PeersSetup {
 #[derive(Clone)]
 pub(super) struct PeersHandle {
     detector: Detector,
-    /// Whether the leader that the store names has the same store.
+    /// Whether the leader named in the store uses the same store.
     pub(super) belonging: watch::Receiver<Finding>,
     remote: TonicPeers,
     pub(super) reports: Arc<Reports>,
     transfer_timeout: Duration,
-    /// This process is about to end: it takes no invitation.
+    /// Cancelled when this process is about to end: it then refuses invitations.
     closing: CancellationToken,
 }
 
-/// What keeps the reports and the budget current; ends when dropped.
+/// The tasks that keep the reports and the budget current; they end when it is dropped.
 #[derive(Debug)]
 pub(super) struct Upkeep {
     _tasks: JoinSet<()>,
@@ -117,7 +117,7 @@ pub(super) fn start(
     let listener = setup.listener.clone();
     election.runtime().spawn(async move {
         if let Err(error) = server::serve(&listener, service).await {
-            warn!(%error, "this process's signs of life are not served: it is watched by its lease alone");
+            warn!(%error, "the peer server of this process can't be started: others see only its lease");
         }
     });
     let mut tasks = JoinSet::new();
@@ -136,7 +136,7 @@ pub(super) fn start(
         election: election.detached(),
         reports: handle.reports.clone(),
         stall_timeout: setup.stall_timeout,
-        // So long the others have to hear why.
+        // Time for the other processes to receive the reason.
         notice: setup.options.beat_interval * 3,
     };
     tasks.spawn_on(watchdog.run(), election.runtime());
@@ -151,12 +151,13 @@ pub(super) fn start(
 }
 
 impl PeersHandle {
-    /// Hands the own term over: to the process named, else to the most current one. On an error the term goes on.
+    /// Hands the own term over: to the process named, else to the most current one. On an error the term goes
+    /// on.
     pub(super) async fn transfer(&self, to: Option<&ProcessId>) -> Result<Epoch, TransferError> {
         self.detector.transfer(to, self.transfer_timeout).await
     }
 
-    /// Before this process ends: takes no invitation any more, and hands its term over.
+    /// Prepares the end of this process: refuses invitations from now on, and hands its term over.
     pub(super) async fn leave(&self) -> bool {
         self.closing.cancel();
         match self.transfer(None).await {
@@ -171,7 +172,7 @@ impl PeersHandle {
         }
     }
 
-    /// This process is about to end and takes no invitation any more.
+    /// This process is about to end: refuses invitations from now on.
     pub(super) fn close(&self) {
         self.closing.cancel();
     }
@@ -197,12 +198,12 @@ impl PeersHandle {
         }
     }
 
-    /// How the term of another process stands, as it said itself a moment ago.
+    /// The last heartbeat of another process: the state of its term, as reported by itself.
     pub(super) fn heard(&self) -> Option<Beat> {
         self.detector.heard()
     }
 
-    /// One sign of life of the process at `address`.
+    /// Requests one heartbeat of the process at `address`.
     pub(super) async fn probe(&self, address: &str) -> Option<Beat> {
         self.remote.probe(address).await.ok()
     }

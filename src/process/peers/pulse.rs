@@ -1,6 +1,7 @@
-//! Shows that parts of this process have turns: the watchdog and the beats read when each of them last had one.
+//! Shows that parts of this process get turns: the watchdog and the heartbeats read when each of them last had
+//! one.
 //!
-//! An actor is asked for a turn through its mailbox, as everybody else asks it.
+//! An actor is asked for a turn through its mailbox, like any other request.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,15 +12,15 @@ use crate::dispatcher::DispatcherHandle;
 use crate::resource_manager::ResourceManagerHandle;
 
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
-/// Within the bound there are so many turns at the least.
+/// Minimum number of turns within the bound.
 const TURNS_IN_BOUND: u32 = 8;
 
-/// How often a turn is shown where standing still for `bound` is too long.
+/// Interval between two turns for a part that must not stand still for `bound`.
 pub(super) fn interval_for(bound: Duration) -> Duration {
     (bound / TURNS_IN_BOUND).clamp(Duration::from_millis(1), LONGEST_INTERVAL)
 }
 
-/// Runs on the runtime that it shows.
+/// Shows turns of the runtime that it runs on.
 pub(super) async fn pulse_of_the_runtime(reports: Arc<Reports>, interval: Duration) {
     loop {
         reports.turn_of(Part::Runtime);
@@ -27,7 +28,7 @@ pub(super) async fn pulse_of_the_runtime(reports: Arc<Reports>, interval: Durati
     }
 }
 
-/// Shows turns of a term's actors, for as long as the term lasts.
+/// Shows turns of a term's actors for the duration of the term.
 pub(in crate::process) async fn keep_pulse(
     reports: Option<&Reports>,
     dispatcher: &DispatcherHandle,

@@ -1,13 +1,15 @@
-//! Whether TaskManagers that refuse calls from afar are gone, or this process is cut off from them: the questions of the
-//! ResourceManager and the JobMasters, and the rule by which they are answered.
+//! Decides whether TaskManagers that refuse calls from other hosts are gone, or this process is cut off from
+//! them. The ResourceManager and the JobMasters ask; the rule is:
 //!
-//! - This process reaches at least half of all TaskManagers, over connections of their own: it is not cut off, and whoever
-//!   refuses counts as lost.
-//! - It reaches fewer: standbys are asked, as before every hand-over. Nobody is better off, or there is nobody else: they are
-//!   what is gone. A standby is better off: it is invited, and nothing counts.
-//! - Nobody could be asked, or who was invited did not lead: that is open.
+//! - This process reaches at least half of all TaskManagers, over separate connections: it is not cut off, and
+//!   a TaskManager that refuses counts as lost.
+//! - It reaches fewer: standbys are asked, as before every hand-over. If no standby reaches more, or there is
+//!   no other JobManager, the TaskManagers are gone. If a standby reaches more, it is invited, and none counts
+//!   as lost.
+//! - No standby could be asked, or the invited one did not lead: undecided, and none counts as lost.
 //!
-//! Questions that wait are answered together. Not here: who asks whom over which way ([`super::hand_over`]).
+//! Waiting questions are answered together. Not here: which process asks which one, and how
+//! ([`super::hand_over`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,19 +24,20 @@ use super::hand_over::{Patience, Reach};
 use crate::gateway::refusals::{Refusals, RefusalsCount};
 use crate::resource_manager::Contact;
 
-/// Questions that may wait.
+/// Maximum number of waiting questions.
 const MAILBOX: usize = 1024;
-/// Of very many TaskManagers so many are asked.
+/// Maximum number of TaskManagers that are asked; if there are more, a sample.
 const MOST_ASKED: usize = 32;
 
-/// Whether the TaskManager at this address counts as lost.
+/// Asks whether the TaskManager at this address counts as lost.
 #[derive(Debug)]
 pub(in crate::process) struct RefusedQuestion {
     pub(super) address: String,
     pub(super) reply: oneshot::Sender<bool>,
 }
 
-/// What components ask, and where it is answered. Where processes do not watch each other, refusals count as such.
+/// The components' side and the answering side of the questions. Where processes do not watch each other, every
+/// refusal counts.
 pub(in crate::process) fn refusals(
     is_watched: bool,
 ) -> (Arc<dyn Refusals>, mpsc::Receiver<RefusedQuestion>) {
@@ -54,12 +57,12 @@ impl Refusals for Questions {
     async fn count(&self, address: &str) -> bool {
         let address = address.to_owned();
         let answer = ask(&self.0, |reply| RefusedQuestion { address, reply }).await;
-        // Nobody answers any more when the term is over.
+        // There is no answer when the term is over.
         answer.unwrap_or(false)
     }
 }
 
-/// All that wait, after the first.
+/// The first question and all others that wait.
 pub(super) fn waiting(
     first: RefusedQuestion,
     questions: &mut mpsc::Receiver<RefusedQuestion>,
@@ -80,7 +83,8 @@ pub(super) async fn answer(
     let addresses: BTreeSet<String> = asked.iter().map(|it| it.address.clone()).collect();
     let lost = judge(&addresses, patience, reach).await;
     for RefusedQuestion { address, reply } in asked {
-        // Who asked may have heard from it meanwhile.
+        // An error means that the asking component no longer waits: the TaskManager may have answered it
+        // meanwhile.
         let _nobody_waits = reply.send(lost.contains(&address));
     }
 }
@@ -103,7 +107,7 @@ async fn judge(
         .filter(|it| !reached.contains(*it))
         .cloned()
         .collect();
-    // Whoever answers on another connection is not gone, whatever became of the first one.
+    // A TaskManager that answers on another connection is not gone, regardless of the first connection.
     let gone: BTreeSet<String> = asked.difference(&reached).cloned().collect();
     if unreached.len() * 2 <= sample.len() {
         return gone;
@@ -118,13 +122,13 @@ async fn judge(
     };
     match others {
         Ok(false) => gone,
-        // Nobody stands by: there is nobody who could tell, if there is anybody at all.
+        // No standby answered; with no other JobManager at all there is none that could tell.
         Err(TransferError::NobodyStandsBy) if reach.count_others().await == Some(0) => gone,
         Ok(true) => {
             info!(
                 asked = asked_here,
                 unreached = unreached_here,
-                "TaskManagers refuse this process and not others: none is taken for lost"
+                "TaskManagers refuse this process but not others: none counts as lost"
             );
             patience.begin();
             BTreeSet::new()
@@ -132,7 +136,7 @@ async fn judge(
         Err(error) => {
             warn!(
                 asked = asked_here, unreached = unreached_here, %error,
-                "TaskManagers refuse this process, and nobody can tell whether they are gone"
+                "TaskManagers refuse this process, and no standby can tell whether they are gone"
             );
             if matches!(error, TransferError::Failed(_)) {
                 patience.begin();
@@ -142,7 +146,7 @@ async fn judge(
     }
 }
 
-/// All of them, or of very many some from everywhere.
+/// All of them, or an evenly spread sample if there are more than [`MOST_ASKED`].
 fn sample(all: Vec<String>) -> Vec<String> {
     let step = all.len().div_ceil(MOST_ASKED).max(1);
     all.into_iter().step_by(step).collect()
@@ -157,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// TaskManagers `tm-0` to `tm-<all>`, of which the first are not reached from here.
+    /// TaskManagers `tm-0` to `tm-<all>`; the first ones are not reached from here.
     #[derive(Debug)]
     struct Scripted {
         all: usize,
@@ -240,7 +244,7 @@ mod tests {
             (Ok(true), 2, 0),
             (Ok(false), 2, 1),
             (Err(TransferError::NobodyStandsBy), 0, 1),
-            // They are there and don't answer: this process may be cut off from them too.
+            // Standbys exist but don't answer: this process may be cut off from them too.
             (Err(TransferError::NobodyStandsBy), 1, 0),
             (Err(failed()), 2, 0),
         ] {

@@ -1,5 +1,5 @@
-//! What the rest of the process tells its peers through the beats. Levels, written by the main runtime, read by the
-//! election's.
+//! The state of this process that its heartbeats report to its peers. The main runtime writes the current
+//! values, the election's runtime reads them.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,21 +17,21 @@ use tokio::time::Instant;
 use crate::gateway::Components as _;
 use crate::process::view::CurrentTerm;
 
-/// How many TaskManagers are named to be asked about the leader.
+/// Maximum number of TaskManagers that are named as witnesses for the leader.
 const MOST_WITNESSES: usize = 8;
 const WITNESS_INTERVAL: Duration = Duration::from_secs(1);
-/// While none is known: without anybody to ask a frozen leader is followed by its lease alone.
+/// Interval while none is known: without a witness, a frozen leader is only deposed when its lease expires.
 const FIRST_WITNESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What goes into the beats of this process.
+/// The content of this process's heartbeats.
 #[derive(Debug, Default)]
 pub struct Reports {
     pub(super) progress: watch::Sender<Progress>,
     pub(super) witnesses: watch::Sender<Vec<String>>,
     pub(super) cached_change: watch::Sender<u64>,
-    /// Counts what moved in a recovery beside its progress.
+    /// Counts progress of a recovery that its `done` count does not show.
     pub(super) steps: watch::Sender<u64>,
-    /// When each part last had a turn; nothing while it is not there.
+    /// When each part last had a turn; `None` while the part does not exist.
     pub(super) runtime: watch::Sender<Option<Instant>>,
     pub(super) dispatcher: watch::Sender<Option<Instant>>,
     pub(super) resource_manager: watch::Sender<Option<Instant>>,
@@ -39,23 +39,23 @@ pub struct Reports {
     pub(super) gave_up: watch::Sender<Option<Epoch>>,
     /// Written by the watchdog: the main runtime stands still.
     pub(super) stands_still: AtomicBool,
-    /// How the process was last seen to stand, and since when.
+    /// The last status of the process, and since when.
     standing: Mutex<Option<Standing>>,
 }
 
-/// How this process stands, as it says itself.
+/// The status of this process, as it reports it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) struct Standing {
     pub stance: Stance,
     pub progress: Progress,
-    /// Since when stance and phase are these: milliseconds since 1970.
+    /// When stance and phase last changed, in milliseconds since 1970.
     pub since_ms: u64,
 }
 
-/// What shows that it moves by having turns.
+/// A part of the process whose turns show that it is not blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The runtime that everything but the election runs on.
+    /// The runtime of everything except the election.
     Runtime,
     /// The term's Dispatcher.
     Dispatcher,
@@ -64,7 +64,8 @@ pub enum Part {
 }
 
 impl Reports {
-    /// How this process stands. A change counts from when this is first asked after it: [`note_changes`] asks at once.
+    /// The current status of this process. A change counts from the first call after it: [`note_changes`] calls
+    /// at once.
     pub(in crate::process) fn standing(&self, leadership: &Leadership) -> Standing {
         let stance = match leadership {
             Leadership::Granted(session) => Stance::Leading(session.epoch()),
@@ -82,7 +83,7 @@ impl Reports {
         })
     }
 
-    /// The term recovers: `done` of `total` jobs. Total 0: not known yet.
+    /// Reports that the term recovers: `done` of `total` jobs. Total 0: not known yet.
     pub fn recovering(&self, done: u64, total: u64) {
         self.progress.send_replace(Progress {
             phase: Phase::Recovering,
@@ -91,7 +92,7 @@ impl Reports {
         });
     }
 
-    /// The term leads, with everything recovered.
+    /// Reports that the term leads and everything is recovered.
     pub fn leading(&self) {
         self.progress.send_replace(Progress {
             phase: Phase::Leading,
@@ -99,24 +100,24 @@ impl Reports {
         });
     }
 
-    /// The process stands by.
+    /// Reports that the process stands by.
     pub fn standby(&self) {
         self.progress.send_replace(Progress::default());
         self.dispatcher.send_replace(None);
         self.resource_manager.send_replace(None);
     }
 
-    /// A recovery got on, in a way that its progress does not count.
+    /// Reports progress of a recovery that is not counted in `done`.
     pub fn moved(&self) {
         self.steps.send_modify(|steps| *steps += 1);
     }
 
-    /// One more of those that are counted is done.
+    /// Counts one more as done.
     pub fn one_more(&self) {
         self.progress.send_modify(|progress| progress.done += 1);
     }
 
-    /// A part of the process has a turn.
+    /// Reports that a part of the process has a turn.
     pub fn turn_of(&self, part: Part) {
         let turn = match part {
             Part::Runtime => &self.runtime,
@@ -126,7 +127,7 @@ impl Reports {
         turn.send_replace(Some(Instant::now()));
     }
 
-    /// The term that was given up because nothing in it moved.
+    /// The term that was given up because it made no progress.
     pub fn gave_up(&self) -> Option<Epoch> {
         *self.gave_up.borrow()
     }
@@ -140,13 +141,13 @@ impl Reports {
         }
     }
 
-    /// The standby's copy of the records goes up to this change.
+    /// Reports the change number up to which the standby's copy of the records goes.
     pub fn cached_change(&self, number: u64) {
         self.cached_change.send_replace(number);
     }
 }
 
-/// Notes when the process's standing changes.
+/// Notes when the status of the process changes.
 pub(super) async fn note_changes(
     mut leadership: watch::Receiver<Leadership>,
     reports: Arc<Reports>,
@@ -165,7 +166,7 @@ pub(super) async fn note_changes(
     }
 }
 
-/// Keeps the list of TaskManagers to ask current while this process leads.
+/// Keeps the list of witness TaskManagers current while this process leads.
 pub(super) async fn report_witnesses(
     current: Arc<CurrentTerm>,
     leaders: watch::Receiver<LeaderView>,
@@ -199,7 +200,7 @@ pub(super) async fn report_witnesses(
     }
 }
 
-/// The host by which this process, while it leads, is reached.
+/// The host of this process's address, while it leads.
 fn leader_host(leaders: &watch::Receiver<LeaderView>) -> String {
     let leader = leaders.borrow().leader.clone();
     let address = leader.and_then(|leader| leader.addresses.get(PEER).cloned());
@@ -210,7 +211,8 @@ fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
-/// Where those are asked who know whether this leader lives: on other hosts first, as its own may be lost together with it.
+/// The addresses of witnesses that know whether this leader lives: on other hosts first, as its own host may be
+/// lost with it.
 fn witnesses_of(task_managers: Vec<pb::TaskManagerInfo>, own_host: &str) -> Vec<String> {
     let locations = task_managers.into_iter().filter_map(|info| info.location);
     let mut addresses: Vec<String> = locations

@@ -1,4 +1,5 @@
-//! The server of a JobManager's signs of life. Runs on the election's thread, on a port that nothing large shares.
+//! The server of a JobManager's heartbeats. Runs on the election's thread, on a port without any large
+//! transfers.
 
 use std::io;
 use std::pin::Pin;
@@ -26,12 +27,12 @@ use crate::rpc::peers::messages::{beat_message, question_of, reply_message};
 
 /// Large enough for every message here, and for nothing else.
 const MESSAGE_LIMIT: usize = 64 << 10;
-/// The longest bound that an invitation may have.
+/// Maximum timeout of an invitation.
 const LONGEST_INVITATION: Duration = Duration::from_secs(60);
-/// How long the store may take to answer who is listed in it.
+/// Timeout for the store to list its members.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the service tells and passes on.
+/// The service's data, and where it forwards requests.
 #[derive(Debug, Clone)]
 pub(super) struct PeersServer {
     pub identity: Identity,
@@ -40,12 +41,13 @@ pub(super) struct PeersServer {
     pub leadership: watch::Receiver<Leadership>,
     /// Does not keep the election running.
     pub election: LeaderElection,
-    /// Questions that read the store.
+    /// Limits concurrent requests that read the store.
     pub questions: Arc<Semaphore>,
     pub beat_interval: Duration,
 }
 
-/// Questions and streams of one connection at a time: a peer has a connection for each.
+/// Maximum number of concurrent requests and streams of one connection: a peer has a separate connection for
+/// each kind.
 const CONCURRENT: u32 = 16;
 
 /// Serves for as long as the runtime lives.
@@ -104,10 +106,10 @@ impl PeersServer {
     }
 }
 
-/// One stream of beats.
+/// One stream of heartbeats.
 struct Beats {
     server: PeersServer,
-    /// Said at once: it may be the last thing that is heard.
+    /// Sent at once, as it may be the last message of this process.
     gave_up: watch::Receiver<Option<Epoch>>,
     ticks: Interval,
 }
@@ -157,10 +159,10 @@ impl pb::peers_server::Peers for PeersServer {
         let request = request.into_inner();
         self.check_cluster(&request.cluster_id)?;
         if self.handle.closing.is_cancelled() {
-            return Err(Status::failed_precondition("it is about to end itself"));
+            return Err(Status::failed_precondition("it is about to end"));
         }
         if self.handle.reports.stands_still.load(Ordering::Relaxed) {
-            return Err(Status::failed_precondition("nothing moves in it"));
+            return Err(Status::failed_precondition("it stands still"));
         }
         let bound = Duration::from_millis(request.bound_ms).min(LONGEST_INVITATION);
         let invitation = match request.hand_over {
@@ -197,14 +199,14 @@ impl pb::peers_server::Peers for PeersServer {
         let request = request.into_inner();
         self.check_cluster(&request.cluster_id)?;
         let Ok(_place) = self.questions.try_acquire() else {
-            return Err(Status::unavailable("it is asked by many"));
+            return Err(Status::unavailable("too many such requests are under way"));
         };
         let who = TermHolder {
             process: ProcessId::new(request.process),
             start: request.process_start,
         };
         let answer = tokio::time::timeout(STORE_TIMEOUT, belonging::answer(&self.election, &who));
-        let late = |_| Status::unavailable("its store gives no answer");
+        let late = |_| Status::unavailable("its store does not answer");
         let answer = answer.await.map_err(late)?;
         let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(Response::new(answer))

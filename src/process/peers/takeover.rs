@@ -1,4 +1,4 @@
-//! What `history/<epoch>` says of how a term followed the former one.
+//! The part of `history/<epoch>` that says how a term followed the former one.
 
 use std::time::Duration;
 
@@ -6,34 +6,34 @@ use serde::{Deserialize, Serialize};
 use tanist_ha::clock::millis;
 use tanist_ha::election::{Detection, LeaderSession};
 
-/// Durations in milliseconds, by the clock of the process that took over.
+/// Durations are in milliseconds, by the clock of the process that took over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TakeoverRecord {
     /// The epoch of the former term.
     pub former_epoch: u64,
-    /// Who led it, if that was known.
+    /// Its leader, if known.
     pub former: Option<String>,
-    /// Which start of it, if it was ever heard.
+    /// The incarnation of that process, if a heartbeat of it was ever received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former_incarnation: Option<String>,
-    /// Where its beats were served: there a later term finds out whether it was well.
+    /// The address of its heartbeats: there a later term finds out whether it was well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former_address: Option<String>,
-    /// How it was found out that it had to end.
+    /// The evidence by which the former leader was taken for lost.
     pub detection: Detection,
-    /// When that was clear: milliseconds since 1970.
+    /// When the detection was complete, in milliseconds since 1970.
     pub detected_at_ms: u64,
-    /// How long after the leader's last sign of life; nothing if none was ever heard.
+    /// Time from the leader's last heartbeat to the detection; `None` if none was ever received.
     pub noticed_after_ms: Option<f64>,
-    /// How long after it was clear this process led.
+    /// Time from the detection until this process led.
     pub deposed_after_ms: f64,
-    /// The former leader was seen well afterwards.
+    /// The former leader was seen alive and well afterwards.
     #[serde(default)]
     pub false_alarm: bool,
 }
 
 impl TakeoverRecord {
-    /// Of this term; nothing for a cluster's first.
+    /// The takeover of this term; `None` for a cluster's first.
     pub(in crate::process) fn of(session: &LeaderSession) -> Option<TakeoverRecord> {
         let takeover = session.takeover()?;
         let fraction = |duration: Duration| duration.as_secs_f64() * 1000.0;

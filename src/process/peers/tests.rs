@@ -95,7 +95,7 @@ async fn start_with(memory: &MemoryCluster, name: &str, options: ClusterOptions)
     }
 }
 
-/// The store's client that the records of that process go through.
+/// The store client for the records of that process.
 fn records_of(name: &str) -> ProcessId {
     ProcessId::new(format!("{name}-records"))
 }
@@ -142,12 +142,12 @@ async fn leadership_is_handed_over_on_request_of_a_standby_and_when_the_leader_e
         tokio::task::yield_now().await;
     }
 
-    // The standby passes it on to the leader, which invites it.
+    // The standby forwards it to the leader, which invites it.
     let epoch = b.view.transfer(Some(&ProcessId::new("b"))).await;
     assert_eq!(epoch.map(|epoch| epoch.get()), Ok(2));
     until_led(&b, &a, 2).await;
 
-    // Who is no standby is not invited, and nothing changes.
+    // A process that is no standby is not invited, and nothing changes.
     let stranger = a.view.transfer(Some(&ProcessId::new("x"))).await;
     assert!(
         matches!(stranger, Err(GatewayError::Conflict(_))),
@@ -269,7 +269,7 @@ async fn record_of(memory: &MemoryCluster, epoch: u64) -> HistoryRecord {
 #[tokio::test]
 async fn a_leader_whose_recovery_stands_still_resigns_and_its_successor_says_why() {
     let memory = MemoryCluster::default();
-    // Its election reaches the store, and what its terms read does not.
+    // Its election reaches the store, but the reads of its terms do not.
     memory.partition(&records_of("a"));
     let configuration = Configuration::load(LoadOptions::default()).expect("valid");
     let mut options = configuration.options().clone();

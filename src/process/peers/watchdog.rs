@@ -1,9 +1,9 @@
-//! Ends a term in which nothing moves: a recovery that stands still, a main runtime or an actor without turns.
+//! Ends a term that makes no progress: a recovery that stands still, a main runtime or an actor without turns.
 //!
-//! It runs on the election's runtime, so that it notices a main runtime that is blocked. The lease of such a process would
-//! live on for ever, and its beats with it: nobody else has reason to depose it. It says so in the beats, so that
-//! the next term's record has it, and resigns. Time in which the watchdog itself did not run counts little: a host that slept
-//! has not stalled.
+//! It runs on the election's runtime, so that it notices a blocked main runtime. Such a process would keep its
+//! lease and its heartbeats forever, and no other process would have reason to depose it. The watchdog
+//! announces the stall in the heartbeats, so that the next term's record names it, and resigns. Time in which
+//! the watchdog itself did not run counts little: a host that slept has not stalled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use super::pulse;
 use super::reports::Reports;
 
-/// What stood still.
+/// The part that stood still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stall {
     Runtime,
@@ -27,7 +27,7 @@ enum Stall {
     ResourceManager,
 }
 
-/// Since when a value is what it is, in the watchdog's own ticks.
+/// Time since a value last changed, in the watchdog's own ticks.
 #[derive(Debug)]
 struct Stillness<T> {
     last: Option<T>,
@@ -56,7 +56,7 @@ impl<T: PartialEq> Stillness<T> {
 /// What the watchdog looks at.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Seen {
-    /// The term that it leads by the store's word.
+    /// The term that it leads according to the store.
     leads: Option<Epoch>,
     progress: Progress,
     steps: u64,
@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    /// What has stood still for too long, of what counts at present.
+    /// The part that has stood still for too long, among those that count at present.
     fn tick(&mut self, now: Moment, seen: Seen) -> Option<Stall> {
         let before = self.last_tick.replace(now);
         let elapsed = before.map_or(Duration::ZERO, |before| now.since(before));
@@ -126,7 +126,7 @@ pub(super) struct Watchdog {
     pub election: LeaderElection,
     pub reports: Arc<Reports>,
     pub stall_timeout: Duration,
-    /// Between saying so and resigning.
+    /// Time between the announcement and the resignation.
     pub notice: Duration,
 }
 
@@ -156,7 +156,7 @@ impl Watchdog {
     fn look(&self) -> Seen {
         let leads = match &*self.election.leadership().borrow() {
             Leadership::Granted(session) => Some(session.epoch()),
-            // Nothing moves without the store either: that is no fault of this process.
+            // Without the store nothing moves either, but that is no fault of this process.
             Leadership::Suspended(_)
             | Leadership::Standby
             | Leadership::Over(_)
@@ -236,7 +236,7 @@ mod tests {
             Some(self.start + Duration::from_secs(self.second))
         }
 
-        /// Some seconds, with `change` before each tick.
+        /// Advances by seconds, with `change` before each tick.
         fn pass(&mut self, seconds: u64, change: impl Fn(&mut Scene)) -> Option<Stall> {
             let mut last = None;
             for _ in 0..seconds {

@@ -1,4 +1,5 @@
-//! A client that follows the leader and repeats what is not definite, as the command line's does.
+//! A client that follows the leader and repeats requests without a definite answer, as the command line's
+//! client does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Submits a job until that is acknowledged or refused.
+    /// Submits a job until it is acknowledged or refused.
     pub async fn submit(
         &self,
         graph: &pb::JobGraph,
@@ -39,7 +40,7 @@ impl Client {
         };
         let job: JobId = graph.job_id.parse().expect("a job id");
         let world = self.world.clone();
-        // Whether it was applied before it was asked for the last time.
+        // Whether it had been applied before the last request.
         let (was_asked, was_there) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let answer = self
             .repeat("submit", |dispatcher| {
@@ -87,7 +88,7 @@ impl Client {
         Ok(())
     }
 
-    /// Says what is to become of a quarantined job, until that is acknowledged or refused.
+    /// Resolves a quarantine with `action`, until that is acknowledged or refused.
     pub async fn resolve(&self, job: JobId, action: pb::QuarantineAction) -> GatewayResult<()> {
         let request = pb::ResolveQuarantineRequest {
             job_id: job.to_string(),
@@ -124,7 +125,7 @@ impl Client {
         .await
     }
 
-    /// Waits until a job has ended; gives its status.
+    /// Waits until a job has ended; returns its status.
     pub async fn ended(&self, job: JobId) -> pb::JobStatus {
         let wait = async {
             loop {
@@ -164,7 +165,7 @@ impl Client {
                     let answer = tokio::time::timeout(DEADLINE, call).await;
                     answer.unwrap_or_else(|_| Err(none()))
                 }
-                None => Err(GatewayError::NotYet("nobody leads".to_owned())),
+                None => Err(GatewayError::NotYet("no JobManager leads".to_owned())),
             };
             match answer {
                 Err(error) if error.is_retryable() => {

@@ -1,4 +1,5 @@
-//! The cluster: named JobManagers and TaskManagers that are started, killed, stopped, cut off and started again.
+//! The cluster: named JobManagers and TaskManagers that are started, killed, stopped, cut off and started
+//! again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,7 +46,7 @@ use crate::task_executor::{
 };
 use crate::telemetry::ExitCode;
 
-/// How long a test waits for anything, in its own time.
+/// Timeout of every wait of a test, in its paused time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
@@ -54,7 +55,7 @@ pub(super) struct JobManagerLife {
     stop: CancellationToken,
     run: JoinHandle<ExitCode>,
     pub(super) driver: Arc<MemoryElection>,
-    /// It does not keep the election running.
+    /// Does not keep the election running.
     pub(super) election: LeaderElection,
 }
 
@@ -64,7 +65,7 @@ struct TaskManagerLife {
     executor: TaskExecutor,
 }
 
-/// The store of a process, by this driver.
+/// The store of a process, as seen through this driver.
 fn own_store(driver: Arc<dyn ElectionDriver>) -> OwnStore {
     let known = watch::Sender::new(LeaderView::default());
     let opened = watch::channel(Some(driver.clone())).1;
@@ -84,11 +85,11 @@ pub struct TestCluster {
     pub world: World,
     pub memory: MemoryCluster,
     pub client: Client,
-    /// Of JobManagers that are started from here on; TaskManagers are then its workers.
+    /// Driver of JobManagers that are started later; TaskManagers are then its workers.
     pub driver: Option<Arc<dyn ResourceManagerDriver>>,
-    /// Of JobManagers that are started from here on.
+    /// Application of JobManagers that are started later.
     pub application: Option<ApplicationSetup>,
-    /// Of JobManagers that are started from here on.
+    /// Blob store of JobManagers that are started later.
     pub blobs: Option<Arc<BlobStore>>,
     options: Arc<ClusterOptions>,
     connector: LocalConnector,
@@ -100,7 +101,7 @@ pub struct TestCluster {
 }
 
 impl TestCluster {
-    /// JobManagers `jm1`.. and TaskManagers `tm1`.. with so many slots each, of two cores.
+    /// Starts JobManagers `jm1`.. and TaskManagers `tm1`.., these with `slots` slots each and two cores.
     pub async fn start(job_managers: u32, task_managers: u32, slots: u32) -> TestCluster {
         let load = LoadOptions::default()
             .with("restart-strategy.type", "fixed-delay")
@@ -238,20 +239,20 @@ impl TestCluster {
         );
     }
 
-    /// Ends a JobManager without a word. Its lease ends at once, as if its time was over.
+    /// Kills a JobManager. Its lease ends at once, as if it had expired.
     pub async fn kill_job_manager(&mut self, name: &str) {
         self.kill_job_manager_keeping_its_lease(name).await;
         self.memory.expire(&ProcessId::new(name));
     }
 
-    /// Ends a JobManager without a word; its lease goes on until its time is over.
+    /// Kills a JobManager; its lease goes on until it expires.
     pub async fn kill_job_manager_keeping_its_lease(&mut self, name: &str) {
         let running = self.job_managers.remove(name).expect("it runs");
         self.world.kill(&running.life);
         self.remove_addresses(name);
         running.run.abort();
-        // Its election may outlive it for as long as somebody still waits for an answer of the dead: without a session it
-        // takes nothing, and cut off it gives nothing back.
+        // Its election may outlive it while a task still waits for an answer of the dead process: without a
+        // session it takes no leadership, and cut off it releases none.
         ElectionDriver::close(&*running.driver).await;
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.memory.heal(&ProcessId::new(name));
@@ -266,7 +267,7 @@ impl TestCluster {
         self.remove_addresses(name);
     }
 
-    /// Waits until a JobManager ends by itself; gives its exit code.
+    /// Waits until a JobManager ends by itself; returns its exit code.
     pub async fn end_of_job_manager(&mut self, name: &str) -> ExitCode {
         let running = self.job_managers.remove(name).expect("it runs");
         let ended = tokio::time::timeout(PATIENCE, running.run).await;
@@ -277,24 +278,25 @@ impl TestCluster {
         }
     }
 
-    /// Nobody listens where this JobManager did.
+    /// Removes the listeners of this JobManager.
     fn remove_addresses(&self, name: &str) {
         for port in [1, 2] {
             self.connector.remove(&format!("{name}:{port}"));
         }
     }
 
-    /// Waits until a JobManager was struck, and removes what is left of it. Gives its name.
+    /// Waits until a JobManager was struck, and removes what is left of it. Returns its name.
     pub async fn after_strike(&mut self) -> String {
         let struck = tokio::time::timeout(PATIENCE, self.world.struck()).await;
-        let life =
-            struck.unwrap_or_else(|_| panic!("nobody was struck: {:#?}", self.world.stored()));
+        let life = struck
+            .unwrap_or_else(|_| panic!("no JobManager was struck: {:#?}", self.world.stored()));
         let name = process_of(&life).to_owned();
         self.kill_job_manager(&name).await;
         name
     }
 
-    /// The next JobManager that takes such a step dies; waits for that and removes what is left of it.
+    /// Makes the next JobManager that takes such a step die; [`after_strike`](Self::after_strike) waits for
+    /// that.
     pub fn strike_at(&self, strike: impl FnMut(&Step<'_>) -> bool + Send + 'static) {
         self.world.strike_at(strike);
     }
@@ -304,7 +306,8 @@ impl TestCluster {
         self.start_task_manager_as(name, first_registration(), PROTOCOL_VERSION);
     }
 
-    /// The same, with registrations above this number, and of this version.
+    /// Like [`start_task_manager`](Self::start_task_manager), with registrations above this number, and of this
+    /// protocol version.
     pub fn start_task_manager_as(
         &mut self,
         name: &str,
@@ -358,7 +361,7 @@ impl TestCluster {
         );
     }
 
-    /// Ends a TaskManager without a word, and all its tasks with it.
+    /// Kills a TaskManager, and all its tasks with it.
     pub async fn kill_task_manager(&mut self, name: &str) {
         let running = self.task_managers.remove(name).expect("it runs");
         self.world.kill(&running.life);
@@ -367,7 +370,7 @@ impl TestCluster {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
-    /// Waits until a TaskManager ends by itself; gives its exit code.
+    /// Waits until a TaskManager ends by itself; returns its exit code.
     pub async fn end_of_task_manager(&mut self, name: &str) -> ExitCode {
         let running = self.task_managers.remove(name).expect("it runs");
         let nobody = CancellationToken::new();
@@ -381,14 +384,14 @@ impl TestCluster {
         }
     }
 
-    /// Ends a TaskManager in order: it says goodbye.
+    /// Stops a TaskManager in order: it says goodbye.
     pub async fn stop_task_manager(&mut self, name: &str) {
         let running = self.task_managers.remove(name).expect("it runs");
         running.executor.stop("a test stops it").await;
         self.connector.remove(&format!("{name}:1"));
     }
 
-    /// The way to everybody, for a test itself.
+    /// The network to all processes, for the test itself.
     pub fn connector(&self) -> &LocalConnector {
         &self.client.connector
     }
@@ -402,7 +405,7 @@ impl TestCluster {
         self.client.leaders.borrow().clone()
     }
 
-    /// Waits for a confirmed leader above an epoch; gives its name.
+    /// Waits for a confirmed leader above an epoch; returns its name.
     pub async fn leader_above(&self, epoch: u64) -> String {
         let mut leaders: watch::Receiver<LeaderView> = self.client.leaders.clone();
         let is_there = |view: &LeaderView| {
@@ -421,11 +424,11 @@ impl TestCluster {
         self.leader_above(0).await
     }
 
-    /// How the leader names itself to a TaskManager, before that has registered.
+    /// The sender in the leader's messages to a TaskManager that has not registered yet.
     pub fn leaders_sender(&self) -> pb::Sender {
         let view = self.leader_view();
-        let incarnation = view.incarnation.expect("somebody leads");
-        let holder = view.holder.expect("somebody leads");
+        let incarnation = view.incarnation.expect("there is a leader");
+        let holder = view.holder.expect("there is a leader");
         sender_of(&incarnation, view.epoch, &holder, view.store.as_ref())
     }
 

@@ -1,5 +1,5 @@
-//! The election's half of the memory store as one process uses it: a process that stands still sends and hears nothing, and
-//! if its clock stands still as well, it believes in its lease until it is told otherwise.
+//! The election's side of the memory store as one process uses it. A frozen process sends and receives nothing;
+//! if its clock stands still too, it believes in its lease until a message says otherwise.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct StoppableElection {
     world: World,
     process: ProcessId,
     session: watch::Receiver<SessionState>,
-    /// Ends with this.
+    /// Ends when this is dropped.
     _believing: JoinSet<()>,
 }
 
@@ -50,7 +50,7 @@ impl StoppableElection {
     }
 }
 
-/// Tells the session, without its deadline as long as the process's clock stands still.
+/// Forwards the session, without its deadline while the process's clock stands still.
 async fn believe(
     mut session: watch::Receiver<SessionState>,
     told: watch::Sender<SessionState>,
@@ -145,7 +145,7 @@ impl ElectionDriver for StoppableElection {
     }
 }
 
-/// Notes every grant of a life's election.
+/// Records every grant of a life's election.
 pub async fn note_grants(mut told: watch::Receiver<Leadership>, world: World, life: String) {
     loop {
         if let Leadership::Granted(session) = &*told.borrow_and_update() {

@@ -1,4 +1,4 @@
-//! A TaskExecutor whose answers to its leaders are written down.
+//! A TaskExecutor whose answers to its leaders are recorded.
 
 use std::sync::Arc;
 

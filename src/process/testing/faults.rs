@@ -1,4 +1,4 @@
-//! What a test does to processes and to the store besides killing, stopping and cutting off.
+//! Faults of processes and the store other than killing, stopping and cutting off.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::gateway::Connector as _;
 const LEASE: Duration = Duration::from_secs(5);
 
 impl TestCluster {
-    /// A process stands still for a while and then goes on: what it sent and what was sent to it meanwhile arrives then. With
-    /// `believing` its clock stands still, too: it goes on believing in its lease until it is told otherwise.
+    /// Freezes a process for a while: messages from and to it arrive when it goes on. With `believing` its
+    /// clock stands still too: it believes in its lease until a message says otherwise.
     pub fn stand_still(&self, name: &str, time: Duration, believing: bool) {
         let until = Instant::now() + time;
         let process = ProcessId::new(name);
@@ -42,7 +42,7 @@ impl TestCluster {
         });
     }
 
-    /// A JobManager suspects whoever leads.
+    /// Makes a JobManager suspect the current leader.
     pub fn suspect(&self, by: &str) {
         let Some(leader) = self.leader_view().leader else {
             return;
@@ -77,7 +77,7 @@ impl TestCluster {
         });
     }
 
-    /// The next guarded write of a JobManager's election is given up by it and arrives so much later.
+    /// Makes a JobManager's election give up its next guarded write, which then arrives late by this time.
     pub fn delay_election(&self, name: &str, time: Duration) {
         if let Some(running) = self.job_managers.get(name) {
             let mut held = running.driver.faults().hold_next();
@@ -89,14 +89,14 @@ impl TestCluster {
         }
     }
 
-    /// The answers to the next guarded writes of a JobManager's election are lost.
+    /// Loses the answers to the next guarded writes of a JobManager's election.
     pub fn lose_answers_of_election(&self, name: &str, answers: usize) {
         if let Some(running) = self.job_managers.get(name) {
             running.driver.faults().lose_replies(answers);
         }
     }
 
-    /// The store serves nobody for a while.
+    /// Makes the store unavailable to all for a while.
     pub fn store_fails(&self, time: Duration) {
         self.memory.unavailable(true);
         let memory = self.memory.clone();
@@ -106,11 +106,11 @@ impl TestCluster {
         });
     }
 
-    /// Writes behind the leader's back, whose term ends when it finds that out.
+    /// Writes outside any term; the leader's term ends when it finds that out.
     pub async fn write_as_a_stranger(&self, write: Write) {
         let store = self.memory.store_of(ProcessId::new("stranger"));
         let guard = store.guard().await.expect("readable");
-        let (epoch, token, incarnation) = guard.epoch.expect("somebody leads");
+        let (epoch, token, incarnation) = guard.epoch.expect("there is a leader");
         let request = CommitRequest {
             fence: Fence {
                 epoch,
@@ -124,7 +124,7 @@ impl TestCluster {
         assert_eq!(reply, CommitReply::Applied);
     }
 
-    /// Removes what is left of a JobManager that was struck; gives its name.
+    /// Removes what is left of a JobManager that was struck; returns its name.
     pub async fn bury_struck(&mut self) -> Option<String> {
         let is_struck = |(_, running): &(&String, &super::cluster::JobManagerLife)| {
             self.world.is_dead(&running.life)
@@ -136,14 +136,14 @@ impl TestCluster {
         Some(name)
     }
 
-    /// Waits until no slot of so many is held, by what the leader says.
+    /// Waits until `slots` slots are free, according to the leader.
     pub async fn until_slots_are_free(&self, slots: u32) {
         let start = Instant::now();
         loop {
             let listed = self.list_task_managers().await;
             let free: u32 = listed.iter().map(|it| it.free_slots).sum();
             let all: u32 = listed.iter().map(|it| it.slots_number).sum();
-            // Then nothing may be taken that is no slot's.
+            // If all are free, no resources outside of slots may be taken either.
             let is_whole = |it: &pb::TaskManagerInfo| it.free_profile == it.total_profile;
             if free == slots && (free < all || listed.iter().all(is_whole)) {
                 return;
@@ -156,7 +156,7 @@ impl TestCluster {
         }
     }
 
-    /// The TaskManagers that the leader knows; nothing, if it does not answer.
+    /// The TaskManagers that the leader knows; empty if it does not answer.
     pub async fn list_task_managers(&self) -> Vec<pb::TaskManagerInfo> {
         let Some(leader) = self.leader_view().leader else {
             return Vec::new();
@@ -170,17 +170,11 @@ impl TestCluster {
         )
     }
 
-    /// What of jobs the store still holds besides results.
+    /// The jobs' records that the store still holds besides results.
     pub async fn left_in_store(&self) -> Vec<String> {
         let store = self.memory.store();
         let mut left = Vec::new();
-        for kind in [
-            Kind::Graphs,
-            Kind::States,
-            Kind::Parts,
-            Kind::Checkpoints,
-            Kind::Doomed,
-        ] {
+        for kind in [Kind::Graphs, Kind::States, Kind::Parts, Kind::Doomed] {
             let page = store.list(kind, None, 1000).await.expect("it answers");
             left.extend(
                 page.items

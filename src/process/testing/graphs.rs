@@ -6,7 +6,7 @@ use tanist_proto::v1 as pb;
 
 use crate::job::{CompileOptions, JobBuilder};
 
-/// Two vertices, each of so many subtasks, in one region: four tasks in two slots at parallelism 2.
+/// Two vertices with this parallelism in one region: at parallelism 2, four tasks in two slots.
 pub fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
@@ -21,7 +21,8 @@ pub fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {
     stream.build().compile(&options).expect("a valid job")
 }
 
-/// Two vertices in one region, each with slots of its own of one core and of half of one: two tasks in two slots at parallelism 1.
+/// Two vertices in one region, with separate slots of one core and of half a core: at parallelism 1, two tasks
+/// in two slots.
 pub fn graph_with_resources(job: JobId, parallelism: u32) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
@@ -43,7 +44,7 @@ pub fn graph_with_resources(job: JobId, parallelism: u32) -> pb::JobGraph {
     stream.build().compile(&options).expect("a valid job")
 }
 
-/// A source and what reads it, in one region, each with a slot as large as a TaskManager that has two cores.
+/// A source and its reader in one region, each with a slot that takes a whole TaskManager of two cores.
 pub fn graph_on_two_task_managers(job: JobId) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
@@ -65,7 +66,7 @@ pub fn graph_on_two_task_managers(job: JobId) -> pb::JobGraph {
     stream.build().compile(&options).expect("a valid job")
 }
 
-/// Two vertices that have nothing to do with each other: a region each, which share slots.
+/// Two unconnected vertices: a region each, which share slots.
 pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
@@ -80,7 +81,7 @@ pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
     stream.build().compile(&options).expect("a valid job")
 }
 
-/// Two vertices in one region, the first of which reads files: four tasks in two slots at parallelism 2.
+/// Two vertices in one region, the first of which reads files: at parallelism 2, four tasks in two slots.
 pub fn graph_of_files(job: JobId, parallelism: u32, path: &str) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,

@@ -1,4 +1,4 @@
-//! What happened in a cluster, in the one order in which it did.
+//! The events of a cluster, in their total order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub struct AttemptKey {
     pub generation: u64,
 }
 
-/// What was written about a job.
+/// A record about a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     Graph(JobId),
@@ -29,16 +29,16 @@ pub enum Record {
     Other,
 }
 
-/// One thing that happened.
+/// One event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The store applied a transaction.
     Committed { epoch: u64, records: Vec<Record> },
-    /// A client was told that its job is accepted.
+    /// A client's submission was acknowledged.
     Acknowledged(JobId),
-    /// A client was told that its job will be canceled.
+    /// A client's cancellation was acknowledged.
     CancelAcknowledged(JobId),
-    /// A client was told that its job will be stopped.
+    /// A client's stop was acknowledged.
     StopAcknowledged(JobId),
     /// A task was started in a TaskManager.
     Started {
@@ -46,16 +46,16 @@ pub enum Event {
         task_manager: String,
         epoch: u64,
     },
-    /// It ended, in whatever way.
+    /// An attempt ended, in any way.
     Ended(AttemptKey),
-    /// What sinks wrote was made visible.
+    /// The output of sinks was made visible.
     SinksCommitted(Vec<pb::Committable>),
-    /// What a job left was removed.
+    /// A job's leftovers were removed.
     Cleaned(JobId),
-    /// A life of a JobManager was told that it leads.
+    /// A life of a JobManager was granted leadership.
     Granted { life: String, epoch: u64 },
-    /// A TaskManager accepted a leader's message, of another epoch than the last one. Before that message came it had accepted
-    /// one of epoch `before`.
+    /// A TaskManager accepted a leader's message of another epoch than before. When that message came, the last
+    /// accepted epoch was `before`.
     Accepted {
         task_manager: String,
         epoch: u64,
@@ -66,7 +66,7 @@ pub enum Event {
 }
 
 impl Record {
-    /// What a write says.
+    /// The record that a write puts or deletes.
     pub fn of(write: &Write) -> Record {
         let key = write.key();
         let Ok(job) = key.name.as_str().parse::<JobId>() else {
@@ -96,7 +96,6 @@ impl Record {
             }
             Kind::Descriptions => Record::Description(job),
             Kind::Parts
-            | Kind::Checkpoints
             | Kind::Doomed
             | Kind::History
             | Kind::Applications
@@ -107,7 +106,7 @@ impl Record {
     }
 }
 
-/// What the store holds of jobs after a part of the history.
+/// The jobs in the store after a part of the history.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stored {
     pub graphs: BTreeMap<JobId, ()>,
@@ -117,7 +116,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Takes an event in.
+    /// Applies an event.
     pub fn apply(&mut self, event: &Event) {
         let Event::Committed { records, .. } = event else {
             return;
@@ -134,7 +133,6 @@ impl Stored {
                 Record::Deleted(Kind::Results, job) => drop(self.results.remove(job)),
                 Record::Deleted(
                     Kind::Parts
-                    | Kind::Checkpoints
                     | Kind::Doomed
                     | Kind::History
                     | Kind::Applications

@@ -1,4 +1,4 @@
-//! What must hold of every history, as predicates written once.
+//! Invariants of every history, as predicates that are written once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::history::{AttemptKey, Event, Record, Stored};
 use super::world::process_of;
 use super::{obedience, outputs};
 
-/// All that is broken in a history.
+/// All violations in a history.
 pub fn broken(events: &[Event]) -> Vec<String> {
     [
         acknowledged_jobs_are_kept(events),
@@ -24,7 +24,7 @@ pub fn broken(events: &[Event]) -> Vec<String> {
     .concat()
 }
 
-/// Runs through a history with what was stored before each event.
+/// Replays a history, with the stored state before each event.
 pub(super) fn replay(events: &[Event], mut look: impl FnMut(&Stored, &Event)) {
     let mut stored = Stored::default();
     for event in events {
@@ -33,7 +33,7 @@ pub(super) fn replay(events: &[Event], mut look: impl FnMut(&Stored, &Event)) {
     }
 }
 
-/// An acknowledged job is there, or its result is, from the acknowledgement on.
+/// From the acknowledgement of a job on, the job or its result is stored.
 fn acknowledged_jobs_are_kept(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     let mut acknowledged = BTreeSet::new();
@@ -50,7 +50,7 @@ fn acknowledged_jobs_are_kept(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// A subtask starts at most once a generation.
+/// A subtask starts at most once per generation.
 fn attempts_start_once(events: &[Event]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut broken = Vec::new();
@@ -64,7 +64,7 @@ fn attempts_start_once(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// An attempt starts only after its placement was written, there, and for the term that wrote it.
+/// An attempt starts only after its placement was written, only there, and for the term that wrote it.
 fn attempts_start_where_the_record_says(events: &[Event]) -> Vec<String> {
     let mut placed: BTreeSet<(AttemptKey, String, u64)> = BTreeSet::new();
     let mut broken = Vec::new();
@@ -108,8 +108,8 @@ fn placements(state: &pb::JobState) -> impl Iterator<Item = (&pb::RegionState, &
     regions.flat_map(|region| region.placements.iter().map(move |place| (region, place)))
 }
 
-/// Two generations of a subtask run at the same time only across terms, or if something was wrong with the older one's
-/// TaskManager meanwhile.
+/// Two generations of a subtask run at the same time only across terms, or if the older one's TaskManager was
+/// disturbed meanwhile.
 fn generations_overlap_only_behind_a_cut(events: &[Event]) -> Vec<String> {
     struct Alive {
         on: String,
@@ -187,7 +187,7 @@ fn nothing_is_written_after_a_result(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// A description is there as long as the job's result says so, and no longer.
+/// A description exists exactly while the job's result says so.
 fn descriptions_come_and_go_with_what_results_say(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     let mut stored = Stored::default();
@@ -209,7 +209,8 @@ fn descriptions_come_and_go_with_what_results_say(events: &[Event]) -> Vec<Strin
     broken
 }
 
-/// No term writes after a younger one began. The incarnations of a job and the generations of its regions only grow.
+/// No term writes after a younger one began. The incarnations of a job and the generations of its regions only
+/// grow.
 fn epochs_and_generations_grow(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     let mut highest = 0;

@@ -1,8 +1,10 @@
-//! A whole cluster in one process on paused time: several JobManagers and TaskManagers, the memory store, a local network.
+//! A whole cluster in one process on paused time: several JobManagers and TaskManagers, the memory store, a
+//! local network.
 //!
-//! What runs is what real processes run: [`super::contender`] and [`super::taskmanager::start_executor`]. Tasks are
-//! scripted, unless a test brings its own. All that matters is written down in one order ([`history`]), and judged at the end
-//! ([`invariants`]). Any step of a JobManager (a commit, a call, a sink's commit) can be its last ([`world`]).
+//! The code is that of real processes: [`super::contender`] and [`super::taskmanager::start_executor`]. Tasks
+//! are scripted, unless a test brings its own. All relevant events are recorded in one order ([`history`]), and
+//! checked at the end ([`invariants`]). A JobManager can die at any of its steps (a commit, a call, a sink's
+//! commit): see [`world`].
 
 pub(super) mod client;
 pub(super) mod cluster;

@@ -1,4 +1,4 @@
-//! What must hold between terms and TaskExecutors: who is obeyed, what runs when, and what survives.
+//! Invariants between terms and TaskExecutors: which epochs are accepted, what runs when, and what survives.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::history::{AttemptKey, Event, Record};
 use super::reached::{Landmark, Reached};
 use super::world::process_of;
 
-/// All that is broken in a history.
+/// All violations in a history.
 pub(super) fn broken(events: &[Event]) -> Vec<String> {
     [
         an_epoch_is_of_one_process(events),
@@ -39,7 +39,7 @@ fn an_epoch_is_of_one_process(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// Who has accepted an epoch accepts no lower one, and starts nothing for a lower one.
+/// A TaskExecutor that has accepted an epoch accepts no lower one, and starts nothing for a lower one.
 fn epochs_grow_at_each_task_manager(events: &[Event]) -> Vec<String> {
     let mut highest: BTreeMap<&str, u64> = BTreeMap::new();
     let mut broken = Vec::new();
@@ -76,8 +76,9 @@ fn epochs_grow_at_each_task_manager(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// A job that has a result is not run again. What a TaskManager that was given up starts late, of a generation from before
-/// it could not be reached, is a stray: it has no effect, and stops when the store is asked.
+/// A job that has a result is not run again. A late start at a TaskManager that was given up, of a generation
+/// from before it could not be reached, is an orphan execution: it has no effect, and stops when the store is
+/// asked.
 fn nothing_starts_after_a_result(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     // TaskManagers that could not be reached since a job's last generation was written.
@@ -128,8 +129,8 @@ fn nothing_starts_after_a_result(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// Nothing of these jobs ends or is started, and no generation of theirs is written: for a part of a history in which only
-/// JobManagers and the store were troubled.
+/// No task of these jobs ends or starts, and no generation of theirs is written: for a part of a history in
+/// which only JobManagers and the store had faults.
 pub fn interrupted(events: &[Event], jobs: &BTreeSet<JobId>) -> Vec<String> {
     let mut broken = Vec::new();
     let mut generations: BTreeMap<(JobId, usize), u64> = BTreeMap::new();
@@ -163,7 +164,7 @@ pub fn interrupted(events: &[Event], jobs: &BTreeSet<JobId>) -> Vec<String> {
     broken
 }
 
-/// Notes what a history shows of takeovers.
+/// Counts the landmarks of takeovers in a history.
 pub fn note_takeovers(events: &[Event], reached: &Reached) {
     let mut started: BTreeMap<AttemptKey, u64> = BTreeMap::new();
     let mut adopted: BTreeSet<AttemptKey> = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What must hold of what jobs leave behind: their sinks' output and their results.
+//! Invariants of what jobs leave behind: their sinks' output and their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use tanist_proto::v1 as pb;
 use super::history::{Event, Record};
 use super::invariants::replay;
 
-/// All that is broken in a history.
+/// All violations in a history.
 pub(super) fn broken(events: &[Event]) -> Vec<String> {
     [
         sinks_are_committed_as_recorded(events),
@@ -25,7 +25,7 @@ fn pending(committable: &pb::Committable) -> &str {
     &committable.pending_path
 }
 
-/// What is made visible of a subtask is of one generation, however often it is made visible.
+/// The visible output of a subtask is of one generation, however often it is made visible.
 fn an_output_is_of_one_generation(events: &[Event]) -> Vec<String> {
     let mut visible: BTreeMap<&str, &str> = BTreeMap::new();
     let mut broken = Vec::new();
@@ -45,7 +45,7 @@ fn an_output_is_of_one_generation(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// From its acknowledgement on a cancel is recorded, or the job has ended.
+/// From its acknowledgement on, a cancellation is recorded, or the job has ended.
 fn cancels_are_kept(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     let mut canceled: BTreeSet<JobId> = BTreeSet::new();
@@ -64,7 +64,7 @@ fn cancels_are_kept(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// From its acknowledgement on a stop is recorded, or a cancel after it, or there is nothing left to stop.
+/// From its acknowledgement on, a stop is recorded, or a later cancellation, or there is nothing left to stop.
 fn stops_are_kept(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     let mut stopped: BTreeSet<JobId> = BTreeSet::new();
@@ -91,11 +91,11 @@ fn stops_are_kept(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// What the cause of a job says that fails because what it had read before it was stopped is lost.
+/// Part of the cause of a job that fails because records that it had read before it was stopped are lost.
 pub const LOST: &str = "what its sources had read would be missing";
 
-/// A stop stays recorded until the end, unless a cancel follows. Such a job finishes, or fails since what it had read is lost, and then
-/// no region of it was given up.
+/// A stop stays recorded until the end, unless a cancellation follows. Such a job finishes, or fails because
+/// records that it had read are lost, and then no region of it was given up.
 fn what_is_stopped_ends_as_its_protocol_says(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     replay(events, |stored, event| {
@@ -118,7 +118,7 @@ fn what_is_stopped_ends_as_its_protocol_says(events: &[Event]) -> Vec<String> {
                     pb::JobStatus::Failed => {
                         result.cause.contains(LOST) && before.fatal_cause.contains(LOST)
                     }
-                    // Of a job that is set aside a cancel is not recorded before its result.
+                    // The cancellation of a quarantined job is not recorded before its result.
                     pb::JobStatus::Canceled => before.quarantine.is_some(),
                     _ => false,
                 },
@@ -132,8 +132,8 @@ fn what_is_stopped_ends_as_its_protocol_says(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// Sinks are committed only when the record says that all tasks finished and that no cancel was wanted before; what was
-/// recorded, and always the same.
+/// Sinks are committed only when the record says that all tasks finished and that no cancellation was wanted
+/// before; they commit exactly the recorded output, always the same.
 fn sinks_are_committed_as_recorded(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     replay(events, |stored, event| {
@@ -161,7 +161,7 @@ fn sinks_are_committed_as_recorded(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// A job whose cancel was acknowledged ends as canceled; one that finished has committed its sinks.
+/// A job whose cancellation was acknowledged ends as canceled; one that finished has committed its sinks.
 fn ends_are_as_decided(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     let mut canceled: BTreeSet<JobId> = BTreeSet::new();

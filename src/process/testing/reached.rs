@@ -1,37 +1,38 @@
-//! What a property has to come by, counted: a run in which none of it happens proves nothing.
+//! Counts the landmarks of a property's runs: if none of the runs reaches a landmark, the property proves
+//! nothing about it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Something that has to happen in some run.
+/// An event that has to happen in some run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Landmark {
-    /// The store refused a transaction, since the epoch of its term is over.
+    /// The store refused a transaction because the epoch of its term is over.
     WriteOfDeposedTermRefused,
-    /// Nothing else would have refused it: the younger term had not written yet.
+    /// Only the epoch refused it: the younger term had not written yet.
     WriteRefusedByEpochAlone,
-    /// A TaskExecutor refused a message, since it had heard of a younger epoch.
+    /// A TaskExecutor refused a message because it knew a younger epoch.
     OldEpochRefused,
     /// A TaskExecutor refused a deployment after the dial or a message of a younger term.
     DeploymentRefusedByEpoch,
-    /// A TaskExecutor refused a deployment of its own leader's, since it had registered anew.
+    /// A TaskExecutor refused a deployment of its own leader because it had registered again.
     DeploymentRefusedByRegistration,
-    /// A task that one term started ended in another one's record.
+    /// A task that one term started ended in another term's record.
     RunningTaskAdopted,
     /// A leader restarted a region that it could not adopt.
     RegionRestartedByReconciliation,
-    /// A submission that was applied without its client being told was acknowledged when it was repeated.
+    /// A submission that was applied without an answer to its client was acknowledged when it was repeated.
     AmbiguousSubmissionResolved,
     /// A JobManager was deposed while it lived.
     DeposedAlive,
-    /// A JobManager went on after it had stood still past its lease.
+    /// A JobManager went on after it had been frozen past its lease.
     WentOnPastItsLease,
     /// A JobManager died before a step that it was about to take.
     StruckAtAStep,
     /// A job that was stopped has finished.
     StoppedJobFinished,
-    /// One has failed, as something that it had read was lost meanwhile.
+    /// A job that was stopped has failed, because something that it had read was lost.
     StoppedJobFailed,
 }
 
@@ -52,7 +53,7 @@ impl Landmark {
         Landmark::StoppedJobFailed,
     ];
 
-    /// Those that troubles of JobManagers and of the store lead to.
+    /// The landmarks that faults of JobManagers and of the store lead to.
     pub const OF_CONTROL_PLANE: [Landmark; 9] = [
         Landmark::WriteOfDeposedTermRefused,
         Landmark::WriteRefusedByEpochAlone,
@@ -66,7 +67,7 @@ impl Landmark {
     ];
 }
 
-/// How often each was reached. Clones share the counts.
+/// How often each landmark was reached. Clones share the counts.
 #[derive(Clone, Default)]
 pub struct Reached {
     counts: Arc<Mutex<BTreeMap<Landmark, u64>>>,
@@ -88,7 +89,7 @@ impl Reached {
         *counts.entry(landmark).or_default() += times;
     }
 
-    /// Adds what another run reached.
+    /// Adds the counts of another run.
     pub fn add_all(&self, other: &Reached) {
         for (landmark, times) in other.counts() {
             self.add(landmark, times);

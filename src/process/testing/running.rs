@@ -1,4 +1,4 @@
-//! A cluster of a test with a job that runs on it: how most tests begin.
+//! A test's cluster with a running job: the start of most tests.
 
 use tanist_proto::id::JobId;
 
@@ -8,7 +8,7 @@ use super::world::process_of;
 /// The job.
 pub const JOB: JobId = JobId::from_bits(0xA);
 
-/// JobManagers, and TaskManagers with so many slots each, of which two run the four tasks of [`JOB`].
+/// Starts JobManagers, and TaskManagers with `slots` slots each; two slots run the four tasks of [`JOB`].
 pub async fn running(job_managers: u32, task_managers: u32, slots: u32) -> TestCluster {
     let cluster = TestCluster::start(job_managers, task_managers, slots).await;
     let submitted = cluster.client.submit(&graph(JOB, 2), "t").await;
@@ -23,7 +23,7 @@ pub fn used_task_manager(cluster: &TestCluster) -> String {
     process_of(&life).to_owned()
 }
 
-/// How many tasks of a job a TaskManager runs.
+/// The number of tasks of a job that a TaskManager runs.
 pub fn tasks_on(cluster: &TestCluster, job: JobId, task_manager: &str) -> usize {
     let tasks = cluster.world.tasks.of(job);
     let there = tasks

@@ -1,4 +1,4 @@
-//! Sinks that write down what is committed, as each life of a JobManager uses them.
+//! Sinks that record what is committed, as each life of a JobManager uses them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::dispatcher::SinkCleaner;
 use crate::job_master::{CommitError, SinkCommitter};
 use crate::process::sinks::Sinks;
 
-/// Sinks that write down what is committed and cleaned.
+/// Sinks that record what is committed and cleaned.
 #[derive(Debug, Clone)]
 struct RecordedSinks {
     world: World,
@@ -42,7 +42,7 @@ impl SinkCommitter for RecordedSinks {
 impl SinkCleaner for RecordedSinks {
     async fn clean(&self, _directory: &str, job: JobId, _run: &str) -> Result<(), String> {
         if self.world.sinks_deny.load(Ordering::Relaxed) {
-            return Err("a test allows nobody to remove anything".to_owned());
+            return Err("a test forbids to remove anything".to_owned());
         }
         self.world.note(Event::Cleaned(job));
         Ok(())

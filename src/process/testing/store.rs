@@ -1,4 +1,5 @@
-//! The memory store as one life of a JobManager uses it: transactions are written down, and each may be its last step.
+//! The memory store as one life of a JobManager uses it: transactions are recorded, and each may be its last
+//! step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +24,14 @@ use super::world::{Step, World, process_of};
 #[derive(Debug)]
 pub struct ObservedStore {
     pub inner: MemoryStore,
-    /// By which what was sent arrives late, whatever became of its sender.
+    /// Delivers late transactions, also after the death of their sender.
     pub late: Arc<MemoryStore>,
     pub world: World,
     pub life: String,
 }
 
 impl ObservedStore {
-    /// Returns only to the living, and not before they go on.
+    /// Returns only if the process lives, and not while it is frozen.
     async fn alive(&self) {
         let way = self.world.way_to_store();
         if !way.is_zero() {
@@ -46,7 +47,7 @@ impl ObservedStore {
         }
     }
 
-    /// A copy of a transaction arrives so much later.
+    /// Delivers a copy of a transaction after this time.
     fn send_late(
         &self,
         request: &CommitRequest,
@@ -62,7 +63,7 @@ impl ObservedStore {
     }
 }
 
-/// Writes down what the store did.
+/// Records what the store did.
 fn note(world: &World, request: &CommitRequest, reply: Option<&CommitReply>) {
     match reply {
         Some(CommitReply::Applied) => world.note(Event::Committed {
@@ -124,10 +125,10 @@ impl CoordinationStore for ObservedStore {
             return std::future::pending().await;
         }
         if let Some(time) = self.world.held_write() {
-            // It arrives, also if its sender does not wait for it any more.
+            // It arrives even if its sender does not wait for it any more.
             let arrived = self.send_late(request, time).await;
             self.goes_on().await;
-            return arrived.unwrap_or_else(|_| no_answer("it was held up"));
+            return arrived.unwrap_or_else(|_| no_answer("it was delayed"));
         }
         self.alive().await;
         let fate = self.world.fate();

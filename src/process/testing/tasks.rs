@@ -1,4 +1,4 @@
-//! Scripted tasks: they run until the test says otherwise, or finish by themselves after a while.
+//! Scripted tasks: they run until the test ends them, or finish by themselves after a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub struct Tasks {
     followers: Arc<Mutex<BTreeSet<JobId>>>,
     finished: Arc<Mutex<BTreeSet<AttemptKey>>>,
     stubborn: Arc<Mutex<BTreeSet<JobId>>>,
-    /// Where the tasks of each TaskManager's life ask.
+    /// Where the tasks of each TaskManager's life send their requests to coordinators.
     questions: Arc<Mutex<BTreeMap<String, mpsc::Sender<Question>>>>,
 }
 
@@ -38,7 +38,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Tasks {
-    /// What runs of a job, and in which TaskManager's life.
+    /// The running tasks of a job, each with its TaskManager's life.
     pub fn of(&self, job: JobId) -> Vec<(AttemptKey, String)> {
         let running = lock(&self.running);
         let of_job = running.iter().filter(|(key, _)| key.job == job);
@@ -47,17 +47,18 @@ impl Tasks {
             .collect()
     }
 
-    /// Tasks of this job don't heed cancellations: they end with their process.
+    /// Makes tasks of this job ignore cancellations: they end with their process.
     pub fn ignore_cancellations(&self, job: JobId) {
         lock(&self.stubborn).insert(job);
     }
 
-    /// Tasks of this job that start from now on finish by themselves.
+    /// Makes tasks of this job that start later finish by themselves.
     pub fn finish_after(&self, job: JobId, time: Duration) {
         lock(&self.durations).insert(job, time);
     }
 
-    /// Tasks of this job that read others finish by themselves, some time after those have because the job is being stopped.
+    /// Makes tasks of this job that read others finish by themselves, some time after those have finished
+    /// because the job is being stopped.
     pub fn follow_stopped_sources(&self, job: JobId) {
         lock(&self.followers).insert(job);
     }
@@ -69,11 +70,11 @@ impl Tasks {
     }
 }
 
-/// What a task hears from a coordinator, or why it never will hear anything.
+/// A coordinator's answer to a task, or why there will be none.
 pub type Heard = Result<Answer, String>;
 
 impl World {
-    /// An operator of a task that runs asks its coordinator.
+    /// Sends a request of a running task's operator to its coordinator.
     pub fn ask(
         &self,
         attempt: &AttemptKey,
@@ -99,7 +100,7 @@ impl World {
         answer
     }
 
-    /// Ends a task in this way.
+    /// Ends a task with this status.
     pub fn end_task(&self, attempt: &AttemptKey, status: TaskStatus) {
         let removed = lock(&self.tasks.running).remove(attempt);
         if let Some(running) = removed {
@@ -108,7 +109,7 @@ impl World {
         }
     }
 
-    /// All tasks of a job that run finish.
+    /// Finishes all running tasks of a job.
     pub fn finish_tasks(&self, job: JobId) {
         for (attempt, _) in self.tasks.of(job) {
             self.finish_task(&attempt);
@@ -122,7 +123,7 @@ impl World {
     }
 }
 
-/// What a task's sink would have written.
+/// The output that a task's sink would have written.
 pub fn committable(attempt: &AttemptKey) -> pb::Committable {
     let AttemptKey {
         job,
@@ -198,11 +199,11 @@ struct ScriptedTask {
     world: World,
     attempt: AttemptKey,
     status: Arc<watch::Sender<TaskStatus>>,
-    /// All that it reads; nothing: it is a source.
+    /// The tasks that it reads from; empty for a source.
     sources: Vec<AttemptKey>,
 }
 
-/// The subtasks that a task reads. They are of its own region.
+/// The subtasks that a task reads from. They are in its own region.
 fn sources_of(task: &TaskStart) -> Vec<AttemptKey> {
     let edges = task.graph.edges.iter();
     let read = edges.filter(|edge| edge.target == task.deployment.vertex_id);

@@ -1,4 +1,4 @@
-//! What tests of whole clusters wait for: claims about what is stored, and about jobs.
+//! Waits for tests of whole clusters: until conditions about the store and about jobs hold.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::history::{AttemptKey, Stored};
 use crate::gateway::Connector as _;
 
 impl TestCluster {
-    /// Waits until a claim about what is stored holds.
+    /// Waits until a condition about the stored state holds.
     pub async fn until_stored(&self, what: &str, claim: impl Fn(&Stored) -> bool) {
         self.until(what, || claim(&self.world.stored())).await;
     }
 
-    /// Waits until a claim holds.
+    /// Waits until a condition holds.
     pub async fn until(&self, what: &str, claim: impl Fn() -> bool) {
         let start = tokio::time::Instant::now();
         while !claim() {
@@ -30,8 +30,8 @@ impl TestCluster {
         }
     }
 
-    /// Waits until so many tasks of a job run as the record says, and no others, and the leader says so too; gives the
-    /// highest generation.
+    /// Waits until this many tasks of a job run as the record says, and no others, and the leader reports the
+    /// same; returns the highest generation.
     pub async fn until_running(&self, job: JobId, tasks: usize) -> u64 {
         let highest = || {
             let stored = self.world.stored();

@@ -1,4 +1,4 @@
-//! The weather: how calls and transactions go wrong by chance, all of it from one seed.
+//! Random faults of calls and transactions, all from one seed.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rand::{Rng as _, SeedableRng as _};
 
 use crate::gateway::local::{Fault, Journey};
 
-/// What becomes of a transaction.
+/// The fate of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fate {
     #[default]
@@ -16,28 +16,28 @@ pub enum Fate {
     LosesReply,
     /// It is answered, and a copy of it arrives later.
     HasTwin(Duration),
-    /// It is given up before it arrives, so much later.
+    /// Its sender gives it up, and it arrives after this time.
     ComesLate(Duration),
 }
 
-/// How calls and transactions go wrong by chance. Each number is of a thousand.
+/// Random faults of calls and transactions. Rates are per thousand.
 #[derive(Debug)]
 pub struct Weather {
     random: StdRng,
-    /// So many calls are refused.
+    /// Rate of calls that are refused.
     pub unreachable: u32,
-    /// So many calls and transactions lose their answer.
+    /// Rate of calls and transactions whose answer is lost.
     pub lost: u32,
-    /// So many calls never arrive, or arrive after their caller has given up.
+    /// Rate of calls that never arrive, or arrive after their caller has given up.
     pub silent: u32,
-    /// So many calls and transactions arrive again later.
+    /// Rate of calls and transactions that arrive again later.
     pub twins: u32,
-    /// Each way takes up to so many milliseconds.
+    /// Maximum delay of each direction, in milliseconds.
     pub delay_ms: u64,
-    /// So many deployments arrive again later, or after their caller has given up: there are few of them, and it is they
-    /// that must not be obeyed any more.
+    /// Rate of deployments that arrive again later, or after their caller has given up. Separate, because there
+    /// are few deployments, and outdated ones must be refused.
     pub late_deployments: u32,
-    /// Between JobManagers and TaskManagers nothing gets lost.
+    /// Nothing gets lost between JobManagers and TaskManagers.
     pub spares_task_managers: bool,
 }
 
@@ -55,7 +55,7 @@ impl Weather {
         }
     }
 
-    /// The same, but nothing between JobManagers and TaskManagers gets lost.
+    /// Like [`of_seed`](Self::of_seed), but nothing gets lost between JobManagers and TaskManagers.
     pub fn sparing_task_managers(seed: u64) -> Weather {
         Weather {
             spares_task_managers: true,
@@ -67,13 +67,13 @@ impl Weather {
         self.random.random_range(0..1000) < of_a_thousand
     }
 
-    /// From a millisecond to about two minutes, each power of two as likely as the next.
+    /// From a millisecond to about two minutes; each power of two is equally likely.
     fn late(&mut self) -> Duration {
         let most = 1_u64 << self.random.random_range(0..=17_u32);
         Duration::from_millis(self.random.random_range(1..=most))
     }
 
-    /// What becomes of a call of this method between these processes.
+    /// The delivery of a call of this method between these processes.
     pub(super) fn journey(&mut self, method: &str, ends: [&str; 2]) -> Journey {
         let is_deployment = method == "submit_tasks";
         let (twins, silent) = match is_deployment {
@@ -118,7 +118,7 @@ impl Weather {
         }
     }
 
-    /// How long a request to the store takes.
+    /// Duration of a request's way to the store.
     pub(super) fn way_to_store(&mut self) -> Duration {
         Duration::from_millis(self.random.random_range(0..=self.delay_ms / 4))
     }

@@ -1,8 +1,8 @@
-//! What all processes of a test share: the history, who is dead or cut off, the weather on the network, and the moment at
-//! which a JobManager is struck dead.
+//! The state that all processes of a test share: the history, dead and cut-off processes, the random faults of
+//! the network, and the step at which a JobManager is struck dead.
 //!
-//! A process that is struck does nothing any more from that moment on, although its tasks still exist for a while: what it
-//! sends arrives nowhere, and no answer reaches it.
+//! A struck process does nothing any more from that moment on, although its tasks still exist for a while: its
+//! messages arrive nowhere, and no answer reaches it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -26,32 +26,32 @@ use crate::gateway::local::{Call, Fault, Journey, Roads};
 pub enum Step<'a> {
     /// It sends a transaction.
     Committing(&'a [Record]),
-    /// The store has applied one; nobody heard of it.
+    /// The store has applied a transaction, and has not answered yet.
     Committed(&'a [Record]),
-    /// It calls somebody.
+    /// It calls another process.
     Calling(&'a Call<'a>),
     /// A message for it is about to arrive.
     Called(&'a Call<'a>),
-    /// It has handled one, and its answer is about to go.
+    /// It has handled a message, and is about to answer.
     Answering(&'a Call<'a>),
-    /// It begins to make visible what sinks wrote.
+    /// It begins to make the output of sinks visible.
     CommittingSinks,
     /// It has done so.
     CommittedSinks,
 }
 
 impl Step<'_> {
-    /// Whether this is a transaction about to be sent with such a record.
+    /// Whether this is a transaction with such a record that is about to be sent.
     pub fn commits(&self, is: impl Fn(&Record) -> bool) -> bool {
         matches!(self, Step::Committing(records) if records.iter().any(is))
     }
 
-    /// Whether this is a transaction that was applied with such a record.
+    /// Whether this is a transaction with such a record that was applied.
     pub fn committed(&self, is: impl Fn(&Record) -> bool) -> bool {
         matches!(self, Step::Committed(records) if records.iter().any(is))
     }
 
-    /// Whether somebody's message to one of its methods is on its way: not handled yet, or already.
+    /// Whether this is a message to one of its methods, before or after it is handled.
     pub fn receives(&self, method: &str, is_handled: bool) -> bool {
         match self {
             Step::Called(call) => !is_handled && call.method == method,
@@ -64,7 +64,7 @@ impl Step<'_> {
         }
     }
 
-    /// Whether this is a call of a method of somebody.
+    /// Whether this is a call of such a method.
     pub fn calls(&self, method: &str) -> bool {
         matches!(self, Step::Calling(call) if call.method == method)
     }
@@ -78,25 +78,25 @@ struct Inner {
     events: Vec<Event>,
     stored: Stored,
     dead: BTreeSet<String>,
-    /// The present life of each JobManager.
+    /// The current life of each JobManager.
     lives: BTreeMap<String, String>,
     cut: BTreeSet<String>,
-    /// Processes that reach each other, and nobody else.
+    /// Processes that reach each other, but no other process.
     apart: BTreeSet<String>,
-    /// Processes that stand still, and until when.
+    /// Frozen processes, and until when.
     stopped: BTreeMap<String, Instant>,
-    /// The highest epoch of which each life of a TaskManager has accepted a message.
+    /// The highest epoch of the messages that each life of a TaskManager has accepted.
     accepted: BTreeMap<String, u64>,
     weather: Option<Weather>,
     strike: Option<Strike>,
-    /// For how long the next transaction is held up, and who is told.
+    /// The delay of the next transaction, and the channel that reports that it was sent.
     held: Option<(Duration, oneshot::Sender<()>)>,
-    /// How long each request to the store takes besides.
+    /// Additional duration of each request to the store.
     slowness: Duration,
 }
 
 impl Inner {
-    /// Whether nothing passes between these two.
+    /// Whether no message passes between these two.
     fn is_cut(&self, ends: [&str; 2]) -> bool {
         let [from, to] = ends.map(|end| self.apart.contains(end));
         from != to || ends.iter().any(|end| self.cut.contains(*end))
@@ -109,11 +109,11 @@ pub struct World {
     inner: Arc<Mutex<Inner>>,
     pub memory: MemoryCluster,
     pub tasks: Tasks,
-    /// Nothing may be removed from the directories of sinks.
+    /// While set, nothing may be removed from the directories of sinks.
     pub sinks_deny: Arc<AtomicBool>,
-    /// What was seen to happen, to be counted.
+    /// Counts the landmarks that were reached.
     pub reached: Reached,
-    /// Processes whose clock stands still: they believe in their lease until they hear otherwise.
+    /// Processes whose clock stands still: they believe in their lease until a message says otherwise.
     pub stubborn: Arc<watch::Sender<BTreeSet<String>>>,
     /// The life that was struck last.
     struck: Arc<watch::Sender<Option<String>>>,
@@ -151,7 +151,7 @@ impl World {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes down what happened.
+    /// Records an event.
     pub fn note(&self, event: Event) {
         let mut inner = self.lock();
         inner.stored.apply(&event);
@@ -162,25 +162,25 @@ impl World {
         self.lock().events.clone()
     }
 
-    /// What the store holds of jobs.
+    /// The jobs in the store.
     pub fn stored(&self) -> Stored {
         self.lock().stored.clone()
     }
 
-    /// The next JobManager that takes such a step dies before it.
+    /// Makes the next JobManager that takes such a step die before it.
     pub fn strike_at(&self, strike: impl FnMut(&Step<'_>) -> bool + Send + 'static) {
         self.struck.send_replace(None);
         self.lock().strike = Some(Box::new(strike));
     }
 
-    /// Waits until a JobManager was struck; gives its life.
+    /// Waits until a JobManager was struck; returns its life.
     pub async fn struck(&self) -> String {
         let mut struck = self.struck.subscribe();
         let life = struck.wait_for(Option::is_some).await;
         life.expect("the world lives").clone().unwrap_or_default()
     }
 
-    /// Whether a life may take a step: not if it is dead, or struck at this very moment.
+    /// Whether a life may take a step: false if it is dead, or is struck at this moment.
     pub fn takes(&self, life: &str, step: &Step<'_>) -> bool {
         let mut inner = self.lock();
         if inner.dead.contains(life) {
@@ -197,24 +197,24 @@ impl World {
         !is_struck
     }
 
-    /// A JobManager lives.
+    /// Records that a JobManager's life begins.
     pub fn begins(&self, life: &str) {
         let process = process_of(life).to_owned();
         self.lock().lives.insert(process, life.to_owned());
     }
 
-    /// Whether the JobManager that is called is struck at this very moment.
+    /// Whether the called JobManager is struck at this moment.
     fn strikes_callee(&self, call: &Call<'_>, step: &Step<'_>) -> bool {
         let life = self.lock().lives.get(process_of(call.to)).cloned();
         life.is_some_and(|life| !self.is_dead(&life) && !self.takes(&life, step))
     }
 
-    /// How often a method was called so far, whatever became of it.
+    /// The number of calls of a method until now, with any result.
     pub fn calls(&self, method: &str) -> u32 {
         self.lock().calls.get(method).copied().unwrap_or_default()
     }
 
-    /// Nothing that this life sends arrives from now on.
+    /// From now on, nothing that this life sends arrives.
     pub fn kill(&self, life: &str) {
         self.lock().dead.insert(life.to_owned());
         self.ends(process_of(life));
@@ -227,7 +227,7 @@ impl World {
         self.lock().dead.contains(life)
     }
 
-    /// Cuts the network between a process and all others. The store is another network.
+    /// Cuts the network between a process and all others. The store is on another network.
     pub fn cut(&self, process: &str) {
         self.lock().cut.insert(process.to_owned());
         self.note(Event::Disturbed(process.to_owned()));
@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    /// Mends that.
+    /// Undoes [`set_apart`](Self::set_apart).
     pub fn together(&self) {
         self.lock().apart.clear();
     }
@@ -254,7 +254,7 @@ impl World {
         self.lock().weather = weather;
     }
 
-    /// What becomes of a transaction on its way.
+    /// The fate of the next transaction.
     pub fn fate(&self) -> Fate {
         let mut inner = self.lock();
         inner
@@ -264,7 +264,7 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// How long a request to the store takes.
+    /// Duration of a request's way to the store.
     pub fn way_to_store(&self) -> Duration {
         let mut inner = self.lock();
         let slowness = inner.slowness;
@@ -272,57 +272,57 @@ impl World {
         slowness + weather.map_or(Duration::ZERO, Weather::way_to_store)
     }
 
-    /// From here on each request to the store takes so much longer.
+    /// From now on, each request to the store takes longer by this time.
     pub fn slow_store(&self, time: Duration) {
         self.lock().slowness = time;
     }
 
-    /// The next transaction is on its way for so long; tells when it was sent.
+    /// Delays the next transaction by this time; the receiver reports that it was sent.
     pub fn hold_write(&self, time: Duration) -> oneshot::Receiver<()> {
         let (sender, sent) = oneshot::channel();
         self.lock().held = Some((time, sender));
         sent
     }
 
-    /// For how long a transaction that is sent is held up.
+    /// The delay of the transaction that is sent, if it is delayed.
     pub fn held_write(&self) -> Option<Duration> {
         let (time, sent) = self.lock().held.take()?;
-        // Who does not wait any more need not be told.
+        // The receiver may not wait any more.
         let _ = sent.send(());
         Some(time)
     }
 
-    /// A process does nothing until then: what it sends and what is sent to it waits.
+    /// Freezes a process until then: messages from and to it wait.
     pub fn stop(&self, process: &str, until: Instant) {
         self.lock().stopped.insert(process.to_owned(), until);
     }
 
-    /// Whether a process stands, or stood, still until that moment, and lives.
+    /// Whether a process that lives is, or was, frozen until that moment.
     pub fn stood_until(&self, process: &str, until: Instant) -> bool {
         self.lock().stopped.get(process) == Some(&until)
     }
 
-    /// A process ends: the next one of that name goes, and its clock does.
+    /// A process ends: the next one of that name is not frozen, and its clock runs.
     fn ends(&self, process: &str) {
         self.lock().stopped.remove(process);
         self.stubborn
             .send_if_modified(|stubborn| stubborn.remove(process));
     }
 
-    /// Whatever stands still goes on, and all clocks do.
+    /// Unfreezes all processes, and starts all clocks.
     pub fn all_go_on(&self) {
         self.lock().stopped.clear();
         self.stubborn.send_modify(BTreeSet::clear);
     }
 
-    /// For how long a process still stands still.
+    /// The time for which a process is still frozen.
     fn stopped_for(&self, process: &str) -> Duration {
         let now = Instant::now();
         let until = self.lock().stopped.get(process).copied();
         until.map_or(Duration::ZERO, |until| until.duration_since(now))
     }
 
-    /// Waits until a process does not stand still.
+    /// Waits until a process is not frozen.
     pub async fn goes_on(&self, process: &str) {
         loop {
             let time = self.stopped_for(process);
@@ -333,7 +333,8 @@ impl World {
         }
     }
 
-    /// The highest epoch of which this life of a TaskManager has accepted a message, raised by `epoch`: what it was.
+    /// Raises the highest epoch whose messages this life of a TaskManager has accepted to `epoch`; returns the
+    /// previous one.
     pub fn accepts(&self, life: &str, epoch: u64) -> u64 {
         let mut inner = self.lock();
         let highest = inner.accepted.entry(life.to_owned()).or_default();

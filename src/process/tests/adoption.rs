@@ -1,4 +1,4 @@
-//! Tasks that outlive their leader: whoever leads next finds them, however late their TaskManagers come back.
+//! Tasks that outlive their leader: the next leader finds them, even if their TaskManagers come back late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,8 @@ use crate::process::testing::running::{self, JOB, used_task_manager};
 use crate::process::testing::world::process_of;
 use crate::telemetry::ExitCode;
 
-/// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it, and one of these.
+/// Starts a job of four tasks in two slots and three TaskManagers with a slot each, of which two run it;
+/// returns one of these two.
 async fn running(job_managers: u32) -> (TestCluster, String) {
     let cluster = running::running(job_managers, 3, 1).await;
     let used = used_task_manager(&cluster);
@@ -37,7 +38,7 @@ async fn finishes(cluster: &TestCluster, generation: u64) {
     cluster.check();
 }
 
-/// The cores that no slot of any TaskManager has.
+/// The cores that are in no slot of any TaskManager.
 async fn free_cores(cluster: &TestCluster) -> CpuCores {
     let known = cluster.list_task_managers().await;
     let free = known.iter().filter_map(|it| it.free_profile.as_ref());
@@ -45,7 +46,7 @@ async fn free_cores(cluster: &TestCluster) -> CpuCores {
     free.fold(Resources::ZERO, |sum, it| sum.plus(&it)).cpu
 }
 
-/// Until the leader says that so many tasks are awaited.
+/// Waits until the leader reports that this many tasks are awaited.
 async fn until_awaited(cluster: &TestCluster, tasks: usize) {
     loop {
         let details = cluster.client.describe(JOB).await.expect("it is there");
@@ -54,7 +55,11 @@ async fn until_awaited(cluster: &TestCluster, tasks: usize) {
         if details.status() == JobStatus::Reconciling && awaited.count() == tasks {
             return;
         }
-        assert_ne!(details.status(), JobStatus::Running, "it waits for nobody");
+        assert_ne!(
+            details.status(),
+            JobStatus::Running,
+            "it does not wait for any task"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -101,7 +106,7 @@ async fn a_change_of_the_leader_sends_nothing_that_changes_anything() {
     for (number, job) in jobs.iter().enumerate() {
         cluster.until_running(*job, tasks(number)).await;
     }
-    // One in slots that are cut out of what is left.
+    // A second job, in slots that are cut out of the remaining resources.
     let cut = JobId::from_bits(5);
     let graph = graph_with_resources(cut, 1);
     cluster.client.submit(&graph, "t").await.expect("accepted");
@@ -125,7 +130,7 @@ async fn a_change_of_the_leader_sends_nothing_that_changes_anything() {
         assert_eq!(cluster.until_running(*job, tasks(number)).await, 1);
     }
     assert_eq!(cluster.until_running(cut, 2).await, 1);
-    // Longer than any bound of slots and heartbeats.
+    // Longer than any timeout of slots and heartbeats.
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(calls.load(Ordering::Relaxed), 0);
     assert_eq!(
@@ -144,7 +149,7 @@ async fn a_task_manager_that_comes_back_late_is_adopted() {
     cluster.world.cut(&used);
     kill_leader(&mut cluster).await;
     until_awaited(&cluster, 2).await;
-    // Longer than anybody waits for a slot to be taken or lets it idle, and shorter than a TaskManager is waited for.
+    // Longer than any slot timeout, and shorter than the wait for a TaskManager.
     tokio::time::sleep(Duration::from_secs(30)).await;
     until_awaited(&cluster, 2).await;
     cluster.world.heal(&used);
@@ -233,7 +238,7 @@ async fn the_only_job_manager_that_is_back_at_its_address_says_not_yet_until_all
     cluster.kill_job_manager("jm1").await;
     cluster.world.slow_store(Duration::from_secs(5));
     cluster.start_job_manager("jm1");
-    // Who knows the address asks before anything is listed: TaskManagers with their reports, and clients.
+    // TaskManagers with reports, and clients, that know the address ask before anything is listed.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let early = cluster.connector();
     let resource_manager = early.resource_manager("jm1:1");
@@ -296,7 +301,7 @@ async fn a_source_that_finished_on_a_task_manager_that_has_left_is_not_awaited()
     let took = start.elapsed();
     assert!(
         took < Duration::from_secs(1),
-        "somebody was awaited: {took:?}"
+        "a TaskManager was awaited: {took:?}"
     );
     cluster.world.finish_tasks(JOB);
     assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);

@@ -1,4 +1,4 @@
-//! Applications: what their record takes, what they leave, and with what their JobManagers end.
+//! Applications: the size of their record, what they leave, and the exit codes of their JobManagers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ fn cluster_id() -> Name {
     Configuration::defaults().ha().cluster_id.clone()
 }
 
-/// The id that the application's jobs get.
+/// The id of the application's job.
 fn job(position: u32) -> JobId {
     job_id_of(&cluster_id(), position)
 }
@@ -44,7 +44,7 @@ async fn cluster_of(
     cluster
 }
 
-/// Submits so many jobs of one task each, and waits for nothing.
+/// Submits this many jobs of one task each, and waits for nothing.
 fn submits(name: String, jobs: u32) -> ApplicationSetup {
     ApplicationSetup::new(name, move |context| async move {
         for _ in 0..jobs {
@@ -56,7 +56,7 @@ fn submits(name: String, jobs: u32) -> ApplicationSetup {
 
 #[tokio::test(start_paused = true)]
 async fn an_application_whose_record_grows_too_large_ends_as_unknown_and_waits_for_nothing() {
-    // The memory store takes a million bytes: the application begins, and some of its submissions are noted.
+    // The memory store accepts a million bytes: the application begins, and some of its submissions are noted.
     let name = "x".repeat(1_000_000 - 600);
     let mut cluster = cluster_of(submits(name, 40), LoadOptions::default(), &["jm1"]).await;
     assert_eq!(cluster.end_of_job_manager("jm1").await, ExitCode::Fatal);
@@ -114,8 +114,9 @@ async fn an_application_ends_though_its_cleanup_is_given_up_and_whoever_leads_ne
     cluster.check();
 }
 
-/// Two jobs, of whose first one a record is damaged when its leader dies; when it has ended already, `has_ended`. The next leader sets it aside
-/// and waits, until it is deleted. Gives the codes that it ends with, and with which one that stands by does.
+/// Two jobs; a record of the first one is damaged when its leader dies, before or after the job has ended
+/// (`has_ended`). The next leader sets it aside and waits until it is deleted. Returns the exit codes of that
+/// leader and of a standby.
 async fn damaged(kind: Kind, has_ended: bool) -> [ExitCode; 2] {
     let application = submits("damaged".to_owned(), 2);
     let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
@@ -138,7 +139,7 @@ async fn damaged(kind: Kind, has_ended: bool) -> [ExitCode; 2] {
     cluster.until_running(second, 2).await;
     let details = cluster.client.describe(first).await.expect("it is there");
     assert!(!details.quarantine.is_empty(), "{details:?}");
-    // Longer than anything but a person takes.
+    // Longer than any timeout.
     tokio::time::sleep(Duration::from_secs(600)).await;
     let leader = cluster.leader_above(1).await;
     let standby = if leader == "jm2" { "jm3" } else { "jm2" };
@@ -190,7 +191,7 @@ async fn what_a_deleted_job_left_is_taken_for_its_end_though_it_can_not_be_compa
     deleting.abort();
 }
 
-/// An application that submits the graph of so many subtasks, and is told from others of its name by that.
+/// An application that submits a graph with this many subtasks, which is also its identity.
 fn identified(subtasks: u32) -> ApplicationSetup {
     let program = move |context: ApplicationContext| async move {
         context.execute_graph(graph(job(0), subtasks)).await?;
@@ -199,7 +200,7 @@ fn identified(subtasks: u32) -> ApplicationSetup {
     ApplicationSetup::new("identified", program).identified_by(subtasks.to_string())
 }
 
-/// The code of a JobManager that is started for such an application.
+/// The exit code of a JobManager that is started for such an application.
 async fn code_of(cluster: &mut TestCluster, name: &str, subtasks: u32) -> ExitCode {
     cluster.application = Some(identified(subtasks));
     cluster.start_job_manager(name);
@@ -211,7 +212,7 @@ async fn who_carries_out_the_end_of_another_application_is_not_told_that_its_own
     let mut cluster = cluster_of(identified(1), LoadOptions::default(), &["jm1"]).await;
     let tasks = &cluster.world.tasks;
     tasks.finish_after(job(0), Duration::from_secs(1));
-    // The end is decided by then.
+    // The end is decided before that step.
     let is_end = |record: &Record| matches!(record, Record::Deleted(Kind::Results, _));
     cluster.strike_at(move |step| step.commits(is_end));
     cluster.after_strike().await;
@@ -241,7 +242,7 @@ async fn a_cluster_is_that_of_whoever_comes_to_submit_in_it() {
 async fn a_program_that_ends_its_process_in_each_term_has_no_job_set_aside() {
     let application = submits("ends".to_owned(), 2);
     let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
-    // More deaths than it takes to find a culprit.
+    // More deaths than are needed to find a culprit.
     for _ in 0..7 {
         let is_second = |record: &Record| matches!(record, Record::Graph(it) if *it == job(1));
         cluster.strike_at(move |step| step.commits(is_second));
@@ -272,7 +273,10 @@ async fn what_former_leaders_left_in_the_blob_store_goes_with_the_application() 
     cluster.blobs = Some(blobs.clone());
     cluster.start_job_manager("jm1");
     cluster.until_running(job(0), 2).await;
-    let incarnation = cluster.leader_view().incarnation.expect("somebody leads");
+    let incarnation = cluster
+        .leader_view()
+        .incarnation
+        .expect("there is a leader");
     let own = blobs.of_cluster(&incarnation);
     let owner = Name::new(job(0).to_string()).expect("a name");
     let bytes = bytes::Bytes::from_static(b"left");
@@ -281,7 +285,7 @@ async fn what_former_leaders_left_in_the_blob_store_goes_with_the_application() 
     let mut upload = own.upload(&owner).expect("a name");
     upload.write(b"left").await.expect("written");
     upload.finish().await.expect("finished");
-    // And the marker of the storage.
+    // Two objects and the marker of the storage.
     assert_eq!(blobs.list().await.expect("listed").len(), 3);
     cluster.world.finish_tasks(job(0));
     assert_eq!(cluster.end_of_job_manager("jm1").await, ExitCode::Ended);

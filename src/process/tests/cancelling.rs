@@ -1,5 +1,5 @@
-//! Tasks that don't end when they are cancelled: their TaskManagers end themselves, whoever leads meanwhile, and the job goes on
-//! without them.
+//! Tasks that don't end when they are cancelled: their TaskManagers end themselves, under any leader, and the
+//! job goes on without them.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::telemetry::ExitCode;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Three JobManagers, TaskManagers with a slot each, and a job of four tasks on two of them that heed no cancellation.
+/// Three JobManagers, TaskManagers with a slot each, and a job on two of them whose four tasks ignore
+/// cancellation.
 async fn stubborn(task_managers: u32) -> TestCluster {
     let load = LoadOptions::default()
         .with("task.cancellation.timeout", "20 s")

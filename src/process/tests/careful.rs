@@ -1,4 +1,4 @@
-//! A job that ends the process that starts it is found and set aside; no other job suffers from it.
+//! A job that ends the process that starts it is found and set aside; no other job is affected.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn others() -> impl Iterator<Item = JobId> {
     all.filter(|job| *job != CULPRIT)
 }
 
-/// Two JobManagers, and as many jobs of two tasks each, all of which run.
+/// Two JobManagers, and [`JOBS`] jobs of two tasks each, all of which run.
 async fn cluster() -> TestCluster {
     let cluster = TestCluster::start(2, 2, JOBS / 2).await;
     for job in others().chain([CULPRIT]) {
@@ -39,7 +39,7 @@ async fn records(cluster: &TestCluster) -> Vec<HistoryRecord> {
     read.expect("readable")
 }
 
-/// Waits until the record of the leader's term says that everything stands.
+/// Waits until the record of the leader's term says that all JobMasters have begun.
 async fn until_leading(cluster: &TestCluster) {
     for _ in 0..100_000 {
         let last = records(cluster).await.pop();
@@ -53,7 +53,7 @@ async fn until_leading(cluster: &TestCluster) {
     panic!("no term leads: {:#?}", records(cluster).await);
 }
 
-/// A culprit's JobMaster is the end of the process that starts it.
+/// Makes the start of a culprit's JobMaster end its process.
 fn strike_at(cluster: &TestCluster, culprits: &'static [JobId]) {
     let is_start = |record: &Record| matches!(record, Record::State(job, state) if culprits.contains(job) && state.quarantine.is_none());
     cluster.strike_at(move |step| step.commits(is_start));
@@ -65,7 +65,8 @@ fn is_set_aside(cluster: &TestCluster, job: JobId) -> bool {
     state.is_some_and(|state| state.quarantine.is_some())
 }
 
-/// Lets the culprits end processes, which are started again, until all are set aside. Gives how many they ended.
+/// Lets the culprits end processes, which are started again, until all are set aside. Returns the number of
+/// ended processes.
 async fn search(cluster: &mut TestCluster, culprits: &'static [JobId]) -> usize {
     strike_at(cluster, culprits);
     let leader = cluster.leader().await;
@@ -94,7 +95,7 @@ async fn search(cluster: &mut TestCluster, culprits: &'static [JobId]) -> usize 
 async fn a_job_that_ends_its_process_is_found_and_set_aside_and_led_again_when_it_is_retried() {
     let mut cluster = cluster().await;
     let deaths = search(&mut cluster, &[CULPRIT]).await;
-    // Twice with all, then with a quarter of them, as half had been well before, and twice alone.
+    // Twice with all, then with a quarter of them, as the first half had begun, and twice alone.
     assert_eq!(deaths, 2 + 1 + 2);
     let alone = |record: &HistoryRecord| {
         let starting = record.suspicion.starting;
@@ -110,7 +111,7 @@ async fn a_job_that_ends_its_process_is_found_and_set_aside_and_led_again_when_i
     for job in others() {
         assert_eq!(cluster.until_running(job, 2).await, 1, "not touched");
     }
-    // Longer than anybody waits for anything.
+    // Longer than any timeout.
     tokio::time::sleep(Duration::from_secs(1800)).await;
     assert_eq!(cluster.world.tasks.of(CULPRIT).len(), 2, "they run on");
 
@@ -120,7 +121,7 @@ async fn a_job_that_ends_its_process_is_found_and_set_aside_and_led_again_when_i
     assert_eq!(quarantine.kind(), QuarantineKind::EndedProcess);
     assert_eq!(quarantine.evidence.len(), deaths);
 
-    // The next term knows without any of this.
+    // The next term knows it from the stored records.
     let leader = cluster.leader().await;
     let epoch = cluster.epoch();
     cluster.kill_job_manager(&leader).await;
@@ -163,7 +164,8 @@ async fn two_jobs_that_end_their_processes_are_both_found() {
     const CULPRITS: [JobId; 2] = [job(2), CULPRIT];
     let mut cluster = cluster().await;
     let deaths = search(&mut cluster, &CULPRITS).await;
-    // Twice with all, with four and with two of them, and twice alone; then the other one, of the six that had not stood yet, with one more and twice alone.
+    // Twice with all, with four and with two of them, and twice alone. Then the second culprit, among the six
+    // that had not begun yet: with one other job, and twice alone.
     assert_eq!(deaths, (2 + 1 + 1 + 2) + (1 + 2));
     until_leading(&cluster).await;
     for job in others().filter(|job| !CULPRITS.contains(job)) {

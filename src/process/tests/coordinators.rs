@@ -1,4 +1,4 @@
-//! Tasks ask for file splits while leaders die: each split has one owner, and a request one answer.
+//! Tasks ask for file splits while leaders die: each split has one owner, and each request one answer.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,8 @@ const OPERATOR: &str = "lines";
 /// Two subtasks get several splits each.
 const SIZE: usize = 100_000;
 
-/// Three JobManagers, two TaskManagers, and a job of four tasks, two of which read a file. With that file's directory.
+/// Three JobManagers, two TaskManagers, and a job of four tasks, two of which read a file in the returned
+/// directory.
 async fn running() -> (TestCluster, tempfile::TempDir) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("input");
@@ -36,7 +37,7 @@ fn write(path: &Path, size: usize) {
     std::fs::write(path, vec![b'\n'; size]).expect("written");
 }
 
-/// The subtasks that read, in order.
+/// The reading subtasks, in order.
 fn readers(cluster: &TestCluster) -> Vec<AttemptKey> {
     let vertex = stored(cluster).0;
     let running = cluster.world.tasks.of(JOB).into_iter();
@@ -48,7 +49,7 @@ fn readers(cluster: &TestCluster) -> Vec<AttemptKey> {
     readers
 }
 
-/// The vertex that reads, the generation, and its splits, as they are stored.
+/// The reading vertex, its generation and its splits, as stored.
 fn stored(cluster: &TestCluster) -> (String, u64, pb::FileSplits) {
     let state = cluster.world.stored().states[&JOB].clone();
     let [state] = state.coordinators.as_slice() else {
@@ -70,7 +71,7 @@ fn has_given(record: &Record) -> bool {
     })
 }
 
-/// Where a split begins and ends.
+/// Begin and end of a split.
 fn range(answer: &Answer) -> Option<(u64, u64)> {
     match answer {
         Answer::FileSplit(split) => Some((split.ranges[0].start, split.ranges[0].end)),
@@ -83,7 +84,8 @@ async fn ask(cluster: &TestCluster, attempt: &AttemptKey, number: u64) -> Answer
     answer.expect("its task runs").expect("there is an answer")
 }
 
-/// Both ask until nothing is left, after what they have; everything was given once.
+/// Both subtasks ask until nothing is left, after the answers in `known`; then every split was given exactly
+/// once.
 async fn take_all(cluster: &TestCluster, known: BTreeMap<u32, Vec<Answer>>, size: usize) {
     let mut given = Vec::new();
     for attempt in readers(cluster) {
@@ -114,7 +116,7 @@ async fn take_all(cluster: &TestCluster, known: BTreeMap<u32, Vec<Answer>>, size
     assert_eq!(at, size as u64);
 }
 
-/// The leader dies at a step of the first request. What was stored before it says whether the answer is known by then.
+/// The leader dies at a step of the first request. The step decides whether the answer is stored by then.
 async fn a_request_is_answered_whose_leader_dies_at(
     strike: impl Fn(&Step<'_>) -> bool + Send + 'static,
     is_decided: bool,
@@ -129,9 +131,13 @@ async fn a_request_is_answered_whose_leader_dies_at(
     let answer = answer.await.expect("its task runs").expect("is answered");
     assert_eq!(cluster.epoch(), 2);
     let now = stored(&cluster).2;
-    assert_eq!((&now.files, &now.ends), (&cut.files, &cut.ends), "cut anew");
+    assert_eq!(
+        (&now.files, &now.ends),
+        (&cut.files, &cut.ends),
+        "cut again"
+    );
     assert_eq!(now.assigned[0].splits, [0]);
-    // The answer was lost: asked again, also by the next leader.
+    // The answer was lost: asked again, also at the next leader.
     assert_eq!(ask(&cluster, &first, 1).await, answer);
     let leader = cluster.leader().await;
     cluster.kill_job_manager(&leader).await;
@@ -139,7 +145,7 @@ async fn a_request_is_answered_whose_leader_dies_at(
     assert_eq!(
         cluster.until_running(JOB, 4).await,
         1,
-        "nothing started anew"
+        "nothing was started again"
     );
     let known = BTreeMap::from([(first.subtask, vec![answer])]);
     take_all(&cluster, known, SIZE).await;

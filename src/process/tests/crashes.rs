@@ -1,4 +1,4 @@
-//! The leader dies at each step of a job's life; a standby goes on from what is stored.
+//! The leader dies at each step of a job's life; a standby goes on from the stored state.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ async fn cluster() -> TestCluster {
     cluster
 }
 
-/// A client that repeats its submission until it is acknowledged; whether that was an earlier try's answer.
+/// A client that repeats its submission until it is acknowledged; returns whether an earlier attempt had been
+/// applied.
 fn submit(cluster: &TestCluster) -> JoinHandle<bool> {
     let client = cluster.client.clone();
     tokio::spawn(async move {
@@ -76,7 +77,7 @@ fn is_finished(record: &Record) -> bool {
     matches!(record, Record::State(_, state) if all_finished(state))
 }
 
-/// The job runs under the leader of `epoch`, finishes, and leaves what it should.
+/// The job runs under the leader of `epoch`, finishes, and leaves exactly its result.
 async fn finishes(cluster: &TestCluster, epoch: u64) {
     cluster.leader_above(epoch - 1).await;
     cluster.until_running(JOB, 4).await;
@@ -86,7 +87,7 @@ async fn finishes(cluster: &TestCluster, epoch: u64) {
     cluster.check();
 }
 
-/// The same, of a job whose tasks ran when the leader died: none of them notices.
+/// Like [`finishes`], for a job whose tasks ran when the leader died: none of them is restarted.
 async fn goes_on(cluster: &TestCluster, epoch: u64) {
     cluster.leader_above(epoch - 1).await;
     assert_eq!(cluster.until_running(JOB, 4).await, 1, "adopted");
@@ -203,7 +204,8 @@ async fn while_a_task_manager_registers() {
             submit(&cluster).await.expect("acknowledged");
             cluster.until_running(JOB, 4).await;
             let first = cluster.leader().await;
-            // The second dies when the first TaskManager that comes to it is on its way, or is taken and does not know it.
+            // The second dies when the first registration of a TaskManager arrives, or is accepted but not
+            // answered yet.
             cluster.strike_at(move |step| step.receives(method, is_handled));
             cluster.kill_job_manager(&first).await;
             cluster.after_strike().await;
@@ -212,8 +214,8 @@ async fn while_a_task_manager_registers() {
     }
 }
 
-/// A task fails, which the restart strategy forgives: nothing is lost of that on the way from the decision to the tasks that run anew, and
-/// it is counted once.
+/// A task fails, and the restart strategy permits a restart: no leader's death between the decision and the
+/// restarted tasks loses the failure, and it is counted once.
 #[tokio::test(start_paused = true)]
 async fn while_a_region_restarts_after_a_failure() {
     let steps: [(&str, IsStep); 6] = [
@@ -241,7 +243,8 @@ async fn while_a_region_restarts_after_a_failure() {
         seen.push((place, generation, restarts.restarts));
         finishes(&cluster, 2).await;
     }
-    // Only the term that wrote a generation deploys it. What is not written is reported to the next leader.
+    // Only the term that wrote a generation deploys it. A failure that was not written is reported to the next
+    // leader.
     let expected = [
         ("unwritten", 2, 1),
         ("written", 3, 1),
@@ -331,7 +334,7 @@ async fn between_the_end_of_all_tasks_and_the_result_sinks_are_committed_again()
             .iter()
             .filter(|event| matches!(event, Event::SinksCommitted(_)));
         assert_eq!(commits.count(), if place < 3 { 1 } else { 2 }, "{place}");
-        // Even if nothing of its end was written: the TaskManagers report that again.
+        // Even if nothing of its end was written: the TaskManagers report it again.
         assert_eq!(generations_started(&cluster), [1], "{place}");
         cluster.check();
     }
@@ -353,7 +356,7 @@ async fn between_result_and_cleanup_the_job_is_cleaned_up_and_not_run() {
         cluster.after_strike().await;
         assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);
         assert_eq!(generations_started(&cluster), [1]);
-        // Its slots are free again: another job gets all there are.
+        // Its slots are free again: another job gets all of them.
         let other = JobId::from_bits(0xB);
         cluster
             .client
@@ -371,7 +374,7 @@ async fn two_leaders_in_a_row_die_and_the_third_goes_on() {
     submit(&cluster).await.expect("acknowledged");
     cluster.until_running(JOB, 4).await;
     let first = cluster.leader().await;
-    // The second dies when it has just written that it has taken the job up.
+    // The second dies right after the write that takes over the job.
     cluster.strike_at(|step| {
         step.committed(
             |record| matches!(record, Record::State(_, state) if state.job_incarnation == 2),

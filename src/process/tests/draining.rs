@@ -1,4 +1,4 @@
-//! A TaskManager is drained: it gets no new slots, and leaves when its last one is free.
+//! A TaskManager is drained: it gets no new slots, and leaves when its last slot is free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,7 +42,7 @@ async fn evict(cluster: &TestCluster, name: &str) {
     ask(cluster, request).await.expect("it is registered");
 }
 
-/// What is told of a TaskManager that is drained, once it has registered.
+/// The drain status of a TaskManager, once it has registered.
 async fn drained(cluster: &TestCluster, name: &str) -> Option<pb::DrainInfo> {
     loop {
         let leader = cluster.leader().await;
@@ -62,7 +62,7 @@ async fn drained(cluster: &TestCluster, name: &str) -> Option<pb::DrainInfo> {
     }
 }
 
-/// The drains of which no TaskManager is registered, once there are some.
+/// The drains that match no registered TaskManager, once there are some.
 async fn unmatched(cluster: &TestCluster) -> Vec<pb::DrainInfo> {
     loop {
         let leader = cluster.leader().await;
@@ -77,7 +77,7 @@ async fn unmatched(cluster: &TestCluster) -> Vec<pb::DrainInfo> {
     }
 }
 
-/// The job of two tasks that never end, in one slot, runs on `tm1`. TaskManagers have so many slots.
+/// A job of two tasks that never end runs in one slot on `tm1`. TaskManagers have this many slots.
 async fn endless(slots: u32) -> TestCluster {
     let cluster = TestCluster::start(2, 1, slots).await;
     let submitted = cluster.client.submit(&graph(JOB, 1), "t").await;
@@ -86,7 +86,8 @@ async fn endless(slots: u32) -> TestCluster {
     cluster
 }
 
-/// All of the job runs on `tm2`, in its second attempt, and `tm1` has left. The restart strategy has heard of nothing.
+/// Waits until all of the job runs on `tm2`, in its second attempt, and `tm1` has left. The restart strategy
+/// has counted nothing.
 async fn until_moved(cluster: &mut TestCluster) {
     cluster
         .until("all of it to run there", || {
@@ -111,7 +112,7 @@ async fn an_endless_job_moves_off_a_task_manager_when_there_are_slots_for_it_els
     let told = drained(&cluster, "tm1").await.expect("it is drained");
     assert!(told.evicting && !told.drained, "{told:?}");
     assert_eq!(told.jobs, [JOB.to_string()]);
-    // The next leader reads it before it gives anything away.
+    // The next leader reads the drain before it assigns any slot.
     let leader = cluster.leader().await;
     cluster.kill_job_manager(&leader).await;
     cluster.leader_above(1).await;
@@ -123,7 +124,7 @@ async fn an_endless_job_moves_off_a_task_manager_when_there_are_slots_for_it_els
     assert!(cluster.world.stored().states[&JOB].failures.is_empty());
 }
 
-/// Steps that the leader takes while it moves the job.
+/// The number of steps that the leader takes while it moves the job.
 async fn steps_of_a_move() -> u32 {
     let mut cluster = endless(2).await;
     evict(&cluster, "tm1").await;
@@ -188,7 +189,7 @@ async fn a_drained_task_manager_that_starts_again_is_still_drained_until_that_is
     assert_eq!(tasks_on(&cluster, NEXT, "tm2"), 0);
     assert!(
         cluster.runs("tm2"),
-        "who starts it whenever it ends would do so for ever"
+        "a supervisor that restarts it would do so forever"
     );
     let told = drained(&cluster, "tm2").await.expect("it is drained");
     assert!(told.drained, "{told:?}");
@@ -254,7 +255,7 @@ async fn a_drained_task_manager_ends_its_jobs_takes_no_others_and_leaves_also_af
     cluster.leader_above(1).await;
     assert_eq!(cluster.until_running(JOB, 2).await, 1, "adopted");
 
-    // Its free slot is given to nobody, under the next leader either.
+    // Its free slot is given to no job, under the next leader either.
     let submitted = cluster.client.submit(&graph(NEXT, 1), "t").await;
     submitted.expect("accepted");
     tokio::time::sleep(Duration::from_secs(30)).await;

@@ -1,4 +1,5 @@
-//! Messages that name a term which nobody holds: no leader ends, no TaskManager leaves its leader, no task is touched.
+//! Messages that name a term without a leader: no leader ends, no TaskManager leaves its leader, no task is
+//! touched.
 
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use crate::telemetry::ExitCode;
 /// Long enough for heartbeats to be missed and leaders to be deposed.
 const A_WHILE: Duration = Duration::from_secs(180);
 
-/// How somebody names itself who knows all that a status tells, in an epoch of its choice.
+/// The sender of a forged message: everything that a status shows, with an epoch of choice.
 fn forged(cluster: &TestCluster, epoch: u64) -> pb::Sender {
     let view = cluster.leader_view();
     let nobody = TermHolder::starting(ProcessId::new("nobody"));
-    let incarnation = view.incarnation.expect("somebody leads");
+    let incarnation = view.incarnation.expect("there is a leader");
     sender_of(
         &incarnation,
         Epoch::new(epoch),
@@ -37,7 +38,7 @@ fn announcement(sender: pb::Sender, address: &str) -> pb::AnnounceLeaderRequest 
     }
 }
 
-/// The leader is the same after a while, no attempt has changed, and the job ends as it would have.
+/// The leader is the same after a while, no attempt has changed, and the job ends as expected.
 async fn nothing_has_happened(mut cluster: TestCluster, leader: &str) {
     let epoch = cluster.epoch();
     tokio::time::sleep(A_WHILE).await;
@@ -48,7 +49,7 @@ async fn nothing_has_happened(mut cluster: TestCluster, leader: &str) {
         1,
         "no attempt has changed"
     );
-    // Each of them can still take over.
+    // Each JobManager can still take over.
     cluster.kill_job_manager(leader).await;
     cluster.leader_above(epoch).await;
     assert_eq!(cluster.until_running(JOB, 4).await, 1, "adopted");
@@ -150,7 +151,7 @@ async fn whoever_is_believed_while_the_store_is_silent_is_left_when_it_answers()
         sender: Some(cluster.leaders_sender()),
         ..pb::HeartbeatFromResourceManagerRequest::default()
     };
-    // It goes by the leader's epoch again: only the registration is another one.
+    // It follows the leader's epoch again: only the registration is another one.
     loop {
         let answer = executor
             .heartbeat_from_resource_manager(by_leader.clone())

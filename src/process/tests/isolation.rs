@@ -1,4 +1,4 @@
-//! `isolation: stop-first`: whatever is cut off from whom, no two attempts of a subtask run at the same time.
+//! `isolation: stop-first`: with any network partition, no two attempts of a subtask run at the same time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::process::testing::cluster::{TestCluster, graph};
 use crate::process::testing::history::Event;
 use crate::process::testing::running::{JOB, tasks_on, used_task_manager};
 
-/// `heartbeat.timeout`, and so long a generation follows one that nobody saw end.
+/// `heartbeat.timeout`: the wait before the next generation if the end of the previous one was not reported.
 const WAIT: Duration = Duration::from_secs(50);
 
-/// An isolated job of four tasks in two slots; so many JobManagers, and three TaskManagers with a slot each, of which two run it.
-/// Gives one of these.
+/// An isolated job of four tasks in two slots; this many JobManagers, and three TaskManagers with a slot each,
+/// of which two run it. Returns one of these two.
 async fn running(job_managers: u32) -> (TestCluster, String) {
     let cluster = TestCluster::start(job_managers, 3, 1).await;
     let mut graph = graph(JOB, 2);
@@ -29,7 +29,7 @@ async fn running(job_managers: u32) -> (TestCluster, String) {
     (cluster, used)
 }
 
-/// No two attempts of a subtask ran at the same time, and all else holds that has to.
+/// Checks that no two attempts of a subtask ran at the same time, and all other invariants.
 fn check(cluster: &TestCluster) {
     let mut alive: BTreeMap<(String, u32), u64> = BTreeMap::new();
     for event in cluster.world.events() {
@@ -87,26 +87,23 @@ async fn what_hears_only_the_store_goes_on_until_that_knows_another_generation()
         .until_stored("the next generation", |stored| {
             let is_decided = stored.states[&JOB].regions[0].generation == 2;
             let goes_on = tasks_on(&cluster, JOB, &used) > 0;
-            assert!(is_decided || goes_on, "nobody has decided yet");
+            assert!(is_decided || goes_on, "no leader has decided yet");
             is_decided
         })
         .await;
     let start = Instant::now();
     cluster
-        .until("what is superseded stops", || {
+        .until("superseded tasks stop", || {
             tasks_on(&cluster, JOB, &used) == 0
         })
         .await;
-    // It is asked in intervals while the JobMaster is heard, and once a second when that is not.
+    // The store is asked at intervals while the JobMaster is reached, and once a second while it is not.
     let took = start.elapsed();
     assert!(took <= Duration::from_secs(2), "{took:?}");
     assert_eq!(cluster.until_running(JOB, 4).await, 2);
     let took = start.elapsed();
     let at_least = WAIT - Duration::from_millis(100);
-    assert!(
-        took >= at_least,
-        "nobody said that they had ended: {took:?}"
-    );
+    assert!(took >= at_least, "their end was not reported: {took:?}");
     cluster.world.heal(&used);
     finishes(&cluster).await;
 }
@@ -127,7 +124,7 @@ async fn a_new_leader_waits_for_what_the_former_one_had_given_up() {
     let (mut cluster, used) = running(2).await;
     cluster.world.cut(&used);
     until_generation(&cluster, 2).await;
-    // It is given up and may run; who knew that dies.
+    // The generation is given up but may still run; the leader that knew it dies.
     let leader = cluster.leader().await;
     cluster.kill_job_manager(&leader).await;
     cluster.leader_above(1).await;
@@ -144,7 +141,7 @@ async fn a_new_leader_waits_for_what_the_former_one_had_given_up() {
 async fn a_leader_that_was_deposed_and_is_still_heard_keeps_no_isolated_task_running() {
     let (cluster, used) = running(2).await;
     let old = cluster.leader().await;
-    // The old leader and one TaskManager hear each other, and nobody else does.
+    // The old leader and one TaskManager reach each other, but nothing else.
     cluster.memory.partition(&ProcessId::new(old.as_str()));
     cluster.memory.partition(&ProcessId::new(used.as_str()));
     cluster.world.set_apart(&[&old, &used]);

@@ -1,4 +1,4 @@
-//! How a TaskManager reads from the store how jobs stand.
+//! Reads of a job's stored generations by a TaskManager.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl CoordinationStore for Counting {
     }
 }
 
-/// What is JOB's stands under OTHER's name, too.
+/// Returns JOB's records under OTHER's name, too.
 #[derive(Debug)]
 struct Misplaced(MemoryStore);
 
@@ -144,7 +144,7 @@ async fn records_are_read_again_only_after_a_transaction() {
         assert_eq!(again, first);
     }
     assert_eq!(reads.load(Ordering::Relaxed), read);
-    // Another job is asked about: it alone is read.
+    // Another job is queried: only that one is read.
     records.standings(&[JOB, OTHER]).await.expect("it answers");
     assert!(reads.load(Ordering::Relaxed) <= read + 2);
     cluster.start_job_manager("jm1");

@@ -1,4 +1,4 @@
-//! Graphs that are too large for a message, and those that are too large for a transaction.
+//! Graphs that are too large for a message, and graphs that are too large for a transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,14 +34,14 @@ async fn cluster() -> TestCluster {
     cluster
 }
 
-/// A graph that no transaction takes, however it is compressed.
+/// A graph that is too large for a transaction even when compressed.
 fn large_graph() -> pb::JobGraph {
     let mut random = StdRng::seed_from_u64(1);
     let noise = (0..3_000_000).map(|_| char::from(random.random_range(b'0'..=b'z')));
     let path: String = noise.filter(char::is_ascii_alphanumeric).collect();
     let stream = JobBuilder::new("stream")
         .parallelism(2)
-        // Nobody looks for it.
+        // No task looks for this file.
         .follow_files("lines", [format!("/{path}")])
         .key_by("by-line", ["line"])
         .count("counts")
@@ -83,7 +83,7 @@ async fn a_graph_above_the_inline_threshold_is_fetched_by_the_task_managers() {
     assert_eq!(cluster.world.tasks.of(JOB), []);
     cluster.connector().set_fault(&blobs, Fault::None);
     cluster.until_running(JOB, 4).await;
-    // The next leader serves it as well: to a TaskManager that does not have it yet.
+    // The next leader serves it too: to a TaskManager that does not have it yet.
     cluster.kill_job_manager(&leader).await;
     cluster.leader_above(1).await;
     cluster.until_running(JOB, 4).await;
@@ -121,7 +121,7 @@ async fn a_standby_holds_a_large_submission_until_the_leader_has_answered() {
     cluster.connector().set_fault("standby:2", Fault::None);
     let accepted = standby.submit_job(submission.clone()).await;
     assert!(!accepted.expect("accepted").repeated);
-    // The same, sent within a message, is the same submission.
+    // The same submission within a message is recognized as the same.
     let again = standby.leader.submit_job(submission).await;
     assert!(again.expect("accepted").repeated);
     assert_eq!(blobs.held(), 0);
@@ -155,7 +155,7 @@ async fn what_a_leader_leaves_that_dies_between_the_parts_and_the_graph_is_remov
     cluster.leader_above(1).await;
     let accepted = submitting.await.expect("no panic").expect("accepted");
     assert!(!accepted.repeated, "the first try left no graph");
-    // Those of the first try go, those of the second stay.
+    // The parts of the first attempt are removed, those of the second stay.
     let graphs = |event: &Event| {
         matches!(event, Event::Committed { records, .. }
             if records.iter().any(|record| matches!(record, Record::Graph(_))))
@@ -173,7 +173,7 @@ async fn what_a_leader_leaves_that_dies_between_the_parts_and_the_graph_is_remov
     assert_eq!(parts(&cluster).await, 0);
 }
 
-/// Deletes a part behind the leader's back.
+/// Deletes a part outside any term.
 async fn delete_a_part(cluster: &TestCluster) {
     let store = cluster.memory.store_of(ProcessId::new("stranger"));
     let page = store.list(Kind::Parts, None, 1).await.expect("readable");
@@ -207,7 +207,7 @@ async fn a_job_whose_graph_lost_a_part_is_quarantined_and_its_parts_go_when_it_i
         .await
         .expect("it can be canceled");
     assert_eq!(cluster.until_clean(JOB).await, pb::JobStatus::Canceled);
-    // Which parts were its own was not known: they are nobody's for the next term.
+    // It was not known which parts belonged to the job: for the next term they are orphans.
     cluster.start_job_manager(&leader);
     cluster.kill_job_manager(&second).await;
     let epoch = cluster.epoch();

@@ -1,4 +1,5 @@
-//! Nobody leads, or a TaskManager hears of nobody: its tasks go on unless the store says that they are superseded.
+//! No process leads, or a TaskManager reaches no leader: its tasks go on unless the store says that they are
+//! superseded.
 
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use crate::process::testing::running::{self, JOB, tasks_on, used_task_manager};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A job of four tasks in two slots; so many JobManagers, and three TaskManagers with a slot each, of which two run it. Gives
-/// one of these.
+/// A job of four tasks in two slots; this many JobManagers, and three TaskManagers with a slot each, of which
+/// two run it. Returns one of these two.
 async fn running(job_managers: u32) -> (TestCluster, String) {
     let cluster = running::running(job_managers, 3, 1).await;
     let used = used_task_manager(&cluster);
@@ -62,11 +63,11 @@ async fn without_leader_and_store_tasks_are_let_go_after_the_failover_timeout() 
     cluster.memory.unavailable(true);
     let start = Instant::now();
     tokio::time::sleep(Duration::from_secs(290)).await;
-    assert_eq!(cluster.world.tasks.of(JOB).len(), 4, "it began anew");
+    assert_eq!(cluster.world.tasks.of(JOB).len(), 4, "it began again");
     cluster
         .until("they are let go", || cluster.world.tasks.of(JOB).is_empty())
         .await;
-    // The question with which it ends may wait for its answer as for any other.
+    // The last query of the store may take as long as any other.
     assert!(start.elapsed() <= Duration::from_secs(312));
     cluster.memory.unavailable(false);
     cluster.start_job_manager("jm1");
@@ -87,7 +88,7 @@ async fn what_is_cut_off_from_the_leader_stops_within_two_seconds_of_being_super
     assert!(tasks_on(&cluster, JOB, &used) > 0, "until then it goes on");
     let start = Instant::now();
     cluster
-        .until("what is superseded stops", || {
+        .until("superseded tasks stop", || {
             tasks_on(&cluster, JOB, &used) == 0
         })
         .await;

@@ -1,4 +1,4 @@
-//! What a job goes through while nothing goes wrong.
+//! The life of a job without any faults.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whole clusters in this process: what jobs go through, and what they survive.
+//! Whole clusters in this process: the life of jobs, and the faults that they survive.
 
 mod adoption;
 mod application;

@@ -1,4 +1,4 @@
-//! What the leader tells of its TaskManagers: what jobs have there, and what is blocked because it is drained.
+//! The leader's report of its TaskManagers: slots and tasks of jobs, and resources that are blocked by a drain.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn a_task_manager_names_the_slots_and_tasks_of_jobs_and_counts_as_blocked_
     cluster.until_running(JOB, 2).await;
     let leader = cluster.leader().await;
     let dispatcher = cluster.connector().dispatcher(&format!("{leader}:1"));
-    // The next heartbeat tells of the tasks.
+    // The next heartbeat reports the tasks.
     let told = async {
         loop {
             let slots = task_manager(&*dispatcher).await.allocated_slots;

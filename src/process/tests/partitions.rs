@@ -1,4 +1,4 @@
-//! A leader that lives and does not lead any more: cut off from the store, from TaskManagers, or slow.
+//! A deposed leader that still lives: cut off from the store, from TaskManagers, or slow.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn finishes(cluster: &TestCluster) {
 async fn a_leader_without_store_is_succeeded_and_its_late_words_count_for_nothing() {
     let (cluster, old) = running().await;
     cluster.memory.partition(&ProcessId::new(old.as_str()));
-    // A cancel that the old leader hears: it can't decide it any more.
+    // A cancellation that reaches the old leader: it can't decide it any more.
     let old_dispatcher = cluster.connector().dispatcher(&format!("{old}:1"));
     let request = pb::CancelJobRequest {
         job_id: JOB.to_string(),
@@ -38,7 +38,7 @@ async fn a_leader_without_store_is_succeeded_and_its_late_words_count_for_nothin
     let new = cluster.leader_above(1).await;
     assert_ne!(new, old);
     cluster.until_running(JOB, 4).await;
-    // The old leader goes on calling its TaskManagers, and learns from them that it is over.
+    // The old leader goes on calling its TaskManagers, and learns from them that its term is over.
     tokio::time::sleep(Duration::from_secs(60)).await;
     let answer = late.await.expect("answered");
     let is_undecided = matches!(

@@ -1,4 +1,4 @@
-//! TaskManagers that a cluster takes or refuses, and jobs that nobody speaks for.
+//! TaskManagers that a cluster accepts or refuses, and jobs without a JobMaster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ async fn a_task_manager_of_another_version_ends_with_the_code_for_the_refused() 
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_is_refused_stops_its_tasks() {
     let mut cluster = running(1, 1, 2).await;
-    // Somebody has started a JobManager for another cluster on the same store.
+    // A JobManager is started for another cluster on the same store.
     cluster.start_job_manager_of("jm2", "other");
     cluster.kill_job_manager("jm1").await;
     assert_eq!(cluster.end_of_task_manager("tm1").await, ExitCode::Refused);
@@ -103,7 +103,7 @@ async fn a_task_manager_whose_clock_was_set_back_is_registered_at_once() {
         "{:?}",
         start.elapsed()
     );
-    // It can be used as any other.
+    // It can be used like any other.
     cluster
         .client
         .submit(&graph(JOB, 1), "t")
@@ -132,7 +132,7 @@ async fn a_task_manager_gives_slots_only_to_the_registration_that_counts() {
         matches!(refused, Err(GatewayError::Outdated { .. })),
         "{refused:?}"
     );
-    // The slot is free for whom the ResourceManager gives it.
+    // The slot is free for the job to which the ResourceManager gives it.
     cluster
         .client
         .submit(&graph(JOB, 1), "t")
@@ -141,7 +141,7 @@ async fn a_task_manager_gives_slots_only_to_the_registration_that_counts() {
     cluster.until_running(JOB, 2).await;
 }
 
-/// A leader of which only the ResourceManager is there yet.
+/// A leader of which only the ResourceManager has started.
 #[derive(Debug)]
 struct Recovering(ResourceManagerHandle);
 
@@ -170,7 +170,7 @@ struct NoTasks;
 
 impl TaskLauncher for NoTasks {
     fn start(&self, start: TaskStart) -> Box<dyn RunningTask> {
-        panic!("nobody deploys anything: {start:?}")
+        panic!("nothing is deployed here: {start:?}")
     }
 
     fn release_task(&self, _: JobId, _: JobVertexId, _: u32, _: Generation) {}
@@ -199,7 +199,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
             holder: holder.clone(),
             store: None,
         },
-        on_higher_epoch: Arc::new(|epoch, _| panic!("nobody is in epoch {epoch}")),
+        on_higher_epoch: Arc::new(|epoch, _| panic!("no process is in epoch {epoch}")),
         workers: None,
         drains: DrainsServices::default(),
     };
@@ -271,10 +271,11 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
     speak(JOB).await.expect("it is the first");
     let other = JobId::from_bits(0xB);
     let start = Instant::now();
-    // The other job has a JobMaster, and waits: it gets both slots when the first has been without one for long enough.
+    // The second job has a JobMaster and waits: it gets both slots when the first job has been without one for
+    // the timeout.
     let mut shortages = resources.shortages();
     loop {
-        speak(other).await.expect("nobody else speaks for it");
+        speak(other).await.expect("it has no other JobMaster");
         tokio::time::sleep(Duration::from_secs(1)).await;
         if start.elapsed() > silence && !shortages.borrow_and_update().contains_key(&other) {
             break;

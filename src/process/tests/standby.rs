@@ -1,4 +1,4 @@
-//! A standby's cache: what a new leader recovers comes from it, and is what the store holds.
+//! A standby's cache: a new leader recovers from it, and the result is the content of the store.
 
 use tanist_ha::election::{ElectionDriver as _, Epoch, MemberCache};
 use tanist_ha::keys::{Key, Kind};
@@ -18,7 +18,7 @@ fn jobs(count: u128) -> impl Iterator<Item = JobId> {
     (1..=count).map(JobId::from_bits)
 }
 
-/// So many jobs, running, of two tasks each.
+/// This many running jobs of two tasks each.
 async fn cluster_with_jobs(job_managers: u32, count: u128) -> TestCluster {
     let slots = u32::try_from(count).expect("few");
     let cluster = TestCluster::start(job_managers, 1, slots).await;
@@ -33,14 +33,14 @@ async fn cluster_with_jobs(job_managers: u32, count: u128) -> TestCluster {
     cluster
 }
 
-/// What the member of that name says of its cache.
+/// The cache status in the member's record of that name.
 async fn told(cluster: &TestCluster, name: &str) -> Option<MemberCache> {
     let members = cluster.memory.observer().members().await.expect("members");
     let member = members.into_iter().find(|it| it.process.as_str() == name)?;
     member.cache
 }
 
-/// Waits until a standby has told that it stands where the store does.
+/// Waits until a standby has reported the store's current change number.
 async fn until_current(cluster: &TestCluster, name: &str) -> MemberCache {
     let store = cluster.memory.store();
     for _ in 0..10_000 {
@@ -59,7 +59,7 @@ async fn record_of(cluster: &TestCluster, epoch: u64) -> HistoryRecord {
     let store = cluster.memory.store();
     for _ in 0..10_000 {
         let found = history::read(&store, Epoch::new(epoch)).await;
-        // Before it is confirmed it says only that it recovers.
+        // Before the confirmation it says only that the term recovers.
         if let Some(record) = found.expect("read").filter(|it| it.recovery.is_some()) {
             return record;
         }
@@ -139,7 +139,8 @@ async fn an_application_whose_record_somebody_deleted_is_not_led_from_memory() {
     assert!(before.expect("readable")[0].is_some());
     cluster.memory.overwrite(&record, None);
     cluster.kill_job_manager("jm1").await;
-    // By the store these jobs are no application's, by the standby's memory they are its own.
+    // According to the store these jobs belong to no application; according to the standby's cache they are its
+    // own.
     assert_eq!(cluster.end_of_job_manager("jm2").await, ExitCode::Refused);
     let after = store.get(&[record]).await;
     assert_eq!(after.expect("readable"), [None]);
@@ -164,7 +165,7 @@ async fn a_leader_that_knows_only_jobs_which_somebody_deleted_has_none_to_recove
     cluster.leader_above(1).await;
     let record = record_of(&cluster, 2).await;
     assert_eq!(record.recovery.expect("noted").from_cache, 4);
-    // With jobs it would say so only when they have stood for some time.
+    // With jobs, the record would say so only some time after their JobMasters have begun.
     assert_eq!((record.jobs, record.phase), (0, Some(TermPhase::Leading)));
 }
 

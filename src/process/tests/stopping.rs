@@ -1,4 +1,5 @@
-//! Stopping a job while leaders die: what was acknowledged goes on with the next one, and no task is started anew for it.
+//! Stopping a job while leaders die: an acknowledged stop continues under the next leader, and no task is
+//! started again for it.
 
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobStatus, WantedStatus};
@@ -10,7 +11,8 @@ use crate::task_executor::TaskStatus;
 
 const JOB: JobId = JobId::from_bits(0xC);
 
-/// Three JobManagers, two TaskManagers with two slots each, and a job of two sources and two others that runs.
+/// Three JobManagers, two TaskManagers with two slots each, and a running job of two sources and two other
+/// tasks.
 async fn running() -> TestCluster {
     let cluster = TestCluster::start(3, 2, 2).await;
     cluster.leader().await;
@@ -61,7 +63,7 @@ async fn a_leader_that_dies_before_or_after_it_wrote_that_is_followed_by_one_tha
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_dies_after_it_acknowledged_that_is_followed_by_one_that_goes_on() {
     let mut cluster = running().await;
-    // Nobody has heard of it when it dies.
+    // No TaskManager has received the stop when it dies.
     cluster.strike_at(|step| step.calls("heartbeat_from_job_master"));
     let client = cluster.client.clone();
     let stopping = tokio::spawn(async move { client.stop(JOB).await });

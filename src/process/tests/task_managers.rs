@@ -11,7 +11,8 @@ use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
 use crate::process::testing::running::{self, JOB, tasks_on, used_task_manager};
 use crate::task_executor::TaskStatus;
 
-/// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it, and one of these.
+/// Starts a job of four tasks in two slots and three TaskManagers with a slot each, of which two run it;
+/// returns one of these two.
 async fn running() -> (TestCluster, String) {
     let cluster = running::running(1, 3, 1).await;
     let used = used_task_manager(&cluster);
@@ -63,7 +64,7 @@ async fn a_task_manager_that_falls_silent_is_lost_and_comes_back_without_effect(
                 == 4
         })
         .await;
-    // Cut off from the leader only, it learns from the store that what it runs is superseded.
+    // Cut off only from the leader, it learns from the store that its tasks are superseded.
     cluster
         .until("the first generation stops", || {
             cluster.world.tasks.of(JOB).len() == 4
@@ -163,7 +164,7 @@ async fn leader_and_task_manager_die_together() {
     cluster.kill_task_manager(&used).await;
     cluster.kill_job_manager(&leader).await;
     let start = Instant::now();
-    // The next leader dials it and finds nobody, so it is not waited for.
+    // The next leader dials it and reaches no process, so it does not wait for it.
     finishes(&cluster, 2).await;
     assert!(
         start.elapsed() < Duration::from_secs(1),
@@ -172,7 +173,8 @@ async fn leader_and_task_manager_die_together() {
     );
 }
 
-/// Three slots each, of three TaskManagers with two: each has all of one TaskManager, and they share the third.
+/// Two jobs of three slots on three TaskManagers with two: each has all of one TaskManager, and they share the
+/// third.
 #[tokio::test(start_paused = true)]
 async fn jobs_that_each_lost_a_slot_for_good_run_one_after_the_other() {
     const OTHER: JobId = JobId::from_bits(0xB);

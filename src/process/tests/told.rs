@@ -1,4 +1,4 @@
-//! What is told of a job over changes of its leader.
+//! The description of a job over changes of its leader.
 
 use tanist_proto::v1::{self as pb, ExecutionState as S, JobStatus};
 
@@ -25,7 +25,7 @@ fn entered(job: &pb::JobDetails, status: JobStatus) -> u64 {
     found.map_or(0, |it| it.at_ms)
 }
 
-/// When each subtask started, and when it was deployed.
+/// For each subtask, when it started and when it was deployed.
 fn started(job: &pb::JobDetails) -> Vec<(u64, u64)> {
     let subtasks = job.vertices.iter().flat_map(|it| &it.subtasks);
     let times = subtasks.map(|it| {

@@ -1,4 +1,4 @@
-//! TaskManagers that a driver starts, while leaders die: nobody is started twice, given up, or left over.
+//! TaskManagers that a driver starts, while leaders die: none is started twice, given up, or left over.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ const JOB: JobId = JobId::from_bits(0xA);
 /// Longer than a worker may be idle.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Knows who should run; the test starts and ends the TaskManagers.
+/// Records which workers should run; the test starts and ends the TaskManagers.
 #[derive(Debug, Default)]
 struct ScriptedDriver {
     live: watch::Sender<BTreeSet<ResourceId>>,
@@ -121,14 +121,14 @@ async fn a_worker_that_starts_while_its_leader_dies_is_expected_by_the_next_one(
     let leader = cluster.leader().await;
     cluster.kill_job_manager(&leader).await;
     cluster.leader_above(1).await;
-    // Nobody else is started while it does not register.
+    // No other worker is started while it has not registered.
     tokio::time::sleep(IDLE).await;
     let started = driver.started();
     assert_eq!(started.len(), 1, "{started:?}");
     cluster.start_task_manager(&started[0]);
     cluster.until_running(JOB, 2).await;
 
-    // Adopted, and neither released nor joined by another one while the job runs.
+    // Adopted; it is not released and no other worker is started while the job runs.
     let leader = cluster.leader().await;
     cluster.start_job_manager("jm3");
     cluster.kill_job_manager(&leader).await;
@@ -140,7 +140,7 @@ async fn a_worker_that_starts_while_its_leader_dies_is_expected_by_the_next_one(
 
     cluster.world.finish_tasks(JOB);
     cluster.until_clean(JOB).await;
-    // It is told to leave, and does; only then its record goes.
+    // It is told to leave, and does; only then its record is removed.
     let code = cluster.end_of_task_manager(&started[0]).await;
     assert_eq!(code, ExitCode::Ended);
     driver.ended(&started[0]);
@@ -162,13 +162,13 @@ async fn a_worker_that_does_not_register_in_time_is_stopped_and_asked_for_again(
         .await;
     let started = driver.started();
     assert_eq!(driver.stopped(), started[..1], "the first one");
-    // Too late: nobody wants it any more.
+    // Too late: it is not wanted any more.
     cluster.start_task_manager(&started[0]);
     let code = cluster.end_of_task_manager(&started[0]).await;
     assert_eq!(code, ExitCode::Refused);
     cluster.start_task_manager(&started[1]);
     cluster.until_running(JOB, 2).await;
-    // One that dies is replaced.
+    // A worker that dies is replaced.
     cluster.kill_task_manager(&started[1]).await;
     driver.ended(&started[1]);
     cluster

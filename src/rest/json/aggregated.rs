@@ -1,6 +1,7 @@
 //! Statistics over the subtasks of a vertex: `aggregated` of `/jobs/:id/vertices/:vid`.
 //!
-//! Percentiles are estimated as Flink does it: at place `p * (n + 1)` of the `n` sorted values, between two of them in proportion.
+//! Percentiles are estimated as in Flink: at position `p * (n + 1)` of the `n` sorted values, interpolated
+//! linearly.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use tanist_proto::v1::ExecutionState;
 use super::states::execution_state;
 use super::vertex::{IoMetrics, SubtaskBody};
 
-/// The states whose durations Flink has statistics of.
+/// The states whose durations are in Flink's statistics.
 const MEASURED_STATES: [ExecutionState; 5] = [
     ExecutionState::Created,
     ExecutionState::Scheduled,
@@ -22,7 +23,7 @@ const MEASURED_STATES: [ExecutionState; 5] = [
 /// A metric of one subtask.
 type Metric = fn(&IoMetrics) -> u64;
 
-/// The metrics that there are statistics of.
+/// The metrics that are in the statistics.
 const METRICS: [(&str, Metric); 7] = [
     ("read-bytes", |metrics| metrics.read_bytes),
     ("write-bytes", |metrics| metrics.write_bytes),
@@ -43,14 +44,15 @@ const METRICS: [(&str, Metric); 7] = [
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Aggregated {
-    /// Of what they read and wrote.
+    /// Statistics of what they read and wrote.
     pub metrics: BTreeMap<&'static str, Statistics>,
-    /// Of how long they were in a state, in milliseconds; -1 counts for one that never was.
+    /// Statistics of the time in each state, in milliseconds; a subtask that was never in the state counts as
+    /// -1.
     pub status_duration: BTreeMap<&'static str, Statistics>,
 }
 
 impl Aggregated {
-    /// Over these subtasks.
+    /// Computes the statistics of these subtasks.
     pub fn over(subtasks: &[SubtaskBody]) -> Aggregated {
         let of_metric = |(name, metric): (&'static str, Metric)| {
             let values = subtasks.iter().map(|subtask| metric(&subtask.metrics));
@@ -70,7 +72,7 @@ impl Aggregated {
     }
 }
 
-/// How values are distributed; all 0 where there are none.
+/// The distribution of values; all 0 if there are none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Statistics {
     /// The smallest.
@@ -79,7 +81,7 @@ pub struct Statistics {
     pub max: i64,
     /// The mean, rounded towards 0.
     pub avg: i64,
-    /// All together.
+    /// The sum.
     pub sum: i64,
     /// The 50th percentile.
     pub median: i64,
@@ -112,7 +114,7 @@ impl Statistics {
     }
 }
 
-/// A percentile of sorted values, of which there is at least one.
+/// A percentile of sorted values; there must be at least one.
 fn percentile(sorted: &[i64], percent: usize) -> i64 {
     let hundredths = percent * (sorted.len() + 1);
     let (place, part) = (hundredths / 100, hundredths % 100);

@@ -9,34 +9,34 @@ use super::{REVISION, VERSION};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Overview {
-    /// Registered TaskManagers.
+    /// Number of registered TaskManagers.
     pub taskmanagers: u32,
-    /// Those of them that are drained.
+    /// Number of registered TaskManagers that are drained.
     pub taskmanagers_blocked: u32,
-    /// Those that a driver starts and that have not registered.
+    /// Number of TaskManagers that a driver starts and that have not registered.
     pub taskmanagers_pending: usize,
-    /// Their slots.
+    /// Number of slots of the registered TaskManagers.
     pub slots_total: u32,
-    /// Those that no job has, of TaskManagers that are not drained.
+    /// Number of free slots of TaskManagers that are not drained.
     pub slots_available: u32,
-    /// Those that no job has, of TaskManagers that are.
+    /// Number of free slots of TaskManagers that are drained.
     pub slots_free_and_blocked: u32,
-    /// Jobs that have not ended.
+    /// Number of jobs that have not ended.
     pub jobs_running: u32,
-    /// Jobs that FINISHED.
+    /// Number of jobs that FINISHED.
     pub jobs_finished: u32,
-    /// Jobs that were CANCELED.
+    /// Number of jobs that were CANCELED.
     pub jobs_cancelled: u32,
-    /// Jobs that FAILED.
+    /// Number of jobs that FAILED.
     pub jobs_failed: u32,
-    /// This program's version.
+    /// The version of this program.
     pub flink_version: &'static str,
-    /// This program's revision.
+    /// The revision of this program.
     pub flink_commit: &'static str,
 }
 
 impl Overview {
-    /// The overview that the leader gave.
+    /// The leader's overview.
     pub fn new(overview: &ClusterOverview) -> Overview {
         Overview {
             taskmanagers: overview.task_managers,
@@ -59,21 +59,21 @@ impl Overview {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct UiConfig {
-    /// Milliseconds between its reads.
+    /// Interval between its reads, in milliseconds.
     pub refresh_interval: u64,
     /// The zone of all times.
     pub timezone_name: &'static str,
-    /// Milliseconds from UTC.
+    /// Offset from UTC, in milliseconds.
     pub timezone_offset: i64,
-    /// This program's version.
+    /// The version of this program.
     pub flink_version: &'static str,
-    /// This program's revision.
+    /// The revision of this program.
     pub flink_revision: &'static str,
-    /// What it may offer.
+    /// The features that it may offer.
     pub features: Features,
 }
 
-/// What a user interface may offer.
+/// The features that a user interface may offer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Features {
@@ -88,7 +88,7 @@ pub struct Features {
 }
 
 impl Default for UiConfig {
-    /// What holds for every Tanist cluster.
+    /// The values of every Tanist cluster.
     fn default() -> UiConfig {
         UiConfig {
             refresh_interval: 3000,

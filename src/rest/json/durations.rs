@@ -1,4 +1,4 @@
-//! When a subtask's present attempt entered each state, and how long it was in it.
+//! Entry time and duration of each state of a subtask's current attempt.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn rank(state: ExecutionState) -> u8 {
     }
 }
 
-/// When the attempt entered each state; 0 where it did not, or nobody knows when.
+/// The time when the attempt entered each state; 0 if it did not, or the time is not known.
 pub(super) fn timestamps(subtask: &SubtaskDetails) -> BTreeMap<&'static str, u64> {
     let none = EXECUTION_STATES.into_iter();
     let mut all: BTreeMap<&str, u64> = none.map(|state| (execution_state(state), 0)).collect();
@@ -30,8 +30,8 @@ pub(super) fn timestamps(subtask: &SubtaskDetails) -> BTreeMap<&'static str, u64
     all
 }
 
-/// How long the attempt was in each state, up to `now` in the present one, in milliseconds; -1 where it was not, where that is not
-/// known, and for the state in which it ended.
+/// The duration of each state of the attempt, in milliseconds, for the current state up to `now`; -1 for a
+/// state that it was not in, whose duration is not known, or in which it ended.
 pub(super) fn status_durations(subtask: &SubtaskDetails, now: u64) -> BTreeMap<&'static str, i64> {
     let none = EXECUTION_STATES.into_iter();
     let mut all: BTreeMap<&str, i64> = none.map(|state| (execution_state(state), -1)).collect();

@@ -1,4 +1,4 @@
-//! The body of `/jobs/:id/events`: what happened to a job, the newest first.
+//! The body of `/jobs/:id/events`: the events of a job, newest first.
 
 use serde::Serialize;
 use tanist_proto::v1::{JobDetails, JobEvent, JobEventKind, SubtaskDetails, VertexDetails};
@@ -8,39 +8,39 @@ use super::states::{execution_state, job_status};
 /// `/jobs/:id/events`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Events {
-    /// The newest first.
+    /// The events, newest first.
     pub events: Vec<EventEntry>,
-    /// There were more.
+    /// Whether there were more.
     pub truncated: bool,
 }
 
-/// One thing that happened.
+/// One event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EventEntry {
-    /// When.
+    /// Time of the event.
     pub timestamp: u64,
-    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`,
-    /// `QUARANTINE`, `RETRY`; `TASK`, if they are asked for.
+    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`, `QUARANTINE`, `RETRY`; `TASK` only on
+    /// request.
     pub kind: &'static str,
-    /// The term in which it happened; not of `TASK`.
+    /// The term in which it happened; not for `TASK`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
-    /// Of `STATUS` and `TASK`: the one that was entered.
+    /// For `STATUS` and `TASK`: the status that was entered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<&'static str>,
-    /// Of `RESTART`: the task that failed first. Of `TASK`: which.
+    /// For `RESTART`: the task that failed first. For `TASK`: the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Of `TASK`: its generation.
+    /// For `TASK`: its generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u64>,
-    /// Of `RESTART`: how many regions start anew.
+    /// For `RESTART`: the number of regions that start again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub regions: Option<u32>,
-    /// Of `RESTART`: when that is due.
+    /// For `RESTART`: the time at which they start again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
-    /// Why, or what follows; of `TASK`: where it runs. May be empty.
+    /// The cause or the consequence; for `TASK`: where it runs. May be empty.
     pub text: String,
 }
 
@@ -50,8 +50,8 @@ impl Events {
         Events::newest(job.events.iter().map(EventEntry::from).collect(), maximum)
     }
 
-    /// The same with the states of the present attempt of each subtask. What happened in one millisecond is told in the order
-    /// that is known: the job's own events, then each subtask's states.
+    /// Like [`new`](Self::new), with the states of the current attempt of each subtask. Events of one
+    /// millisecond are listed in the order that is known: the job's own events, then each subtask's states.
     pub fn with_tasks(job: &JobDetails, maximum: usize) -> Events {
         let subtasks = job.vertices.iter().flat_map(|vertex| {
             let subtasks = vertex.subtasks.iter();

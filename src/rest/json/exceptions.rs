@@ -1,4 +1,4 @@
-//! The body of `/jobs/:id/exceptions`: the newest failures, the newest first.
+//! The body of `/jobs/:id/exceptions`: the newest failures, newest first.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ pub struct Exceptions {
 /// The failures of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExceptionHistory {
-    /// The newest first.
+    /// The failures, newest first.
     pub entries: Vec<ExceptionEntry>,
-    /// There were more.
+    /// Whether there were more.
     pub truncated: bool,
 }
 
@@ -26,21 +26,21 @@ pub struct ExceptionHistory {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExceptionEntry {
-    /// Its first line.
+    /// The first line of its text.
     pub exception_name: String,
-    /// All of it.
+    /// The whole text.
     pub stacktrace: String,
-    /// When.
+    /// Time of the failure.
     pub timestamp: u64,
     /// The failed task; `null` for a failure of the whole job.
     pub task_name: Option<String>,
-    /// Where it ran.
+    /// Address of the place where it ran.
     pub endpoint: Option<String>,
-    /// On which TaskManager.
+    /// The TaskManager on which it ran.
     pub task_manager_id: Option<String>,
-    /// None are given.
+    /// Always empty.
     pub failure_labels: BTreeMap<String, String>,
-    /// What failed with it; not in those entries themselves.
+    /// Failures at the same moment, or before the failed tasks ran again; absent in those entries themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrent_exceptions: Option<Vec<ExceptionEntry>>,
 }

@@ -1,9 +1,11 @@
-//! Why something failed, as Flink's classes read it: `failure-cause` of a job's result and of an asynchronous operation.
+//! A failure in the form that Flink's classes read: `failure-cause` of a job's result and of an asynchronous
+//! operation.
 //!
-//! Flink's clients don't read the text of it but `serialized-throwable`, an `org.apache.flink.util.SerializedThrowable` in Java's
-//! serialization format, and refuse the whole answer without it. So one is written here, for any text: an object whose message and
-//! stack trace are that text, and which has no further cause. The format is that of the chapter "Object Serialization Stream
-//! Protocol" of Java's specification; numbers are big-endian.
+//! Flink's clients do not read its text but `serialized-throwable`, an
+//! `org.apache.flink.util.SerializedThrowable` in Java's serialization format, and refuse the whole answer
+//! without it. This module writes one for any text: an object with the text as message and as stack trace, and
+//! without a further cause. The format is that of the chapter "Object Serialization Stream Protocol" of Java's
+//! specification; numbers are big-endian.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,16 +15,16 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct FailureCause {
-    /// What kind of failure.
+    /// The class of the failure.
     pub class: &'static str,
-    /// All that is known.
+    /// The whole text.
     pub stack_trace: String,
     /// The same as a Java object, in Base64.
     pub serialized_throwable: String,
 }
 
 impl FailureCause {
-    /// A failure of this kind.
+    /// A failure of this class.
     pub fn new(class: &'static str, text: &str) -> FailureCause {
         FailureCause {
             class,
@@ -77,7 +79,7 @@ fn serialized_throwable(class: &str, text: &str) -> Vec<u8> {
             ("suppressedExceptions", "Ljava/util/List;"),
         ],
     );
-    // It extends nothing that is serializable. The values follow, those of Throwable first.
+    // The class has no serializable superclass. The values follow, those of Throwable first.
     stream.byte(TC_NULL);
     stream.byte(TC_NULL);
     stream.text(text);
@@ -97,7 +99,7 @@ impl Stream {
         self.0.push(byte);
     }
 
-    /// The description of a class, up to that of the one which it extends.
+    /// The description of a class, except for that of its superclass.
     fn class(&mut self, name: &str, version: i64, flags: u8, fields: &[Field]) {
         self.byte(TC_CLASSDESC);
         self.name(name);
@@ -135,7 +137,7 @@ impl Stream {
     }
 }
 
-/// Java's own UTF-8: each UTF-16 unit is encoded for itself, and 0 in two bytes.
+/// Java's modified UTF-8: each UTF-16 unit is encoded separately, and 0 in two bytes.
 fn modified_utf8(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for unit in text.encode_utf16() {
@@ -159,7 +161,7 @@ mod tests {
         assert_eq!(modified_utf8("😀"), b"\xED\xA0\xBD\xED\xB8\x80");
     }
 
-    /// `cargo xtask flink` has Java itself read it.
+    /// `cargo xtask flink` makes Java itself read it.
     #[test]
     fn an_object_has_its_text_and_any_length_of_it() {
         let short = serialized_throwable("tanist.JobFailed", "it broke");

@@ -1,4 +1,4 @@
-//! The bodies of `/ha/status`, `/ha/leader` and `/ha/self`: who leads, who could, and how each of them stands.
+//! The bodies of `/ha/status`, `/ha/leader` and `/ha/self`: the leader, and all JobManagers with their status.
 
 use std::collections::BTreeMap;
 
@@ -21,49 +21,49 @@ pub struct HaStatusBody {
     pub store: &'static str,
     /// The process that was asked.
     pub process: String,
-    /// How it stands.
+    /// The role of that process.
     pub role: &'static str,
-    /// The youngest epoch that it has heard of; the leader's, or that of a successor who has yet to recover.
+    /// The youngest epoch that it knows: the leader's, or that of a successor that has not recovered yet.
     pub epoch: u64,
-    /// Tells the cluster from another one that its store held before.
+    /// Distinguishes the cluster from another one that its store held before.
     pub cluster_incarnation: Option<String>,
     /// The confirmed leader; `null` while there is none.
     pub leader: Option<LeaderBody>,
-    /// How the youngest term stands, as far as this process knows.
+    /// The youngest term, as far as this process knows.
     pub term: TermBody,
     /// Every JobManager.
     pub members: Vec<MemberBody>,
     /// Why the members are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members_error: Option<String>,
-    /// How the store is.
+    /// The health of the store.
     pub store_health: Option<StoreBody>,
-    /// Why that is not known.
+    /// Why the health is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_error: Option<String>,
-    /// The epochs that messages told JobManagers of, and that their stores do not have.
+    /// The epochs that messages named to JobManagers, and that their stores do not have.
     pub claims: Vec<ClaimBody>,
-    /// What an operator should look after.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
-/// How a term stands.
+/// The state of a term.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TermBody {
-    /// `leading`, `suspended`, `recovering`, or `none`: nobody is known to lead.
+    /// `leading`, `suspended`, `recovering`, or `none`: no process is known to lead.
     pub state: &'static str,
-    /// The youngest epoch; 0: nobody has ever led.
+    /// The youngest epoch; 0: there was never a leader.
     pub epoch: u64,
-    /// Whose it is; `null` where nobody is known to have it.
+    /// The process that has the term; `null` if none is known.
     pub process: Option<String>,
     /// Since when it is led, in milliseconds since 1970; -1 while it is not.
     pub since: i64,
-    /// Since when it stands so, in milliseconds since 1970; -1 where that is not known.
+    /// Since when it is in this state, in milliseconds since 1970; -1 if not known.
     pub state_since: i64,
 }
 
-/// What a process says of itself: `/ha/self`.
+/// The status of a process, reported by itself: `/ha/self`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct OwnStanding {
@@ -71,40 +71,40 @@ pub struct OwnStanding {
     pub process: String,
     /// Its version.
     pub version: String,
-    /// The revision that it was built from.
+    /// The revision from which it was built.
     pub revision: String,
-    /// How it stands.
+    /// Its role.
     pub role: String,
-    /// The youngest epoch that it has heard of.
+    /// The youngest epoch that it knows.
     pub epoch: u64,
-    /// What its clock says, in milliseconds since 1970.
+    /// The time of its wall clock, in milliseconds since 1970.
     pub wall_clock: u64,
     /// Its warm cache; `null` where it has none, as while it leads.
     pub cache: Option<CacheBody>,
-    /// What a leader must be allowed in the store and it is not, in words; `null`: it does not know.
+    /// The rights in the store that a leader needs and it lacks, in words; `null`: not known.
     #[serde(default)]
     pub lacking_permissions: Option<Vec<String>>,
-    /// What is wrong with the storage of large objects, said by the leader.
+    /// What is wrong with the storage of large objects; reported by the leader.
     #[serde(default)]
     pub storage_trouble: Option<String>,
-    /// The epochs that messages told it of, and that its store does not have.
+    /// The epochs that messages named to it, and that its store does not have.
     #[serde(default)]
     pub claims: Vec<ClaimBody>,
 }
 
-/// An epoch that a message told a process of, and that its store does not have.
+/// An epoch that a message named to a process, and that its store does not have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ClaimBody {
-    /// The JobManager that was told.
+    /// The JobManager that received the message.
     pub process: String,
-    /// Who told it, as the message names its sender.
+    /// The sender, as the message names it.
     pub by: String,
     /// The epoch that it named.
     pub epoch: u64,
-    /// The youngest epoch of the store then.
+    /// The youngest epoch of the store at that time.
     pub stored_epoch: u64,
-    /// When that was, in milliseconds since 1970.
+    /// Time of the message, in milliseconds since 1970.
     pub at: u64,
 }
 
@@ -112,19 +112,19 @@ pub struct ClaimBody {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CacheBody {
-    /// The change that it stands at; `null`: it stands at none that could be proven.
+    /// The change number that it has; `null`: none that could be proven.
     pub change: Option<u64>,
-    /// The store's last change, as far as it was told.
+    /// The store's last change, as far as it knows.
     pub newest: Option<u64>,
-    /// Changes that it is behind the store.
+    /// The number of changes that it is behind the store.
     pub behind: Option<u64>,
-    /// Records that it knows.
+    /// Number of records that it knows.
     pub records: u64,
-    /// Those of them that it knows by name only, as they don't fit.
+    /// Number of records that it knows by name only, as they don't fit.
     pub named_only: u64,
-    /// Bytes that they take.
+    /// Size of the records, in bytes.
     pub bytes: u64,
-    /// Records that somebody had changed in the store by hand, since the process began.
+    /// Number of records that were changed in the store by hand since the process began.
     #[serde(default)]
     pub differed: u64,
 }
@@ -151,7 +151,7 @@ pub struct LeaderBody {
 pub struct MemberBody {
     /// The process.
     pub process: String,
-    /// Tells this start of it from earlier ones.
+    /// Distinguishes this start of it from earlier ones.
     pub incarnation: String,
     /// `host:port` of its REST server.
     pub rest_address: Option<String>,
@@ -161,22 +161,22 @@ pub struct MemberBody {
     pub version: String,
     /// Whether it is the leader.
     pub leads: bool,
-    /// How it stands by its own account; `null` where it gave none.
+    /// Its role as reported by itself; `null` if it did not answer.
     pub role: Option<String>,
     /// Its warm cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheBody>,
-    /// By how many milliseconds its wall clock is ahead of that of the process that was asked.
+    /// Offset of its wall clock, in milliseconds: positive if ahead of that of the process that was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_offset: Option<i64>,
-    /// What a leader must be allowed in the store and it is not, in words; `null`: not known.
+    /// The rights in the store that a leader needs and it lacks, in words; `null`: not known.
     pub lacking_permissions: Option<Vec<String>>,
-    /// Why it gave no account of itself.
+    /// Why it did not report its status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A role in a word.
+/// The role in one word.
 pub fn role_name(role: Role) -> &'static str {
     match role {
         Role::Connecting => "connecting",
@@ -254,7 +254,7 @@ fn claims(view: &dyn ClusterView) -> Vec<ClaimBody> {
 }
 
 impl OwnStanding {
-    /// What this process says of itself.
+    /// The status of this process.
     pub fn of(view: &dyn ClusterView) -> OwnStanding {
         let role = view.role();
         OwnStanding {
@@ -273,7 +273,8 @@ impl OwnStanding {
 }
 
 impl HaStatusBody {
-    /// What one JobManager knows, with what the members said of themselves: role, cache, and how far their clock is ahead.
+    /// The view of one JobManager, with the status that the members reported: role, cache, and the offset of
+    /// their clock.
     pub fn new(
         status: &HaStatus,
         accounts: Vec<Result<(OwnStanding, i64), String>>,
@@ -338,7 +339,7 @@ impl HaStatusBody {
         body
     }
 
-    /// How far each cache is behind the newest change that any process was told of.
+    /// Computes how far each cache is behind the newest change that any process knows.
     fn measure_lag(&mut self) {
         let caches = || self.members.iter().filter_map(|it| it.cache.as_ref());
         let newest = caches()
@@ -383,7 +384,7 @@ mod tests {
         }
     }
 
-    /// How far behind each is said to be.
+    /// The reported lag of each.
     fn lags(caches: Vec<Option<CacheBody>>) -> Vec<Option<u64>> {
         let mut body = HaStatusBody {
             store: "etcd",
@@ -413,11 +414,11 @@ mod tests {
 
     #[test]
     fn a_cache_is_behind_the_newest_change_that_anybody_was_told_of() {
-        // The second was told of 9 and has read 7; the third does not know of it.
+        // The second knows of 9 and has read 7; the third does not know of 9.
         let caches = [(Some(9), Some(9)), (Some(7), Some(9)), (Some(6), Some(6))];
         let members = caches.map(|(change, newest)| Some(cache(change, newest)));
         assert_eq!(lags(members.to_vec()), [Some(0), Some(2), Some(3)]);
-        // Nobody but one that has read nothing yet was told of 12.
+        // Only a process that has read nothing yet knows of 12.
         let members = vec![Some(cache(None, Some(12))), Some(cache(Some(9), Some(9)))];
         assert_eq!(lags(members), [None, Some(3)]);
     }

@@ -9,24 +9,26 @@ use super::time;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HindranceBody {
-    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`, `committing`, `peer-away`, `eviction`.
+    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`,
+    /// `committing`, `peer-away`, `eviction`.
     pub kind: String,
-    /// For people.
+    /// Text for display.
     pub text: String,
-    /// Since when: milliseconds since 1970; -1: not known.
+    /// Begin, in milliseconds since 1970; -1: not known.
     pub since: i64,
-    /// When it ends by itself or is given up; -1: that is open.
+    /// Time when it ends by itself or is given up; -1: not known.
     pub until: i64,
-    /// When what keeps it is tried again, where that is known.
+    /// Time of the next retry, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<i64>,
-    /// How many slots the job needs, where they are what is missing.
+    /// Number of slots that the job needs, if slots are missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_needed: Option<u32>,
-    /// How many of them are missing.
+    /// Number of slots that are missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_missing: Option<u32>,
-    /// The first of the subtasks that have no slot, have not stopped or can't reach their peer, or of the TaskManagers that are awaited.
+    /// The first of the subtasks that have no slot, have not stopped or can't reach their peer, or of the
+    /// TaskManagers that are awaited.
     pub missing: Vec<String>,
 }
 
@@ -37,7 +39,7 @@ fn kind(name: &str, prefix: &str) -> String {
 }
 
 impl HindranceBody {
-    /// As the leader says.
+    /// As reported by the leader.
     pub fn new(hindrance: &pb::Hindrance) -> HindranceBody {
         let of_slots = hindrance.kind() == pb::HindranceKind::NoSlots;
         HindranceBody {
@@ -59,29 +61,29 @@ impl HindranceBody {
 pub struct QuarantineBody {
     /// `unreadable`, `too-new`, `unknown-operator`, `broke`, `ended-process`.
     pub kind: String,
-    /// For people.
+    /// Text for display.
     pub reason: String,
-    /// Since when: milliseconds since 1970.
+    /// Begin, in milliseconds since 1970.
     pub since: i64,
-    /// What that rests on, oldest first.
+    /// The evidence, oldest first.
     pub evidence: Vec<EvidenceBody>,
 }
 
-/// Something that happened.
+/// One piece of evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EvidenceBody {
-    /// In which term.
+    /// The term in which it happened.
     pub epoch: u64,
-    /// Who led.
+    /// The process that led.
     pub process: String,
-    /// When: milliseconds since 1970; -1: not known.
+    /// Time, in milliseconds since 1970; -1: not known.
     pub at: i64,
-    /// What.
+    /// What happened.
     pub what: String,
 }
 
 impl QuarantineBody {
-    /// As the leader says.
+    /// As reported by the leader.
     pub fn new(quarantine: &pb::Quarantine) -> QuarantineBody {
         let evidence = quarantine.evidence.iter().map(|one| EvidenceBody {
             epoch: one.epoch,
@@ -112,13 +114,13 @@ pub struct QuarantinedJob {
     pub jid: String,
     /// Its name, if that can be read.
     pub name: String,
-    /// Why, and what that rests on.
+    /// The reason and the evidence.
     #[serde(flatten)]
     pub quarantine: QuarantineBody,
 }
 
 impl QuarantineListing {
-    /// Those of all jobs that are set aside.
+    /// Lists those of `jobs` that are set aside.
     pub fn new(jobs: &[pb::JobDetails]) -> QuarantineListing {
         let quarantined = jobs.iter().filter(|job| !job.quarantine.is_empty());
         let of = |job: &pb::JobDetails| {

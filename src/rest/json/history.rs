@@ -1,4 +1,4 @@
-//! The body of `/ha/history`: the terms that are remembered, and how each takeover went.
+//! The body of `/ha/history`: the terms that are kept, and the steps of each takeover.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::process::careful::TermPhase;
 /// `/ha/history`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HistoryBody {
-    /// Newest first.
+    /// The terms, newest first.
     pub terms: Vec<TermHistoryBody>,
 }
 
@@ -22,33 +22,33 @@ pub struct HistoryBody {
 pub struct TermHistoryBody {
     /// Its epoch.
     pub epoch: u64,
-    /// Who led.
+    /// The process that led.
     pub process: String,
     /// When it was confirmed, in milliseconds since 1970.
     pub since: u64,
     /// When its successor was confirmed; -1 while it goes on.
     pub ended: i64,
-    /// Milliseconds that it lasted: until the next term was confirmed, else until now.
+    /// Its duration in milliseconds: until the next term was confirmed, else until now.
     pub duration: i64,
-    /// How it ended: `transferred`, `resigned`, `deposed`, `expired`, or `replaced` where nobody wrote down how.
+    /// How it ended: `transferred`, `resigned`, `deposed`, `expired`, or `replaced` if that was not recorded.
     pub ended_how: Option<String>,
-    /// By what the end of the term before was detected, as `process-gone`.
+    /// The evidence for the end of the previous term, for example `process-gone`.
     pub detected_by: Option<String>,
-    /// Whether every recovered job's JobMaster stands: `leading`, else `recovering`.
+    /// `leading` if the JobMasters of all recovered jobs have begun, else `recovering`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<TermPhase>,
-    /// Jobs that it recovered.
+    /// Number of jobs that it recovered.
     pub jobs: usize,
-    /// Milliseconds of the takeover by name. `noticed`: from the former leader's last sign of life until it was clear that it is
-    /// gone; `deposed`: from then to the grant; the others from the grant to the end of each.
+    /// Milliseconds of the takeover's steps by name. `noticed`: from the former leader's last heartbeat until
+    /// its loss was detected; `deposed`: from then to the grant; the others from the grant to the end of each.
     pub phases: BTreeMap<&'static str, f64>,
     /// Where the records of the jobs came from.
     pub recovery: Option<RecoveryBody>,
-    /// Tasks that went on running.
+    /// Number of tasks that went on running.
     pub tasks_adopted: Option<usize>,
-    /// Tasks that had to be started anew.
+    /// Number of tasks that had to be started again.
     pub tasks_restarted: Option<usize>,
-    /// Whether the leader before was seen alive after it was deposed uninvited.
+    /// Whether the former leader was seen alive after it was deposed uninvited.
     pub false_alarm: Option<bool>,
 }
 
@@ -58,16 +58,16 @@ pub struct TermHistoryBody {
 pub struct RecoveryBody {
     /// How the standby's cache was proven.
     pub proof: serde_json::Value,
-    /// Records that it held.
+    /// Number of records that it held.
     pub from_cache: usize,
-    /// Records that were read from the store.
+    /// Number of records that were read from the store.
     pub read: usize,
 }
 
-/// The steps of a takeover that were taken, by name.
+/// The completed steps of a takeover, by name.
 pub fn phases(record: &HistoryRecord) -> BTreeMap<&'static str, f64> {
     let (phases, takeover) = (&record.phases, record.takeover.as_ref());
-    // A term that is not confirmed yet has not taken the step.
+    // A term that is not confirmed yet has not completed the step.
     let phase = |ms: f64| Some(ms).filter(|ms| *ms > 0.0);
     let deposed = takeover.map(|takeover| takeover.deposed_after_ms);
     let known = [
@@ -87,20 +87,20 @@ pub fn phases(record: &HistoryRecord) -> BTreeMap<&'static str, f64> {
     known.filter_map(|(name, ms)| Some((name, ms?))).collect()
 }
 
-/// By what the end of the term before was detected.
+/// The evidence for the end of the previous term.
 pub fn detection(record: &HistoryRecord) -> Option<String> {
     let takeover = record.takeover.as_ref();
     takeover.map(|takeover| takeover.detection.name().to_owned())
 }
 
-/// Whether the leader before was seen well afterwards.
+/// Whether the former leader was seen alive and well afterwards.
 pub fn is_false_alarm(record: &HistoryRecord) -> bool {
     let takeover = record.takeover.as_ref();
     takeover.is_some_and(|takeover| takeover.false_alarm)
 }
 
 impl HistoryBody {
-    /// Of records, oldest first; at most `limit` of the newest.
+    /// Takes records, oldest first; lists at most `limit` of the newest.
     pub fn new(records: &[HistoryRecord], limit: usize, now_ms: u64) -> HistoryBody {
         let successors = records.iter().skip(1).map(Some).chain([None]);
         let mut terms: Vec<TermHistoryBody> = records
@@ -141,7 +141,7 @@ fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) 
     }
 }
 
-/// How a term ended, as its successor tells it.
+/// How a term ended, according to its successor's record.
 fn ended_by(successor: &HistoryRecord) -> Option<String> {
     let how = match successor.takeover.as_ref().map(|it| it.detection) {
         None => "replaced",

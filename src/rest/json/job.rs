@@ -10,10 +10,10 @@ use super::states::{Counts, JOB_STATUSES, LowerCaseCounts, job_status, vertex_st
 use super::vertex::VertexSummary;
 use super::{duration, time};
 
-/// What kind of job all are.
+/// The job type of all jobs.
 const JOB_TYPE: &str = "STREAMING";
 
-/// The status to show: a job that can't be recovered is SUSPENDED, whatever its record said.
+/// The status to show: a job that can't be recovered is SUSPENDED, whichever status its record has.
 pub fn status_of(job: &JobDetails) -> JobStatus {
     if job.quarantine.is_empty() {
         job.status()
@@ -22,10 +22,10 @@ pub fn status_of(job: &JobDetails) -> JobStatus {
     }
 }
 
-/// What people call the state of a job that gets no slots: Flink has no status for it.
+/// The displayed state of a job that gets no slots: Flink has no status for it.
 const WAITING: &str = "WAITING";
 
-/// The state to show to people: WAITING while a job runs nothing because it has no slots, else its status.
+/// The displayed state: WAITING while a job runs nothing because it has no slots, else its status.
 fn shown_state(job: &JobDetails) -> &'static str {
     let lacks_slots = job
         .hindrances
@@ -120,19 +120,19 @@ pub struct JobOverview {
     pub start_time: i64,
     /// When it ended.
     pub end_time: i64,
-    /// How long it took so far.
+    /// Its duration until now.
     pub duration: i64,
     /// Its status.
     pub state: &'static str,
-    /// The same for people: WAITING while it runs nothing because it has no slots.
+    /// The displayed state: WAITING while it runs nothing because it has no slots.
     pub shown_state: &'static str,
     /// When the status last changed.
     pub last_modification: i64,
-    /// What its tasks do.
+    /// Number of its tasks in each state.
     pub tasks: LowerCaseCounts,
-    /// None is ever pending.
+    /// Always 0.
     pub pending_operators: u32,
-    /// All jobs stream.
+    /// The same for all jobs.
     pub job_type: &'static str,
     /// Why it is set aside.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,15 +185,15 @@ pub struct JobBody {
     pub jid: String,
     /// Its name.
     pub name: String,
-    /// Whether it runs, or will: then it can be stopped.
+    /// Whether it runs, or will run: then it can be stopped.
     #[serde(rename = "isStoppable")]
     pub is_stoppable: bool,
     /// Its status.
     pub state: &'static str,
-    /// The same for people: WAITING while it runs nothing because it has no slots.
+    /// The displayed state: WAITING while it runs nothing because it has no slots.
     #[serde(rename = "shown-state")]
     pub shown_state: &'static str,
-    /// All jobs stream.
+    /// The same for all jobs.
     #[serde(rename = "job-type")]
     pub job_type: &'static str,
     /// When it was submitted.
@@ -202,34 +202,34 @@ pub struct JobBody {
     /// When it ended.
     #[serde(rename = "end-time")]
     pub end_time: i64,
-    /// How long it took so far.
+    /// Its duration until now.
     pub duration: i64,
     /// The largest parallelism that it can have.
     #[serde(rename = "maxParallelism")]
     pub max_parallelism: i64,
-    /// When this was written.
+    /// Time of this answer.
     pub now: u64,
     /// When it last entered each status.
     pub timestamps: Timestamps,
     /// Its vertices.
     pub vertices: Vec<VertexSummary>,
-    /// How many vertices are in which state.
+    /// Number of vertices in each state.
     #[serde(rename = "status-counts")]
     pub status_counts: Counts,
-    /// What reads what.
+    /// The vertices and their inputs.
     pub plan: Plan,
-    /// None is ever pending.
+    /// Always 0.
     #[serde(rename = "pending-operators")]
     pub pending_operators: u32,
-    /// How often it was restarted after failures.
+    /// Number of restarts after failures.
     pub restarts: u32,
-    /// Whether it has ended and what it left is still being removed.
+    /// Whether it has ended and its cleanup still goes on.
     #[serde(rename = "cleaning-up")]
     pub cleaning_up: bool,
     /// Why it is set aside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<String>,
-    /// The same with what that rests on. It stays with a job that was deleted from quarantine.
+    /// The same with the evidence. It is kept for a job that was deleted from quarantine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantined: Option<QuarantineBody>,
     /// Why not all of it runs; empty if it does.
@@ -278,7 +278,7 @@ impl JobBody {
     }
 }
 
-/// When a job entered each status, 0 where it never did.
+/// When a job entered each status; 0 if it never did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timestamps(Vec<StatusTimestamp>);
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// What is told of the values of one metric.
+/// An aggregation of the values of one metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregation {
     /// The smallest.
@@ -11,7 +11,7 @@ pub enum Aggregation {
     Max,
     /// The mean.
     Avg,
-    /// All together.
+    /// The sum.
     Sum,
 }
 
@@ -40,7 +40,7 @@ impl std::str::FromStr for Aggregation {
     }
 }
 
-/// A metric with what was asked of it; its name alone in a list of what there is.
+/// A metric with the requested aggregations; in a list of available metrics only its name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct AggregatedMetric {
     /// Its name.
@@ -56,7 +56,7 @@ pub struct AggregatedMetric {
 }
 
 impl AggregatedMetric {
-    /// The name alone.
+    /// Only the name.
     pub fn named(id: &'static str) -> AggregatedMetric {
         AggregatedMetric {
             id,
@@ -64,7 +64,7 @@ impl AggregatedMetric {
         }
     }
 
-    /// The metric over `values`; nothing where there are none.
+    /// The metric over `values`; without aggregations if there are none.
     pub fn over(
         id: &'static str,
         values: &[f64],

@@ -1,7 +1,9 @@
-//! What the REST server answers, with Flink's names: one serde struct a body, built from the messages of the Dispatcher.
+//! The bodies of the REST server's answers, with Flink's names: one serde struct per body, built from the
+//! messages of the Dispatcher.
 //!
-//! Flink writes -1 for a time that has not come and for the duration of what has not begun; times are milliseconds since 1970. Where
-//! Flink shows a number that does not exist here (JVM memory, JMX), it is 0 or -1, so that its users need not tell us apart.
+//! Flink writes -1 for a time that has not come and for the duration of something that has not begun; times are
+//! in milliseconds since 1970. Numbers of Flink that do not exist here (JVM memory, JMX) are 0 or -1, so that
+//! its clients work without changes.
 
 mod aggregated;
 pub mod cluster;
@@ -28,15 +30,15 @@ mod tests;
 
 use serde::Serialize;
 
-/// This program's version.
+/// The version of this program.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The revision that it was built from.
+/// The revision from which it was built.
 pub(super) const REVISION: &str = env!("TANIST_BUILD_REVISION");
 
 /// The body of every error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Errors {
-    /// What is wrong, one text each.
+    /// One text for each problem.
     pub errors: Vec<String>,
 }
 
@@ -45,10 +47,10 @@ pub struct Errors {
 pub struct Submitted {
     /// The job.
     pub jobid: String,
-    /// Where it is described.
+    /// URL of its description.
     #[serde(rename = "jobUrl")]
     pub job_url: String,
-    /// An earlier try of this submission had been accepted already.
+    /// Whether an earlier attempt of this submission had been accepted already.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub repeated: bool,
 }
@@ -56,29 +58,29 @@ pub struct Submitted {
 /// `/ha/time`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TimeBody {
-    /// The leader's.
+    /// The leader's epoch.
     pub epoch: u64,
-    /// What the clock of its term shows, in milliseconds.
+    /// The time by the clock of its term, in milliseconds.
     pub now: u64,
-    /// So many milliseconds ahead a deadline may be.
+    /// The longest time from `now` to a deadline, in milliseconds.
     pub longest: u64,
 }
 
-/// The answer to an upload: what the graph of the job has to name.
+/// The answer to an upload: the values that the graph of the job has to contain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Uploaded {
-    /// Its name.
+    /// The name of the object.
     pub object: String,
-    /// In how many pieces it is kept.
+    /// The number of its pieces.
     pub pieces: u32,
-    /// In bytes.
+    /// Its size in bytes.
     pub size: u64,
 }
 
 /// The answer to a request to stop a job, with Flink's name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StopTriggered {
-    /// Under which `/jobs/:id/savepoints/:trigger` tells how the stop stands.
+    /// The trigger id: `/jobs/:id/savepoints/:trigger` returns the status of the stop.
     #[serde(rename = "request-id")]
     pub request_id: String,
 }
@@ -87,7 +89,7 @@ pub struct StopTriggered {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Nothing {}
 
-/// A time that has come, or -1.
+/// A time, or -1 if it has not come.
 fn time(ms: u64) -> i64 {
     match i64::try_from(ms) {
         Ok(ms) if ms > 0 => ms,

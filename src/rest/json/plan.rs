@@ -1,4 +1,4 @@
-//! The plan of a job: its vertices and what each reads. `/jobs/:id/plan`, and part of `/jobs/:id`.
+//! The plan of a job: its vertices and the inputs of each. `/jobs/:id/plan`, and part of `/jobs/:id`.
 
 use serde::Serialize;
 use tanist_proto::v1::{JobDetails, JobEdgeDetails, VertexDetails};
@@ -17,7 +17,7 @@ pub struct Plan {
     pub jid: String,
     /// Its name.
     pub name: String,
-    /// All jobs stream.
+    /// The same for all jobs.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// Its vertices.
@@ -29,7 +29,7 @@ pub struct Plan {
 pub struct PlanNode {
     /// Its id.
     pub id: String,
-    /// How many subtasks it has.
+    /// The number of its subtasks.
     pub parallelism: u32,
     /// Empty, as in Flink.
     pub operator: &'static str,
@@ -37,23 +37,23 @@ pub struct PlanNode {
     pub operator_strategy: &'static str,
     /// Its name.
     pub description: String,
-    /// What it reads; absent for sources.
+    /// Its inputs; absent for sources.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inputs: Vec<PlanInput>,
     /// Empty, as in Flink.
     pub optimizer_properties: super::Nothing,
 }
 
-/// What a vertex reads.
+/// An input of a vertex.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlanInput {
-    /// Counts the inputs of its vertex.
+    /// The number of the input within its vertex.
     pub num: usize,
-    /// The vertex that it reads.
+    /// The vertex that produces it.
     pub id: String,
     /// `FORWARD`, `HASH`, `REBALANCE`, `BROADCAST` or `GLOBAL`.
     pub ship_strategy: String,
-    /// `pipelined_bounded`: records flow while both run; `blocking`: when the input has finished.
+    /// `pipelined_bounded`: records flow while both run; `blocking`: after the input has finished.
     pub exchange: &'static str,
 }
 

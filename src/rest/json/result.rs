@@ -23,7 +23,7 @@ pub struct ExecutionResult {
 /// `IN_PROGRESS` or `COMPLETED`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QueueStatus {
-    /// Which.
+    /// The value.
     pub id: &'static str,
 }
 
@@ -35,9 +35,9 @@ pub struct JobExecutionResult {
     pub id: String,
     /// `SUCCEEDED`, `CANCELED` or `FAILED`.
     pub application_status: &'static str,
-    /// There are none.
+    /// Always empty.
     pub accumulator_results: BTreeMap<String, String>,
-    /// How long it ran, in milliseconds.
+    /// Its duration, in milliseconds.
     pub net_runtime: u64,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]

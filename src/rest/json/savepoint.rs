@@ -1,4 +1,4 @@
-//! How a stop stands that was asked for through Flink's API: the body of `/jobs/:id/savepoints/:trigger`.
+//! The status of a stop that was requested through Flink's API: the body of `/jobs/:id/savepoints/:trigger`.
 
 use serde::Serialize;
 use tanist_proto::JobEnd;
@@ -8,8 +8,8 @@ use super::failure_cause::FailureCause;
 use super::job::status_of;
 use super::result::QueueStatus;
 
-/// What stands for the place of a savepoint once a job was drained. Flink's client shows it to people; nothing can be restored
-/// from it, as no scheme or file is called so.
+/// Takes the place of a savepoint's path after a job was drained. Flink's client displays it; nothing can be
+/// restored from it, as it is neither a scheme nor a file.
 const NO_SAVEPOINT: &str = "none: the job was drained and has finished, no savepoint was taken";
 
 /// An asynchronous operation.
@@ -22,11 +22,11 @@ pub struct Operation {
     pub operation: Option<Savepoint>,
 }
 
-/// The end of a stop: exactly one of the two.
+/// The end of a stop: exactly one of the two fields is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Savepoint {
-    /// In place of a savepoint's path: that there is none, as the job was drained.
+    /// Text in place of a savepoint's path: there is none, as the job was drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<&'static str>,
     /// Why the job did not finish.
@@ -35,7 +35,7 @@ pub struct Savepoint {
 }
 
 impl Operation {
-    /// How the stop of a job stands, by the job's record alone; nothing if it was not asked to stop.
+    /// The status of a job's stop, from the job's record alone; `None` if it was not asked to stop.
     pub fn of_stop(job: &JobDetails) -> Option<Operation> {
         let ended = |savepoint| Operation {
             status: QueueStatus { id: "COMPLETED" },
@@ -51,7 +51,7 @@ impl Operation {
         let is_stopping = |kind| kind == HindranceKind::Stopping;
         let is_asked = is_told(JobEventKind::Stop)
             || job.hindrances.iter().any(|it| is_stopping(it.kind()))
-            // What is left of an old job does not say what it was asked.
+            // The remaining record of an old job does not say whether it was asked to stop.
             || !job.undescribed.is_empty();
         if !is_asked {
             return None;

@@ -1,11 +1,11 @@
-//! Names of states and how many of what is in which.
+//! Names of states, and counts by state.
 
 use std::collections::HashMap;
 
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use tanist_proto::v1::{ExecutionState, JobStatus, VertexDetails};
 
-/// Every state of an execution, in the order in which Flink lists them.
+/// Every state of an execution, in Flink's order.
 pub const EXECUTION_STATES: [ExecutionState; 10] = [
     ExecutionState::Created,
     ExecutionState::Scheduled,
@@ -34,20 +34,20 @@ pub const JOB_STATUSES: [JobStatus; 11] = [
     JobStatus::Reconciling,
 ];
 
-/// `RUNNING` and the like.
+/// The name, for example `RUNNING`.
 pub fn execution_state(state: ExecutionState) -> &'static str {
     let name = state.as_str_name();
     name.strip_prefix("EXECUTION_STATE_").unwrap_or(name)
 }
 
-/// `RUNNING` and the like.
+/// The name, for example `RUNNING`.
 pub fn job_status(status: JobStatus) -> &'static str {
     let name = status.as_str_name();
     name.strip_prefix("JOB_STATUS_").unwrap_or(name)
 }
 
-/// The status of a vertex, from those of its subtasks: any that failed or is being cancelled decides, then whether any
-/// runs. A vertex of which no subtask has got that far is CREATED; it is FINISHED when all of them are.
+/// The status of a vertex, from those of its subtasks: first any that failed or is being cancelled decides,
+/// then whether any runs. If no subtask has got that far it is CREATED; if all are FINISHED it is FINISHED.
 pub fn vertex_state(vertex: &VertexDetails) -> ExecutionState {
     let any = |state| {
         vertex
@@ -80,19 +80,19 @@ pub fn vertex_state(vertex: &VertexDetails) -> ExecutionState {
     }
 }
 
-/// How many are in each state.
+/// The number of objects in each state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     counts: HashMap<ExecutionState, u64>,
 }
 
 impl Counts {
-    /// Of this many in state `state`.
+    /// The number in state `state`.
     pub fn of(&self, state: ExecutionState) -> u64 {
         self.counts.get(&state).copied().unwrap_or(0)
     }
 
-    /// Of all together.
+    /// The total.
     pub fn total(&self) -> u64 {
         self.counts.values().sum()
     }
@@ -119,7 +119,7 @@ impl Serialize for Counts {
     }
 }
 
-/// [`Counts`] as the overview of jobs has them: `{"total": 1, "created": 0, ...}`.
+/// [`Counts`] in the form of the overview of jobs: `{"total": 1, "created": 0, ...}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LowerCaseCounts(pub Counts);
 

@@ -1,4 +1,4 @@
-//! How the coordination store is: a part of `/ha/status`.
+//! The health of the coordination store: a part of `/ha/status`.
 
 use serde::Serialize;
 use tanist_ha::store::health::{ServerRole, StoreHealth, StoreServer};
@@ -7,23 +7,23 @@ use tanist_ha::store::health::{ServerRole, StoreHealth, StoreServer};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct StoreBody {
-    /// How long a linearizable read took, in milliseconds.
+    /// Latency of a linearizable read, in milliseconds.
     pub latency: f64,
-    /// Bytes of its data.
+    /// Size of its data, in bytes.
     pub size_bytes: Option<u64>,
-    /// Bytes above which it takes no writes any more.
+    /// Size in bytes above which it accepts no writes.
     pub quota_bytes: Option<u64>,
-    /// Whether nobody said so, and that is the store's default.
+    /// Whether the quota was not reported and is the store's default.
     pub quota_assumed: bool,
-    /// It keeps more old revisions of its data than these.
+    /// Lower bound of the old revisions of its data, if it keeps very many.
     pub revisions_kept: Option<u64>,
-    /// Free bytes where it keeps its data, where that is the host of who was asked.
+    /// Free bytes on its disk, if that is on the host of the process that was asked.
     pub free_bytes: Option<u64>,
     /// Alarms that it has raised, by its own names.
     pub alarms: Vec<String>,
     /// Its servers.
     pub servers: Vec<StoreServerBody>,
-    /// What could not be found out, and why.
+    /// What could not be determined, and why.
     pub unknown: Vec<String>,
 }
 

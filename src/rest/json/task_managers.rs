@@ -1,7 +1,7 @@
 //! Bodies about TaskManagers: `/taskmanagers`, `/taskmanagers/:id`.
 //!
-//! Flink states memory by its JVM pools. Task memory is shown as task heap, the framework's as framework heap, and the overhead
-//! as that of the JVM; pools that only a JVM has are 0.
+//! Flink reports memory by its JVM pools. Task memory is shown as task heap, the framework's as framework heap,
+//! and the overhead as that of the JVM; pools that only a JVM has are 0.
 
 use std::collections::BTreeMap;
 
@@ -14,27 +14,27 @@ use super::time;
 /// `/taskmanagers`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskManagers {
-    /// Those that are registered.
+    /// The registered TaskManagers.
     pub taskmanagers: Vec<TaskManager>,
-    /// Drains of TaskManagers and hosts of which none is registered, the oldest first.
+    /// Drains of TaskManagers and hosts that match no registered TaskManager, oldest first.
     #[serde(rename = "unmatched-drains", skip_serializing_if = "Vec::is_empty")]
     pub unmatched_drains: Vec<Drain>,
-    /// Those that are expected to register; only where a driver starts TaskManagers.
+    /// TaskManagers that are expected to register; only if a driver starts TaskManagers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starting: Option<Starting>,
 }
 
-/// What a driver that starts TaskManagers is at.
+/// The state of a driver that starts TaskManagers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Starting {
-    /// Those that have not registered.
+    /// TaskManagers that have not registered.
     pub pending: Vec<PendingTaskManager>,
-    /// Starts that failed since the leader leads.
+    /// Number of starts that failed in this leader's term.
     pub failures: u64,
-    /// What is under way, and what keeps more from being started, for people.
+    /// Text for display: what is under way, and what prevents more starts.
     pub text: String,
-    /// When starting is tried again after too many failures, where it is held up.
+    /// Time of the next attempt to start, if it is delayed after too many failures.
     #[serde(rename = "retry-at", skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<i64>,
 }
@@ -45,14 +45,14 @@ pub struct Starting {
 pub struct PendingTaskManager {
     /// Its resource id.
     pub id: String,
-    /// The slots that it is to have.
+    /// The number of slots that it will have.
     pub slots: u32,
-    /// Since when it is asked for: milliseconds since 1970; -1: not known.
+    /// When it was requested, in milliseconds since 1970; -1: not known.
     pub since: i64,
 }
 
 impl TaskManagers {
-    /// As the leader says.
+    /// As reported by the leader.
     pub fn new(list: &ListTaskManagersResponse) -> TaskManagers {
         let starting = list.workers.as_ref().map(|workers| {
             let pending = workers.pending.iter().map(|worker| PendingTaskManager {
@@ -87,53 +87,53 @@ pub struct TaskManager {
     pub data_port: i32,
     /// There is none.
     pub jmx_port: i32,
-    /// When it was last heard of, in milliseconds since 1970, as in Flink in spite of the name.
+    /// Time of its last heartbeat, in milliseconds since 1970, as in Flink in spite of the name.
     pub time_since_last_heartbeat: u64,
-    /// Its slots.
+    /// Number of its slots.
     pub slots_number: u32,
-    /// Those that no job has.
+    /// Number of slots that no job has.
     pub free_slots: u32,
-    /// Tasks that run there, as of its last heartbeat.
+    /// Number of tasks that run there, as of its last heartbeat.
     pub assigned_tasks: u32,
-    /// All that it offers.
+    /// All resources that it offers.
     pub total_resource: Resource,
-    /// What no job has.
+    /// The resources that no job has.
     pub free_resource: Resource,
     /// Its host.
     pub hardware: Hardware,
     /// Its memory.
     pub memory_configuration: MemoryConfiguration,
-    /// Whether it gets no slot requests any more: it is being drained.
+    /// Whether it gets no slot requests any more because it is being drained.
     pub blocked: bool,
-    /// How far that is. Left out: it is not drained by anybody.
+    /// The progress of the drain; absent if it is not drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
 }
 
-/// That a TaskManager is drained, since when and why. Times are in milliseconds since 1970.
+/// The drain of a TaskManager, its begin and reason. Times are in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Drain {
-    /// When that was asked for.
+    /// When it was requested.
     pub since: i64,
-    /// By whom; empty: that was not said.
+    /// The operator who requested it; empty if not given.
     pub by: String,
-    /// Why; empty: that was not said.
+    /// The reason; empty if not given.
     pub reason: String,
-    /// The host that is drained, if that is why; else empty.
+    /// The host that is drained, if the host is drained as a whole; else empty.
     pub host: String,
-    /// The TaskManager that is drained, where it is not registered, and not drained with its host.
+    /// The TaskManager that is drained, if it is not registered and not drained with its host.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub task_manager: String,
-    /// Whether what runs there is being moved.
+    /// Whether running tasks are being moved.
     pub evicting: bool,
-    /// When it is moved in any case; -1: never.
+    /// When they are moved in any case; -1: never.
     pub deadline: i64,
-    /// Whether it then leaves also where there are no slots elsewhere.
+    /// Whether it leaves at the deadline even if there are no slots elsewhere.
     pub force: bool,
     /// The jobs that have slots there.
     pub jobs: Vec<String>,
-    /// How many outputs are kept there for tasks that still read them.
+    /// Number of outputs that are kept there for tasks that still read them.
     pub kept_outputs: u32,
     /// Whether nothing is left there.
     pub drained: bool,
@@ -157,21 +157,21 @@ impl Drain {
     }
 }
 
-/// What a TaskManager has, or has left. Memory in MiB.
+/// Total or free resources of a TaskManager. Memory in MiB.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Resource {
     /// Cores.
     pub cpu_cores: f64,
-    /// For tasks.
+    /// Memory for tasks.
     pub task_heap_memory: u64,
-    /// 0.
+    /// Always 0.
     pub task_off_heap_memory: u64,
-    /// For state.
+    /// Memory for state.
     pub managed_memory: u64,
-    /// For records between tasks.
+    /// Memory for records between tasks.
     pub network_memory: u64,
-    /// Whatever else is counted, by name.
+    /// Other resources that are counted, by name.
     pub extended_resources: BTreeMap<String, u64>,
 }
 
@@ -200,7 +200,7 @@ pub struct Hardware {
     pub physical_memory: u64,
     /// Not measured.
     pub free_memory: u64,
-    /// That of the TaskManager.
+    /// The managed memory of the TaskManager.
     pub managed_memory: u64,
 }
 
@@ -208,25 +208,25 @@ pub struct Hardware {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryConfiguration {
-    /// The TaskManager itself.
+    /// Memory of the TaskManager itself.
     pub framework_heap: u64,
-    /// For tasks.
+    /// Memory for tasks.
     pub task_heap: u64,
-    /// 0.
+    /// Always 0.
     pub framework_off_heap: u64,
-    /// 0.
+    /// Always 0.
     pub task_off_heap: u64,
-    /// For records between tasks.
+    /// Memory for records between tasks.
     pub network_memory: u64,
-    /// For state.
+    /// Memory for state.
     pub managed_memory: u64,
-    /// 0.
+    /// Always 0.
     pub jvm_metaspace: u64,
-    /// What nobody counts.
+    /// Memory that is not counted.
     pub jvm_overhead: u64,
-    /// All but the overhead.
+    /// All memory except the overhead.
     pub total_flink_memory: u64,
-    /// All of the process.
+    /// All memory of the process.
     pub total_process_memory: u64,
 }
 
@@ -285,7 +285,7 @@ pub struct TaskManagerDetails {
     task_manager: TaskManager,
     /// The slots that jobs have.
     pub allocated_slots: Vec<AllocatedSlot>,
-    /// What Flink tells of the JVM.
+    /// Flink's metrics of the JVM.
     pub metrics: TaskManagerMetrics,
 }
 
@@ -293,15 +293,15 @@ pub struct TaskManagerDetails {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AllocatedSlot {
-    /// Whose.
+    /// The job.
     pub job_id: String,
-    /// What it has.
+    /// Its resources.
     pub resource: Resource,
-    /// Tasks that run in it, as of the last heartbeat.
+    /// Number of tasks that run in it, as of the last heartbeat.
     pub assigned_tasks: u32,
 }
 
-/// What Flink tells of the JVM that a TaskManager is. There is none: 0, but for the memory of the exchange.
+/// Flink's metrics of a TaskManager's JVM. There is none: all 0, except for the memory of the exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(

@@ -1,4 +1,4 @@
-//! The bodies word by word.
+//! The bodies, compared literally.
 
 mod failures;
 
@@ -12,7 +12,8 @@ use super::result::ExecutionResult;
 use super::task_managers::{TaskManagerDetails, TaskManagers};
 use super::vertex::VertexBody;
 
-/// Of the group `default` in the job of these tests: the first half of the SHA-256 of job id, a zero byte and name.
+/// Id of the group `default` in the job of these tests: the first half of the SHA-256 of job id, a zero byte
+/// and name.
 const SHARING_GROUP: &str = "e47f0c355e6742af7d2f538e9ffe71fd";
 
 fn subtask(index: u32, state: pb::ExecutionState) -> pb::SubtaskDetails {

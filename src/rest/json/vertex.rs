@@ -16,7 +16,8 @@ use super::{duration, time};
 pub struct VertexSummary {
     /// Its id.
     pub id: String,
-    /// The group whose subtasks share slots, as Flink names it: 32 hexadecimal digits, always the same for one name in one job.
+    /// The id of the slot sharing group, in Flink's format: 32 hexadecimal digits, always the same for one name
+    /// in one job.
     #[serde(rename = "slotSharingGroupId")]
     pub slot_sharing_group_id: String,
     /// The group's name.
@@ -27,7 +28,7 @@ pub struct VertexSummary {
     /// The largest parallelism that it can have.
     #[serde(rename = "maxParallelism")]
     pub max_parallelism: u32,
-    /// How many subtasks it has.
+    /// The number of its subtasks.
     pub parallelism: u32,
     /// Its state, from those of its subtasks.
     pub status: &'static str,
@@ -37,9 +38,9 @@ pub struct VertexSummary {
     /// When its last subtask ended.
     #[serde(rename = "end-time")]
     pub end_time: i64,
-    /// How long it took so far.
+    /// Its duration until now.
     pub duration: i64,
-    /// How many subtasks are in which state.
+    /// Number of subtasks in each state.
     pub tasks: Counts,
     /// Sums over its subtasks.
     pub metrics: IoMetrics,
@@ -103,7 +104,7 @@ pub struct IoMetrics {
     pub write_records_complete: bool,
     /// Records that windows dropped because they came too late.
     pub late_records_dropped: u64,
-    /// Records that were left out because they could not be read.
+    /// Records that were skipped because they could not be read.
     pub records_skipped: u64,
     /// Not measured.
     pub accumulated_backpressured_time: u64,
@@ -153,16 +154,16 @@ pub struct VertexBody {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// How many subtasks it has.
+    /// The number of its subtasks.
     pub parallelism: u32,
     /// The largest parallelism that it can have.
     #[serde(rename = "maxParallelism")]
     pub max_parallelism: u32,
-    /// When this was written.
+    /// Time of this answer.
     pub now: u64,
     /// Its subtasks.
     pub subtasks: Vec<SubtaskBody>,
-    /// Statistics over them.
+    /// Statistics over the subtasks.
     pub aggregated: Aggregated,
 }
 
@@ -185,7 +186,7 @@ impl VertexBody {
     }
 }
 
-/// A place, or Flink's word for none.
+/// An address, or Flink's word for none.
 fn placed(text: &str) -> String {
     let text = if text.is_empty() {
         "(unassigned)"
@@ -202,24 +203,24 @@ pub struct SubtaskTimesBody {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// When this was written.
+    /// Time of this answer.
     pub now: u64,
     /// Its subtasks.
     pub subtasks: Vec<SubtaskTimes>,
 }
 
-/// One of them.
+/// One subtask.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SubtaskTimes {
     /// Its index.
     pub subtask: u32,
     /// Where it runs; `(unassigned)` while it is not placed.
     pub host: String,
-    /// The same by the name that Flink has for it since 2.0.
+    /// The same under Flink's name since 2.0.
     pub endpoint: String,
-    /// How long it took so far.
+    /// Its duration until now.
     pub duration: i64,
-    /// When its present attempt entered each state.
+    /// When its current attempt entered each state.
     pub timestamps: BTreeMap<&'static str, u64>,
 }
 
@@ -254,26 +255,27 @@ pub struct SubtaskBody {
     pub attempt: u64,
     /// Where it runs; `(unassigned)` while it is not placed.
     pub host: String,
-    /// The same by the name that Flink has for it since 2.0.
+    /// The same under Flink's name since 2.0.
     pub endpoint: String,
     /// When it started.
     pub start_time: i64,
-    /// The same by the name that Flink had for it once, and still writes.
+    /// The same under Flink's former name, which Flink still writes.
     #[serde(rename = "start_time")]
     pub start_time_compatible: i64,
     /// When it ended.
     pub end_time: i64,
-    /// How long it took so far.
+    /// Its duration until now.
     pub duration: i64,
     /// What it read and wrote.
     pub metrics: IoMetrics,
-    /// On which TaskManager.
+    /// The TaskManager on which it runs.
     pub taskmanager_id: String,
-    /// When the present attempt entered each state, 0 where it did not or nobody knows when.
+    /// When the current attempt entered each state; 0 if it did not, or the time is not known.
     pub timestamps: BTreeMap<&'static str, u64>,
-    /// How long the present attempt was in each state, in milliseconds; -1 where it was not or nobody knows.
+    /// Duration of the current attempt in each state, in milliseconds; -1 if it was not in that state, or the
+    /// time is not known.
     pub status_duration: BTreeMap<&'static str, i64>,
-    /// A subtask runs once at a time.
+    /// Always empty: a subtask has one attempt at a time.
     pub other_concurrent_attempts: Vec<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What an operator should look after, as `/ha/status` says it: pure, from what the status holds.
+//! Warnings for the operator in `/ha/status`. Pure, from the content of the status.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use tanist_ha::store::health::StoreHealth;
 
 use super::ha::HaStatusBody;
 
-/// From which difference on clocks are worth a warning: times of different processes are compared by people.
+/// Clock difference from which a warning is given: people compare times of different processes.
 const LARGE_CLOCK_OFFSET_MS: i64 = 1000;
-/// Changes that a standby may be behind before that is worth a warning: what the store's ring remembers.
+/// Number of changes that a standby may be behind without a warning: the size of the store's ring of changes.
 const LARGE_LAG: u64 = 1024;
 
-/// One text each.
+/// One text for each warning.
 pub fn warnings(status: &HaStatusBody) -> Vec<String> {
     let mut warnings = Vec::new();
     match status.term.state {
@@ -24,7 +24,7 @@ pub fn warnings(status: &HaStatusBody) -> Vec<String> {
     }
     if status.members_error.is_none() && status.members.len() == 1 {
         warnings.push(
-            "there is no standby: while the only JobManager is away nobody leads; start another one"
+            "there is no standby: while the only JobManager is away no process leads; start another one"
                 .to_owned(),
         );
     }
@@ -72,10 +72,10 @@ pub fn warnings(status: &HaStatusBody) -> Vec<String> {
     warnings
 }
 
-/// What to look after while nobody can lead for this reason.
+/// The warning while no process can lead for this reason.
 pub fn unreadable_warning(reason: &str) -> String {
     format!(
-        "nobody can lead: {reason}; somebody has overwritten the key that fences every write, docs/operations.md says how to repair it"
+        "nobody can lead: {reason}; the key that fences every write was overwritten, docs/operations.md says how to repair it"
     )
 }
 
@@ -83,10 +83,10 @@ pub fn unreadable_warning(reason: &str) -> String {
 const NO_SPACE: &str = "NOSPACE";
 /// etcd's alarm for members whose data differ.
 const CORRUPT: &str = "CORRUPT";
-/// Fewer free bytes than that, and the embedded store takes nothing new.
+/// Free bytes below which the embedded store accepts nothing new.
 const FULL: u64 = 1024 * 1024;
 
-/// What is to be said of the store, with the operator's commands where there are any.
+/// Warnings about the store, with the operator's commands if there are any.
 pub fn store_warnings(store: &str, health: &StoreHealth) -> Vec<String> {
     let mut warnings = health.warnings();
     if health.alarms.iter().any(|alarm| alarm == NO_SPACE) {
@@ -120,7 +120,7 @@ pub fn store_warnings(store: &str, health: &StoreHealth) -> Vec<String> {
     warnings
 }
 
-/// From four fifths of its quota on.
+/// Whether the data has four fifths of its quota.
 fn is_nearly_full(health: &StoreHealth) -> bool {
     let sizes = health.size_bytes.zip(health.quota_bytes);
     sizes.is_some_and(|(size, quota)| size.saturating_mul(5) >= quota.saturating_mul(4))

@@ -1,7 +1,8 @@
-//! `/metrics`: what Prometheus scrapes from each JobManager, gathered when it is asked for.
+//! `/metrics`: the Prometheus metrics of each JobManager, collected at each request.
 //!
-//! Each process tells how it stands; what only the leader knows (jobs, TaskManagers, slots) is told by the leader alone, so
-//! that sums over all processes count nothing twice. What is not known at present is left out.
+//! Each process reports its own status; data that only the leader has (jobs, TaskManagers, slots) is reported
+//! only by the leader, so that sums over all processes count nothing twice. Values that are not known at
+//! present are left out.
 
 mod text;
 
@@ -20,7 +21,7 @@ use super::json::{REVISION, VERSION};
 use crate::process::{HaStatus, HistoryRecord, Role};
 use text::{CONTENT_TYPE, Exposition, Kind, Labels};
 
-/// How long store and components may take: less than a scraper waits.
+/// Timeout for store and components: less than a scraper's timeout.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const ROLES: [Role; 6] = [
@@ -61,7 +62,7 @@ pub(super) async fn metrics(
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], out.into_text())
 }
 
-/// What this process's own Dispatcher knows, if it gives an answer in time.
+/// The overview of this process's own Dispatcher, if it answers in time.
 async fn describe_own(context: &Context) -> Option<pb::ClusterOverview> {
     let describing = async {
         let dispatcher = context.view.dispatcher(PATIENCE).await.ok()?;
@@ -71,7 +72,7 @@ async fn describe_own(context: &Context) -> Option<pb::ClusterOverview> {
     tokio::time::timeout(PATIENCE, describing).await.ok()?
 }
 
-/// A number as samples are.
+/// Converts a number to the type of samples.
 #[expect(
     clippy::cast_precision_loss,
     reason = "what is beyond 2^53 need not be exact"
@@ -94,7 +95,7 @@ fn process(out: &mut Exposition, status: &HaStatus) {
     ];
     let help = "This process; always 1";
     out.family("tanist_build_info", Kind::Gauge, help, [(labels, 1.0)]);
-    let help = "Log lines that were dropped, as nobody read standard error";
+    let help = "Log lines that were dropped because standard error was not read";
     let dropped = number(crate::telemetry::dropped_log_lines());
     out.single(
         "tanist_log_dropped_lines_total",
@@ -110,9 +111,9 @@ fn process(out: &mut Exposition, status: &HaStatus) {
     let labels = ROLES.map(|role| [("role", role_name(role))]);
     let roles = ROLES.iter().zip(&labels);
     let roles = roles.map(|(role, labels)| (&labels[..], flag(*role == status.role)));
-    let help = "How this process stands: 1 for its role, 0 for the others";
+    let help = "The role of this process: 1 for its role, 0 for the others";
     out.family("tanist_role", Kind::Gauge, help, roles);
-    let help = "The youngest epoch that this process has heard of";
+    let help = "The youngest epoch that this process knows";
     let epoch = number(status.leader.epoch.get());
     out.single("tanist_epoch", Kind::Gauge, help, epoch);
     let help = "Whether a confirmed leader is known";
@@ -177,7 +178,8 @@ fn store(out: &mut Exposition, status: &HaStatus) {
     for (name, help, value) in sizes {
         out.gauge(name, help, value.map(number));
     }
-    let help = "Whether the store keeps very many old revisions of its data, as nobody compacts it";
+    let help =
+        "Whether the store keeps very many old revisions of its data, as it is not compacted";
     let is_so = flag(health.revisions_kept.is_some());
     out.single("tanist_store_uncompacted", Kind::Gauge, help, is_so);
     let help = "Alarms that the store has raised";
@@ -200,7 +202,7 @@ fn store(out: &mut Exposition, status: &HaStatus) {
     out.family("tanist_store_server_up", Kind::Gauge, help, servers);
 }
 
-/// What the present term has written.
+/// The writes of the current term.
 fn pipeline(out: &mut Exposition, stats: &PipelineStats) {
     let counters = [
         (
@@ -210,12 +212,12 @@ fn pipeline(out: &mut Exposition, stats: &PipelineStats) {
         ),
         (
             "tanist_commit_transactions_total",
-            "Transactions that they went in",
+            "Transactions of these commits",
             number(stats.transactions),
         ),
         (
             "tanist_commit_seconds_total",
-            "How long those took in all",
+            "Total time of these transactions",
             stats.busy.as_secs_f64(),
         ),
     ];
@@ -224,13 +226,13 @@ fn pipeline(out: &mut Exposition, stats: &PipelineStats) {
     }
 }
 
-/// The present term, and what is remembered of earlier ones.
+/// The current term, and the earlier terms that are kept.
 fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
-    let help = "Terms that are remembered";
+    let help = "Terms whose records are kept";
     let remembered = number(history.len() as u64);
     out.single("tanist_remembered_terms", Kind::Gauge, help, remembered);
     let false_alarms = history.iter().filter(|term| is_false_alarm(term));
-    let help = "Those of them that deposed a leader which was seen alive afterwards";
+    let help = "Kept terms that deposed a leader which was seen alive afterwards";
     let false_alarms = number(false_alarms.count() as u64);
     out.single(
         "tanist_remembered_false_alarms",
@@ -241,7 +243,7 @@ fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
     let Some(term) = history.last() else {
         return;
     };
-    let help = "What the steps of the last takeover took, by name";
+    let help = "Duration of the steps of the last takeover, by name";
     let phases = phases(term);
     let labels: Vec<_> = phases.keys().map(|phase| [("phase", *phase)]).collect();
     let samples = labels.iter().zip(phases.values());
@@ -254,7 +256,7 @@ fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
     );
     if let Some(detection) = detection(term) {
         let labels: Labels<'_> = &[("detection", &detection)];
-        let help = "By what the end of the term before was detected; always 1";
+        let help = "How the end of the previous term was detected; always 1";
         out.family("tanist_takeover_info", Kind::Gauge, help, [(labels, 1.0)]);
     }
     let tasks: [(Labels<'_>, Option<usize>); 2] = [
@@ -263,7 +265,7 @@ fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
     ];
     let tasks = tasks.into_iter();
     let tasks = tasks.filter_map(|(labels, count)| Some((labels, number(count? as u64))));
-    let help = "Tasks that the last takeover left running, and that it had to start anew";
+    let help = "Tasks that the last takeover left running, and that it had to start again";
     out.family("tanist_takeover_tasks", Kind::Gauge, help, tasks);
 }
 

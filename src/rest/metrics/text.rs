@@ -1,16 +1,16 @@
-//! The text format that Prometheus scrapes (version 0.0.4): families of samples with labels.
+//! Prometheus' text format (version 0.0.4): families of samples with labels.
 
 use std::fmt::Write as _;
 
-/// The type of the answer.
+/// The content type of the answer.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What a family of samples counts.
+/// The kind of a family of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// It goes up and down.
     Gauge,
-    /// It only grows while the process lives; the name ends in `_total`.
+    /// It only grows during the life of the process; the name ends in `_total`.
     Counter,
 }
 
@@ -24,19 +24,19 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// A family with one sample.
+    /// Writes a family with one sample.
     pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: f64) {
         self.family(name, kind, help, [(&[] as Labels<'_>, value)]);
     }
 
-    /// A gauge with one sample, left out where its value is not known.
+    /// Writes a gauge with one sample, or nothing if its value is not known.
     pub fn gauge(&mut self, name: &str, help: &str, value: Option<f64>) {
         if let Some(value) = value {
             self.single(name, Kind::Gauge, help, value);
         }
     }
 
-    /// A family; nothing is written where it has no samples.
+    /// Writes a family, or nothing if it has no samples.
     pub fn family<'a>(
         &mut self,
         name: &str,
@@ -69,7 +69,7 @@ impl Exposition {
         writeln!(self.text, "{line}").expect("writing to a string succeeds");
     }
 
-    /// All of it.
+    /// The whole text.
     pub fn into_text(self) -> String {
         self.text
     }

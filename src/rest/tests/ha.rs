@@ -1,4 +1,4 @@
-//! Who leads, how everybody stands, handing over, and metrics.
+//! Leader, status of all members, hand-over, and metrics.
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ async fn the_leader_and_the_members_are_told_by_any_process() {
     });
     assert_eq!(body["claims"], json!([claim]));
     assert!(warnings.contains("named epoch 1007 to jm-2"), "{warnings}");
-    // Nobody has the name `jm`, so that one gives no account of itself.
+    // No process has the name `jm`, so its status is missing.
     assert_eq!(members[0]["role"], Value::Null);
     assert!(members[0]["error"].is_string(), "{body}");
     let warnings = body["warnings"].to_string();
@@ -85,7 +85,7 @@ async fn a_load_balancer_finds_the_leader_by_its_status() {
     assert_eq!(leader.status, StatusCode::OK);
     assert_eq!(leader.body["process"], "jm-2");
     assert_eq!(leader.body["epoch"], 7);
-    // It may have a successor that it does not know of.
+    // It may have a successor that it does not know.
     served.set_role(Role::Suspended);
     let refused = served.get("/v1/ha/leader").await;
     assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -106,7 +106,7 @@ async fn leadership_is_handed_over_once_however_often_that_is_asked() {
         assert_eq!(answer.body["process"], "jm-3");
         assert_eq!(answer.body["epoch"], 8);
     }
-    // Whoever follows, epoch 7 is over.
+    // With any successor, epoch 7 is over.
     let answer = served.ask(Method::POST, path, &[], "").await;
     assert_eq!(answer.body["epoch"], 8);
     let refused = served

@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 
 use super::scripted::Served;
 
-/// A client with one connection, which fails if that ends.
+/// A client with one connection; it fails if the connection ends.
 #[derive(Debug)]
 pub(super) struct KeptConnection {
     sender: tokio::sync::Mutex<SendRequest<Full<Bytes>>>,

@@ -1,4 +1,4 @@
-//! The operation that a stop through Flink's API leads to, read off the job's record.
+//! The operation of a stop through Flink's API, derived from the job's record.
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn job(status: pb::JobStatus, events: &[pb::JobEventKind]) -> pb::JobDetails {
 }
 
 async fn operation_of(job: pb::JobDetails) -> (StatusCode, Value) {
-    // A server that has heard of no stop: as after a failover.
+    // A server that does not know of the stop, as after a failover.
     let (served, _) = Served::leading(ScriptedDispatcher {
         jobs: vec![job].into(),
         ..ScriptedDispatcher::default()

@@ -1,4 +1,4 @@
-//! A cluster that answers as it is told, a server over it, and a client.
+//! A scripted cluster, a server over it, and a client.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
 use crate::net::{Listener, Port};
 use crate::process::{HaStatus, HistoryRecord, Phases, Role, TakeoverRecord, TermStanding};
 
-/// A Dispatcher that first gives the errors of its script, then answers.
+/// A Dispatcher that first returns the errors of its script, then answers.
 #[derive(Debug, Default)]
 pub(super) struct ScriptedDispatcher {
     pub(super) errors: Mutex<VecDeque<GatewayError>>,
@@ -37,14 +37,12 @@ pub(super) struct ScriptedDispatcher {
     pub(super) submissions: Mutex<Vec<pb::SubmitJobRequest>>,
     pub(super) canceled: Mutex<Vec<String>>,
     pub(super) stopped: Mutex<Vec<String>>,
-    /// What was asked of TaskManagers that there are.
+    /// The drain requests for known TaskManagers.
     pub(super) drains: Mutex<Vec<pb::DrainTaskManagerRequest>>,
-    /// It never answers anything, as a process that was stopped.
+    /// It never answers, like a suspended process.
     pub(super) is_frozen: bool,
     /// The store does not confirm its term.
     pub(super) is_suspended: bool,
-    /// It can't tell the time of its term.
-    pub(super) is_of_an_earlier_version: bool,
     /// How many reads were to be consistent.
     pub(super) consistent_reads: AtomicUsize,
 }
@@ -95,10 +93,7 @@ impl DispatcherGateway for ScriptedDispatcher {
     }
 
     async fn tell_term_time(&self, _: pb::TermTimeRequest) -> GatewayResult<pb::TermTime> {
-        let unknown = || GatewayError::Internal("not implemented".to_owned());
-        (!self.is_of_an_earlier_version)
-            .then(term_time)
-            .ok_or_else(unknown)
+        Ok(term_time())
     }
 
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {
@@ -218,7 +213,7 @@ struct ScriptedView {
     uploads: Option<BlobStore>,
 }
 
-/// What the process knows of a leader in this epoch.
+/// The process's view of a leader in this epoch.
 fn known(leader: &Leader, epoch: u64) -> LeaderView {
     let process = leader.is_some().then(|| ProcessId::new("jm-1"));
     known_of(process.as_ref(), epoch)
@@ -368,7 +363,6 @@ impl ClusterView for ScriptedView {
     }
 }
 
-/// An answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -392,7 +386,7 @@ impl Served {
         Served::with_uploads(leader, options, None).await
     }
 
-    /// Over a cluster that keeps uploads there.
+    /// A server over a cluster that stores uploads there.
     pub(super) async fn with_uploads(
         leader: Leader,
         options: RestServerOptions,
@@ -423,7 +417,7 @@ impl Served {
         }
     }
 
-    /// Over a leader, with default options.
+    /// A server over a leader, with default options.
     pub(super) async fn leading(leader: ScriptedDispatcher) -> (Served, Arc<ScriptedDispatcher>) {
         let leader = Arc::new(leader);
         let served = Served::over(Some(leader.clone()), RestServerOptions::default()).await;
@@ -435,7 +429,7 @@ impl Served {
         self.leader.send_replace(leader);
     }
 
-    /// A leader of a younger epoch is confirmed.
+    /// Confirms a leader of a younger epoch.
     pub(super) fn set_successor(&self, leader: Arc<ScriptedDispatcher>) {
         let leader = Some(leader);
         let view = known(&leader, 8);
@@ -443,7 +437,7 @@ impl Served {
         self.known.send_replace(view);
     }
 
-    /// Until a request waits for a leader, holding a receiver besides the server's own.
+    /// Waits until a request waits for a leader: it holds another receiver besides the server's own.
     pub(super) async fn until_somebody_waits(&self) {
         let waiting = async {
             while self.leader.receiver_count() < 2 {
@@ -454,9 +448,9 @@ impl Served {
         waited.expect("a request waits for a leader");
     }
 
-    /// Until a request has reached this leader.
+    /// Waits until a request has reached this leader.
     pub(super) async fn until_asked(&self, leader: &Arc<ScriptedDispatcher>) {
-        // Held by the test, by the server's view, and by the request.
+        // References of the test, of the server's view, and of the request.
         let asked = async {
             while Arc::strong_count(leader) < 3 {
                 tokio::task::yield_now().await;
@@ -466,7 +460,7 @@ impl Served {
         waited.expect("a request reaches the leader");
     }
 
-    /// This very process is known to lead.
+    /// Makes this process the known leader.
     pub(super) fn lead(&self) {
         self.set_role(Role::Leading);
         self.known
@@ -501,14 +495,14 @@ impl Served {
         Answer {
             status: parts.status,
             headers: parts.headers,
-            // Metrics are none.
+            // Metrics are not JSON.
             body: serde_json::from_slice(&body)
                 .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned())),
         }
     }
 }
 
-/// Options of a server that gives up soon.
+/// Options of a server with short timeouts.
 pub(super) fn impatient() -> RestServerOptions {
     RestServerOptions {
         await_leader_timeout: Duration::from_millis(100),

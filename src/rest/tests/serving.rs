@@ -1,4 +1,4 @@
-//! Reading, cancelling, errors, and a leader that goes in the middle.
+//! Reading, cancelling, errors, and a leader that is lost during a request.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Submissions: what comes as the body, and that a repeated one has the same id and token.
+//! Submissions: the kinds of bodies, and repeated submissions with the same id and token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,6 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use prost::Message as _;
 use serde_json::json;
-use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -33,7 +32,7 @@ steps:
     discard: {}
 ";
 
-/// What the clock of each scripted term shows, always.
+/// The time by the clock of each scripted term; constant.
 const TERM_MS: u64 = 1000;
 
 pub(super) fn term_time() -> pb::TermTime {
@@ -107,7 +106,7 @@ async fn a_submission_without_a_token_keeps_the_one_it_got_over_a_change_of_lead
         for tried in submissions.iter() {
             assert_eq!(tried.submission_token, first.submission_token);
             assert_eq!(tried.graph, first.graph);
-            // What is left, by the clock of the leader's term.
+            // The remaining time, by the clock of the leader's term.
             assert_eq!(tried.deadline_epoch, 7);
             assert!(tried.deadline_ms > TERM_MS && tried.deadline_ms <= TERM_MS + 60_000);
         }
@@ -117,58 +116,6 @@ async fn a_submission_without_a_token_keeps_the_one_it_got_over_a_change_of_lead
     served.ask(Method::POST, "/jobs", &[PROTOBUF], body).await;
     let submissions = leader.submissions.lock().expect("no panic");
     assert_ne!(submissions[3].submission_token, first);
-}
-
-/// The deadline that the leader is told of a submission with this one by the wall clock.
-async fn told(deadline: Option<u64>, is_of_an_earlier_version: bool) -> (u64, u64) {
-    let leader = ScriptedDispatcher {
-        is_of_an_earlier_version,
-        ..ScriptedDispatcher::default()
-    };
-    let (served, leader) = Served::leading(leader).await;
-    let deadline = deadline.map(|it| it.to_string());
-    let mut headers = vec![PROTOBUF];
-    headers.extend(deadline.iter().map(|it| ("tanist-deadline", it.as_str())));
-    let body = graph().encode_to_vec();
-    let answer = served.ask(Method::POST, "/v1/jobs", &headers, body).await;
-    assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
-    let submissions = leader.submissions.lock().expect("no panic");
-    (submissions[0].deadline_ms, submissions[0].deadline_epoch)
-}
-
-#[tokio::test]
-async fn a_deadline_of_somebody_who_did_not_ask_for_the_time_is_told_by_the_leaders_clock() {
-    let now = wall_clock_ms();
-    let (until, epoch) = told(Some(now + 30_000), false).await;
-    assert_eq!(epoch, 7);
-    assert!(until > TERM_MS && until <= TERM_MS + 30_000, "{until}");
-    let (until, epoch) = told(Some(now + 7_200_000), false).await;
-    assert_eq!(
-        (until, epoch),
-        (TERM_MS + 90_000, 7),
-        "no longer than is allowed"
-    );
-    // Whether the job is known only the leader can say.
-    assert_eq!(told(Some(5), false).await, (5, 0));
-}
-
-#[tokio::test]
-async fn a_leader_of_an_earlier_version_is_told_the_time_by_the_wall_clock() {
-    let before = wall_clock_ms();
-    let (until, epoch) = told(None, true).await;
-    assert_eq!(epoch, 0);
-    assert!(until > before && until <= wall_clock_ms() + 60_000);
-}
-
-#[tokio::test]
-async fn who_asks_for_the_time_of_a_leader_of_an_earlier_version_is_told_that_there_is_none() {
-    let leader = ScriptedDispatcher {
-        is_of_an_earlier_version: true,
-        ..ScriptedDispatcher::default()
-    };
-    let (served, _) = Served::leading(leader).await;
-    let time = served.get("/v1/ha/time").await;
-    assert_eq!(time.status, StatusCode::NOT_FOUND, "{time:?}");
 }
 
 #[tokio::test]
@@ -232,7 +179,7 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
     let leader = Arc::new(ScriptedDispatcher::default());
     let served = Served::over(Some(leader.clone()), options).await;
     type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, Vec<u8>, u16);
-    let cases: [Case<'_>; 8] = [
+    let cases: [Case<'_>; 9] = [
         (&[PROTOBUF], "", vec![0xff; 20], 400),
         (&[PROTOBUF], "", vec![0; 1001], 413),
         (&[("content-type", "text/html")], "", Vec::new(), 415),
@@ -240,6 +187,12 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
         (&[PROTOBUF, ("idempotency-key", "")], "", Vec::new(), 400),
         (
             &[YAML, ("tanist-deadline-epoch", "6")],
+            "",
+            JOB_FILE.into(),
+            400,
+        ),
+        (
+            &[YAML, ("tanist-deadline", "123")],
             "",
             JOB_FILE.into(),
             400,
@@ -256,7 +209,7 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
     assert!(leader.submissions.lock().expect("no panic").is_empty());
 }
 
-/// Who waits for half a minute to hear that a disk is full has given up before.
+/// A client that must wait half a minute for the error of a full disk has given up before.
 #[tokio::test]
 async fn what_the_store_refuses_is_answered_within_two_seconds() {
     let full = || GatewayError::StoreRefused("out of space".to_owned());

@@ -1,4 +1,4 @@
-//! Uploads: what is taken, what is refused, and what is left of neither.
+//! Uploads: which are accepted, which are refused, and what either leaves behind.
 
 use axum::http::{Method, Request, StatusCode};
 use bytes::Bytes;
@@ -16,12 +16,12 @@ use crate::rest::server::UPLOADS_AT_ONCE;
 
 const CONTENT: &[u8] = b"the content of a file";
 
-/// A server over a directory, without a leader: who takes an upload needs none.
+/// A server over a directory, without a leader: an upload needs none.
 async fn served() -> (tempfile::TempDir, BlobStore, Served) {
     served_with(100).await
 }
 
-/// One that takes files of so many bytes.
+/// A server that accepts files of up to this many bytes.
 async fn served_with(max_artifact_size: u64) -> (tempfile::TempDir, BlobStore, Served) {
     let directory = tempfile::tempdir().expect("a directory");
     let url = directory.path().to_string_lossy().into_owned();
@@ -79,7 +79,7 @@ async fn a_cluster_without_a_place_for_uploads_says_so() {
     assert_eq!(answer.status, StatusCode::CONFLICT);
 }
 
-/// As many clients as are taken at once, which have sent half a file.
+/// Starts as many uploads as are accepted at once, each with half a file sent.
 async fn fill_up(served: &Served) -> Vec<TcpStream> {
     let path = path(Checksum::of(CONTENT));
     let length = 2 * CONTENT.len();
@@ -121,7 +121,7 @@ async fn uploads_of_clients_that_are_gone_make_room_for_others() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_hears_that_others_are_taken_also_in_the_middle_of_a_large_file() {
-    // More than sockets hold.
+    // More than the buffers of sockets hold.
     let large = Bytes::from(vec![7; 64 * 1024 * 1024]);
     let (_directory, _store, served) = served_with(large.len() as u64).await;
     let _others = fill_up(&served).await;

@@ -1,5 +1,5 @@
-//! Reaches the peers of a process over the wire: a connection of its own for each stream and each question, so that one that
-//! died without a word holds up nothing.
+//! Reaches the peers of a process over the wire. Each stream and each request has its own connection, so that a
+//! silently dead one delays no other.
 
 use std::io;
 use std::time::Duration;
@@ -19,24 +19,24 @@ use crate::net::http_connector;
 use pb::peers_client::PeersClient;
 use pb::witness_client::WitnessClient;
 
-/// Callers have bounds of their own; this one ends what nobody waits for any more.
+/// Timeout for connecting. Callers have their own timeouts; this one ends abandoned attempts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The processes of one cluster.
+/// Client of the processes of one cluster.
 #[derive(Debug, Clone)]
 pub struct TonicPeers {
     cluster_id: String,
 }
 
 impl TonicPeers {
-    /// Those of the cluster with that id.
+    /// Creates the client for the cluster with this id.
     pub fn new(cluster_id: impl Into<String>) -> TonicPeers {
         TonicPeers {
             cluster_id: cluster_id.into(),
         }
     }
 
-    /// Asks the leader at `address` to hand over. Returns the epoch of the successor.
+    /// Asks the leader at `address` to hand over. Returns the successor's epoch.
     pub async fn transfer(&self, address: &str, to: Option<&ProcessId>) -> Result<u64, Status> {
         let channel = connect(address)
             .await
@@ -49,7 +49,7 @@ impl TonicPeers {
         Ok(answer?.into_inner().epoch)
     }
 
-    /// Asks the process at `address` whether its store lists this one.
+    /// Asks the process at `address` whether its store lists the process `who`.
     pub async fn ask_belonging(
         &self,
         address: &str,
@@ -72,7 +72,7 @@ async fn connect(address: &str) -> Result<Channel, Break> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|_| Break::NoAnswer)?
         .connect_timeout(CONNECT_TIMEOUT);
-    // Silence is the detector's to judge.
+    // No silence timeout: the detector judges silence.
     match endpoint.connect_with_connector(http_connector(None)).await {
         Ok(channel) => Ok(channel),
         Err(error) => Err(match break_of(&error) {
@@ -82,7 +82,7 @@ async fn connect(address: &str) -> Result<Channel, Break> {
     }
 }
 
-/// What an error of the transport says about the other side.
+/// Classifies a transport error.
 fn break_of(error: &(dyn std::error::Error + 'static)) -> Break {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -148,7 +148,7 @@ impl Peers for TonicPeers {
         };
         let answer = client.count_reached(request).await;
         let answer = answer.map_err(|status| break_of(&status))?.into_inner();
-        // Nobody reaches more than there are.
+        // The answer can't exceed the number of addresses.
         Ok(usize::try_from(answer.reached)
             .unwrap_or(usize::MAX)
             .min(of.len()))

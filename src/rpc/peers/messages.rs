@@ -1,4 +1,5 @@
-//! Signs of life and what is asked about them, as messages. Unknown values of younger versions mean the least that they may.
+//! Conversion of heartbeats between peers, and of questions about them, to and from messages. An unknown value
+//! from another version gets the weakest meaning.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tanist_ha::detector::{Beat, Phase, Progress, Question, Reply, Stance, Turns}
 use tanist_ha::election::{Epoch, HostIdentity, ProcessId};
 use tanist_proto::v1 as pb;
 
-/// A beat of a process of that cluster as a message.
+/// Converts the heartbeat of a process of this cluster to a message.
 pub fn beat_message(cluster_id: &str, beat: Beat) -> pb::Beat {
     let stance = match beat.stance {
         Stance::Standby => pb::Stance::Standby,
@@ -39,7 +40,7 @@ pub fn beat_message(cluster_id: &str, beat: Beat) -> pb::Beat {
     }
 }
 
-/// What a beat means to a process of the cluster `cluster_id`.
+/// Converts a heartbeat message for a process of the cluster `cluster_id`.
 pub fn beat_of(cluster_id: &str, message: pb::Beat) -> Beat {
     let epoch = Epoch::new(message.epoch);
     let stance = match message.stance() {
@@ -52,7 +53,7 @@ pub fn beat_of(cluster_id: &str, message: pb::Beat) -> Beat {
         pb::Phase::Recovering => Phase::Recovering,
         pb::Phase::Leading => Phase::Leading,
     };
-    // A process of another cluster at that address is none of ours, whatever it is called and leads.
+    // A process of another cluster at that address is never taken for one of ours, independent of its name and role.
     let (process, stance) = if message.cluster_id == cluster_id {
         (message.process, stance)
     } else {
@@ -85,7 +86,7 @@ pub fn beat_of(cluster_id: &str, message: pb::Beat) -> Beat {
     }
 }
 
-/// A question as a message.
+/// Converts a question to a message.
 pub fn question_message(cluster_id: &str, question: &Question) -> pb::AskAboutLeaderRequest {
     pb::AskAboutLeaderRequest {
         cluster_id: cluster_id.to_owned(),
@@ -96,7 +97,7 @@ pub fn question_message(cluster_id: &str, question: &Question) -> pb::AskAboutLe
     }
 }
 
-/// What is asked.
+/// Converts a message to a question.
 pub fn question_of(message: pb::AskAboutLeaderRequest) -> Question {
     Question {
         leader: ProcessId::new(message.leader),
@@ -106,7 +107,7 @@ pub fn question_of(message: pb::AskAboutLeaderRequest) -> Question {
     }
 }
 
-/// An answer as a message.
+/// Converts an answer to a message.
 pub fn reply_message(reply: Reply) -> pb::AskAboutLeaderResponse {
     let (hearing, lost_for_ms) = match reply {
         Reply::Hears => (pb::Hearing::Hears, 0),
@@ -119,7 +120,7 @@ pub fn reply_message(reply: Reply) -> pb::AskAboutLeaderResponse {
     }
 }
 
-/// What was answered.
+/// Converts a message to an answer.
 pub fn reply_of(message: pb::AskAboutLeaderResponse) -> Reply {
     match message.hearing() {
         pb::Hearing::Hears => Reply::Hears,

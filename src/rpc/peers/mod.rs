@@ -1,7 +1,9 @@
-//! How processes reach each other beside the components: signs of life, questions about the leader, invitations.
+//! Communication between processes besides the components: heartbeats, questions about the leader, invitations
+//! to depose.
 //!
-//! The [`client`] is the detector's [`Peers`](tanist_ha::detector::Peers) over the wire; [`witness`] is how a TaskManager
-//! answers; [`messages`] translates. The JobManager's own service is built where its process is wired.
+//! [`client`] implements the detector's [`Peers`](tanist_ha::detector::Peers) over the wire; [`witness`] is the
+//! answering side in a TaskManager; [`messages`] converts. The JobManager's own service is created where its
+//! process is wired.
 
 pub mod client;
 pub mod messages;

@@ -1,4 +1,4 @@
-//! How a TaskManager answers who lost the leader: it tries to hear the leader itself, right then.
+//! Answers of a TaskManager to a process that lost the leader: it probes the leader at that moment.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use tonic::{Request, Response, Status};
 use super::client::TonicPeers;
 use super::messages::{question_of, reply_message};
 
-/// Whatever the asker wants: it does not wait longer itself.
+/// Maximum timeout of a probe, if the caller asks for a longer one; the caller does not wait longer itself.
 const LONGEST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// Witness that probes the leader; see the module.
 #[derive(Debug, Default)]
 pub struct ProbingWitness;
 
@@ -35,7 +35,7 @@ impl pb::witness_server::Witness for ProbingWitness {
             {
                 Reply::Hears
             }
-            // Somebody answers there who does not lead that term, or nobody does.
+            // A process that answers there does not lead that term, or there was no answer.
             Ok(Ok(_) | Err(_)) | Err(_) => Reply::Lost {
                 since: Duration::ZERO,
             },

@@ -1,4 +1,4 @@
-//! Processes with an election and a detector each, on a network that a test breaks. Everything runs on paused time.
+//! Processes with an election and a detector each, on a network that a test breaks. Runs on paused time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use crate::memory::MemoryCluster;
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// How a way between two processes is broken.
+/// The way in which a connection between two processes is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     Silent,
@@ -39,14 +39,14 @@ struct State {
     gave_up: BTreeMap<String, Epoch>,
 }
 
-/// What answers at an address: a JobManager, or a mere witness.
+/// The process at an address: a JobManager, or a witness only.
 #[derive(Debug, Clone)]
 struct Node {
     identity: Identity,
     jobmanager: Option<(watch::Receiver<Leadership>, Detector)>,
 }
 
-/// See the module. Cheap to clone.
+/// A scripted network; see the module documentation. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Network {
     pub store: MemoryCluster,
@@ -126,7 +126,7 @@ impl Network {
         Process { election, detector }
     }
 
-    /// A process that is only asked.
+    /// Adds a process that only answers questions.
     pub fn add_witness(&self, name: &str) {
         let identity = Identity {
             process: ProcessId::new(name),
@@ -147,28 +147,28 @@ impl Network {
         witnesses.push(name.to_owned());
     }
 
-    /// How far its copy of the records goes, as it says.
+    /// Sets the change number of its copy of the records, as it reports it.
     pub fn caches(&self, name: &str, change: u64) {
         self.change(|state| {
             state.cached.insert(name.to_owned(), change);
         });
     }
 
-    /// It says that it gives its term up because nothing moves.
+    /// Makes it report that it gives its term up because it makes no progress.
     pub fn gives_up(&self, name: &str, epoch: Epoch) {
         self.change(|state| {
             state.gave_up.insert(name.to_owned(), epoch);
         });
     }
 
-    /// Its connections end and its port refuses.
+    /// Ends its connections; its port refuses.
     pub fn kill(&self, name: &str) {
         self.change(|state| {
             state.dead.insert(name.to_owned());
         });
     }
 
-    /// It stands still: connections to it are there and silent.
+    /// Freezes it: connections to it exist and are silent.
     pub fn freeze(&self, name: &str) {
         self.change(|state| {
             state.frozen.insert(name.to_owned());
@@ -181,12 +181,12 @@ impl Network {
         });
     }
 
-    /// Everything is reached again.
+    /// Restores all connections.
     pub fn mend(&self) {
         self.change(|state| state.cuts.clear());
     }
 
-    /// `from` does not reach `to` any more.
+    /// Cuts the connection from `from` to `to`.
     pub fn cut(&self, from: &str, to: &str, cut: Cut) {
         self.change(|state| {
             state.cuts.insert((from.to_owned(), to.to_owned()), cut);
@@ -344,7 +344,7 @@ impl Peers for From {
 }
 
 impl Process {
-    /// Waits until it stands as wanted.
+    /// Waits until its leadership is as wanted.
     pub async fn until(&self, what: &str, wanted: impl Fn(&Leadership) -> bool) -> Leadership {
         let mut leadership = self.election.leadership();
         let reached = tokio::time::timeout(LONG, leadership.wait_for(|now| wanted(now))).await;

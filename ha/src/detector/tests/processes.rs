@@ -1,4 +1,4 @@
-//! Whole processes over a scripted network: who is deposed, by which name, and who is not.
+//! Whole processes over a scripted network: which leader is deposed, by which detection, and which is not.
 
 use std::time::Duration;
 
@@ -227,7 +227,7 @@ async fn a_term_that_lost_its_lease_by_trouble_of_the_store_is_left_to_its_leade
     a.until("suspended", |now| matches!(now, Leadership::Suspended(_)))
         .await;
     sleep(Duration::from_secs(10)).await;
-    // One has the store back before the other.
+    // One reaches the store again before the other.
     network.store.heal(&ProcessId::new("b"));
     sleep(Duration::from_secs(3)).await;
     assert!(!b.holds(2), "it hears the suspended term");
@@ -272,7 +272,7 @@ async fn a_term_that_stays_without_its_store_after_trouble_of_all_is_followed_af
     }
     network.store.expire(&ProcessId::new("a"));
     sleep(Duration::from_secs(10)).await;
-    // What it hears of the store comes and goes.
+    // Its contact with the store comes and goes.
     let start = Instant::now();
     for _ in 0..3 {
         network.store.heal(&ProcessId::new("b"));
@@ -338,7 +338,7 @@ async fn an_invitation_that_nobody_follows_changes_nothing() {
         a.detector.transfer(Some(&b_name), BOUND).await,
         Err(TransferError::NoSuchStandby(b_name))
     );
-    // The one that is left can't reach the store: the invitation is void before it can again.
+    // The remaining one can't reach the store: the invitation expires before it can again.
     network.store.partition(&ProcessId::new("c"));
     let failed = a.detector.transfer(None, BOUND).await;
     assert!(
@@ -387,7 +387,8 @@ async fn a_standby_that_has_just_begun_to_listen_has_lost_nobody() {
 #[tokio::test(start_paused = true)]
 async fn two_processes_that_were_given_one_id_come_to_rest() {
     let (network, [_first]) = cluster([("a", "x")]).await;
-    // The second takes the first for an earlier start of itself, as it can't be asked; not the other way round, too.
+    // The second takes the first for an earlier start of itself, as it can't be asked; but not the other way
+    // round.
     let second = network.start("a", "y").await;
     second.leads(2).await;
     sleep(Duration::from_secs(60)).await;
@@ -397,7 +398,7 @@ async fn two_processes_that_were_given_one_id_come_to_rest() {
 #[tokio::test(start_paused = true)]
 async fn an_address_of_an_earlier_start_accuses_nobody() {
     let (network, [_a, b]) = cluster([("a", "x"), ("b", "x")]).await;
-    // The members still name the port of `b`'s earlier start.
+    // The members still list the port of `b`'s earlier start.
     network.cut("a", "b", Cut::Refused);
     b.election.depose(Epoch::new(1)).await.expect("deposed");
     b.leads(2).await;

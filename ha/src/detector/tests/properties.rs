@@ -1,4 +1,4 @@
-//! The core at random: whatever happens in whichever order, it deposes for a reason that holds at that moment.
+//! The core at random: in any order of events, it deposes only for a reason that holds at that moment.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn reply() -> impl Strategy<Value = Option<Reply>> {
     ]
 }
 
-/// What the core was told and did, with what its deeds must rest on.
+/// The events and effects of the core, with the state that justifies its effects.
 struct Run {
     core: DetectorCore,
     now: Moment,
@@ -79,7 +79,7 @@ struct Run {
     asked: usize,
     lost: usize,
     deposing: bool,
-    /// The last wish to depose.
+    /// The last depose request.
     wish: u64,
     watches: bool,
     deposed: Vec<Detection>,
@@ -139,7 +139,7 @@ impl Run {
         match happening {
             Happening::Asked(count) => self.asked = *count,
             Happening::Answered(Some(Reply::Lost { .. })) => self.lost += 1,
-            // A sign of the term ends what was asked.
+            // A heartbeat of the term ends the inquiry.
             Happening::Hear => self.lost = 0,
             Happening::DeposeFailed => self.deposing = false,
             Happening::Watch(watches) => {
@@ -221,7 +221,8 @@ proptest! {
         }
     }
 
-    /// Two or more are asked each time. One of them says whatever it likes; the others hear the leader, can't say, or don't answer.
+    /// Two or more are asked each time. One of them gives arbitrary answers; the others hear the leader,
+    /// can't tell, or don't answer.
     #[test]
     fn a_broken_link_and_one_false_witness_depose_nobody(
         happenings in proptest::collection::vec(happening(true), 1..300),

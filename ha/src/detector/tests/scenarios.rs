@@ -1,4 +1,4 @@
-//! The core, event by event.
+//! Tests of the core, event by event.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl Standby {
         self.tell(Event::Broken(why))
     }
 
-    /// So many ticks in time; the effects of all of them.
+    /// Runs this number of ticks in time; returns all effects.
     fn ticks(&mut self, count: u32) -> Vec<Effect> {
         let interval = DetectorOptions::default().beat_interval;
         let tick = |_| {
@@ -89,7 +89,7 @@ impl Standby {
         (0..count).flat_map(tick).collect()
     }
 
-    /// Ticks until others are asked.
+    /// Ticks until other processes are asked.
     fn ticks_until_asked(&mut self) -> u64 {
         let asked = (0..100).find_map(|_| asked(&self.ticks(1)));
         asked.expect("others are asked")
@@ -149,7 +149,7 @@ fn a_refusal_elsewhere_may_be_a_firewalls_and_others_are_asked() {
     assert_eq!(deposed(&effects), None);
     let inquiry = asked(&effects).expect("others are asked at once");
     assert_eq!(deposed(&b.answers(inquiry, &[Some(Reply::Hears)])), None);
-    // Later others are asked again, and this time they lost it too.
+    // Later they are asked again, and this time they have lost it too.
     let inquiry = b.ticks_until_asked();
     let effects = b.answers(inquiry, &[Some(LOST)]);
     assert_eq!(deposed(&effects), Some(Detection::LostBySeveral));
@@ -248,7 +248,7 @@ fn a_wish_to_depose_that_failed_takes_no_later_one_back() {
     let effects = b.tell(Event::Beat(leading()));
     assert!(effects.contains(&Effect::Spare { wish: first }));
     let second = gone(&mut b).expect("it is gone again");
-    // What became of the first is told only now: the second is under way all the same.
+    // The failure of the first arrives only now: the second is pending nevertheless.
     b.tell(Event::DeposeFailed { wish: first });
     b.ticks(20);
     assert_eq!(deposed(&b.broken(Break::RefusedHere)), None);
@@ -259,7 +259,7 @@ fn a_wish_to_depose_that_failed_takes_no_later_one_back() {
 
 #[test]
 fn a_refusal_proves_nothing_where_another_host_may_have_refused() {
-    // A copy of the leader's host has its identity.
+    // A copy of the leader's host has the same identity.
     let mut b = Standby::hearing("there");
     b.broken(Break::Ended);
     assert_eq!(deposed(&b.broken(Break::Refused)), None);
@@ -270,7 +270,7 @@ fn a_refusal_proves_nothing_where_another_host_may_have_refused() {
     let mut b = Standby::on("there");
     b.tell(Event::Watch(Some(copied.clone())));
     assert_eq!(deposed(&b.broken(Break::RefusedOnLoopback)), None);
-    // The leader was heard there, so that it is this host's.
+    // The leader was heard there, so the address is this host's.
     b.tell(Event::Beat(leading()));
     b.broken(Break::Ended);
     assert_eq!(
@@ -350,7 +350,7 @@ fn what_happens_where_an_earlier_start_of_the_leader_was_says_nothing_about_its_
     };
     assert_eq!(deposed(&b.tell(Event::Beat(somebody))), None);
 
-    // Once the term itself says so, or was heard there, it counts.
+    // Once the term itself confirms the address, or was heard there, it counts.
     b.tell(Event::Watch(Some(target())));
     b.broken(Break::Ended);
     assert_eq!(
@@ -378,7 +378,7 @@ fn an_own_earlier_start_is_deposed_when_it_answers_no_more() {
     assert_eq!(deposed(&b.tell(Event::Watch(Some(own.clone())))), None);
     assert_eq!(deposed(&b.broken(Break::RefusedHere)), gone);
 
-    // It has never said where it is reached.
+    // It has never published an address.
     let unconfirmed = Target {
         address: None,
         ..own.clone()
@@ -386,7 +386,7 @@ fn an_own_earlier_start_is_deposed_when_it_answers_no_more() {
     let mut b = Standby::on("there");
     assert_eq!(deposed(&b.tell(Event::Watch(Some(unconfirmed)))), gone);
 
-    // Its address is this process's now.
+    // Its address is now this process's.
     let mut b = Standby::on("there");
     b.tell(Event::Watch(Some(own.clone())));
     let myself = Beat {
@@ -395,7 +395,7 @@ fn an_own_earlier_start_is_deposed_when_it_answers_no_more() {
     };
     assert_eq!(deposed(&b.tell(Event::Beat(myself))), gone);
 
-    // It lives: two processes were given one id.
+    // It is alive: two processes have the same id.
     let mut b = Standby::on("there");
     b.tell(Event::Watch(Some(own)));
     let twin = Beat {

@@ -1,6 +1,6 @@
-//! How the core holds a term: suspends it when the store does not confirm it, attaches it again, gives it up.
+//! How the core holds a term: suspends it when the store does not confirm it, attaches it again, resigns it.
 //!
-//! None of this ends a term but the store's word or resigning.
+//! Only the store's answer or resigning ends a term.
 
 use super::{Effect, ElectionCore, Phase, Standing, Term};
 use crate::clock::Moment;
@@ -24,7 +24,7 @@ impl ElectionCore {
         };
     }
 
-    /// Whether, as far as is known, `leader` is this process's key under its living session.
+    /// Whether `leader` is this process's key under its living session, as far as is known.
     fn holds_leader_key(&self, term: &Term) -> bool {
         match &self.view {
             Some(view) if view.youngest() == term.epoch => {
@@ -32,12 +32,13 @@ impl ElectionCore {
                     leader.epoch == term.epoch && Some(&leader.nonce) == self.session.nonce()
                 })
             }
-            // Nothing is known from within the term yet.
+            // No view of this term has arrived yet.
             Some(_) | None => true,
         }
     }
 
-    /// Suspended, and the store says that the epoch is unchanged: leads again, attached to the living session.
+    /// Handles a read while the term is suspended: leads again if `leader` names the living session, else
+    /// attaches the term to that session.
     pub(super) fn reattach(
         &mut self,
         now: Moment,
@@ -80,7 +81,7 @@ impl ElectionCore {
         reply: Result<Attempt>,
         effects: &mut Vec<Effect>,
     ) {
-        // The answer to an earlier term's request says nothing about this one.
+        // The answer to an earlier term's request says nothing about this term.
         match &mut self.phase {
             Phase::Suspended { term, attaching } if term.token == token => *attaching = false,
             Phase::Suspended { .. }
@@ -90,14 +91,15 @@ impl ElectionCore {
             | Phase::Resigning { .. }
             | Phase::Refused => return,
         }
-        // Applied or unknown: the next read says which, and what to do follows from it.
+        // Applied or unknown: the next read tells which, and the next step follows from it.
         match reply {
             Ok(Attempt::Applied(_)) => {}
             Ok(Attempt::Refused(view)) => {
                 self.pause(now);
                 self.see(view, None, effects);
                 if !self.doubted && matches!(&self.phase, Phase::Suspended { .. }) {
-                    // Also where the number of the epoch does not show it: the store lets this term attach no more.
+                    // The store does not let this term attach again, even if the epoch number does not show
+                    // why.
                     self.end_term(effects);
                 }
             }
@@ -125,7 +127,7 @@ impl ElectionCore {
                 self.stand_by_after(&term);
                 self.hold_off_until = Some(now.after(self.timing.resign_holdoff));
             }
-            // The same request again, until the answer is definite.
+            // The same request is sent again until the answer is definite.
             Err(_) => {
                 *in_flight = false;
                 self.pause(now);

@@ -1,6 +1,7 @@
-//! How the core comes to a term: when leadership is taken, and what the store's answers to that mean.
+//! How the core takes a term: when it takes leadership, and what the store's answers mean.
 //!
-//! An ambiguous answer decides nothing: the request is sent again with the same guards, until it was applied or never can be.
+//! An ambiguous answer decides nothing: the request is sent again with the same guards, until it was applied
+//! or never can be.
 
 use super::{Effect, ElectionCore, Epoch, Phase, Term};
 use crate::clock::Moment;
@@ -17,14 +18,16 @@ pub(super) struct Taking {
 }
 
 impl ElectionCore {
-    /// Takes free leadership, deposes when asked to, and takes up a term that it holds without knowing.
+    /// Takes free leadership, deposes when requested, and takes up a term that this process holds without
+    /// knowing it.
     pub(super) fn consider_taking(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         let (Some(view), Some(nonce)) = (self.view.clone(), self.session.nonce().cloned()) else {
             return;
         };
         let youngest = view.youngest();
         if youngest < self.highest || self.unreadable.is_some() {
-            // The store has shown a younger term, or shows none: this view says nothing, and the store is asked again.
+            // The store has shown a younger term, or `epoch` is unreadable: this view decides nothing, and
+            // the store is read again.
             return;
         }
         let wanted = match &view.leader {
@@ -32,7 +35,7 @@ impl ElectionCore {
                 self.depose == Some(youngest)
                     || self.hold_off_until.is_none() && self.left_alone_until(now).is_none()
             }
-            // What is left of a term that is over, whichever way it came back: only the next epoch can be led.
+            // A remnant of a term that is over, however it came back: only the next epoch can be led.
             Some(leader)
                 if leader.nonce == nonce
                     && self.ended.is_some_and(|(ended, _)| leader.epoch <= ended) =>
@@ -40,7 +43,8 @@ impl ElectionCore {
                 self.hold_off_until.is_none()
             }
             Some(leader) if leader.process == self.holder.process && leader.nonce == nonce => {
-                // A request that was given up long ago was applied after all: whoever holds the key leads.
+                // A request that this process gave up was applied after all: the process that holds the key
+                // leads.
                 if let Some((record, token)) = &view.epoch
                     && record.epoch == leader.epoch
                 {
@@ -54,8 +58,9 @@ impl ElectionCore {
                 }
                 return;
             }
-            // Left by an earlier start of this very process, or by a session of it that is gone. Once it has led it may
-            // as well be another living process that was given the same id: two of them would depose each other for ever.
+            // Left by an earlier start of this process, or by a lost session of it. Once this start has led,
+            // it may also be another living process with the same id: the two would depose each other
+            // forever.
             Some(leader)
                 if leader.process == self.holder.process
                     && self.timing.deposes_earlier_self
@@ -65,7 +70,7 @@ impl ElectionCore {
             }
             Some(leader) => self.depose == Some(leader.epoch),
         };
-        // Until the term is over the wish stays, as this attempt may fail in passing.
+        // Keep the depose request until the term is over, because this attempt may fail temporarily.
         self.depose = self.depose.filter(|epoch| *epoch >= youngest);
         if !wanted {
             return;
@@ -110,7 +115,7 @@ impl ElectionCore {
         };
         match reply {
             Ok(Attempt::Applied(_)) if self.highest > taking.leader.epoch => {
-                // Events have overtaken the reply: this grants nothing.
+                // Later events have overtaken the reply: it grants nothing.
                 self.phase = Phase::Standby;
                 self.view = None;
             }
@@ -128,7 +133,7 @@ impl ElectionCore {
                 self.grant(Term { epoch, token }, effects);
             }
             Ok(Attempt::Refused(view)) => {
-                // Somebody else was faster, or an earlier copy of this request was applied.
+                // Another process was faster, or an earlier copy of this request was applied.
                 self.see(view.clone(), None, effects);
                 self.phase = Phase::Standby;
                 self.resolve_taking(&view, &taking, effects);
@@ -154,7 +159,7 @@ impl ElectionCore {
         effects: &mut Vec<Effect>,
     ) {
         if self.highest > taking.leader.epoch {
-            // Events have overtaken the read: it grants nothing, however it names this process.
+            // Later events have overtaken the read: it grants nothing, even if it names this process.
             self.phase = Phase::Standby;
             self.view = None;
         } else if view.leader.as_ref() == Some(&taking.leader)
@@ -171,14 +176,14 @@ impl ElectionCore {
         } else if view.epoch != taking.seen.epoch
             || self.session.nonce() != Some(&taking.leader.nonce)
         {
-            // The guard can't hold any more, or the session that the key needs is gone.
+            // The guard can't hold again, or the session that the key needs is gone.
             self.phase = Phase::Standby;
         }
     }
 }
 
 impl Taking {
-    /// The living term of another process that this ends.
+    /// The living term of another process that this request ends.
     pub(super) fn deposed_other(&self, own: &ProcessId) -> Option<Epoch> {
         let leader = self.seen.leader.as_ref();
         let other = leader.filter(|leader| leader.process != *own);

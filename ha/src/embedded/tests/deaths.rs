@@ -1,4 +1,4 @@
-//! Processes that lead and are killed or stopped: children of the tests.
+//! Leading processes that are killed or stopped; they are children of the tests.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ struct Kid(Child);
 
 impl Drop for Kid {
     fn drop(&mut self) {
-        // It may be dead already, which is as well.
+        // It may be dead already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -82,7 +82,7 @@ async fn a_leader_stopped_inside_a_commit_is_killed_by_its_deposer() {
     let mut child = start_child(dir.path(), "locks");
     let standby = election(dir.path(), "standby").await;
     let pid = rustix::process::Pid::from_child(&child.0);
-    // Not stopped: it may go on, so nothing happens to it.
+    // It is not stopped and may continue, so it is not killed.
     let error = try_take(&standby, "standby")
         .await
         .expect_err("the write lock is busy");
@@ -111,7 +111,7 @@ async fn a_standby_stopped_inside_a_write_is_killed_by_the_leader_whose_commit_i
     let mut child = start_child(dir.path(), "stands by and locks");
     let pid = rustix::process::Pid::from_child(&child.0);
     let request = put(&fence, Change::default(), "x", Bytes::new());
-    // Not stopped: it may go on, so nothing happens to it.
+    // It is not stopped and may continue, so it is not killed.
     let error = store.commit(&request).await.expect_err("it is busy");
     assert_eq!(error.outcome(), Outcome::Transient, "{error}");
     assert!(child.0.try_wait().expect("its status").is_none());

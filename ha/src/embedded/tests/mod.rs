@@ -1,5 +1,5 @@
-//! The embedded backend's own behaviours, among them those of real processes: the test binary starts itself as a child
-//! that runs [`a_child_that_other_tests_start`].
+//! The embedded backend itself, including real processes: the test binary starts itself as a child that runs
+//! [`a_child_that_other_tests_start`].
 
 mod deaths;
 
@@ -149,7 +149,7 @@ async fn a_deposed_term_commits_nothing_and_a_commit_sent_twice_is_applied_once(
     );
     let value = store.get(&[key("x"), key("y")]).await.expect("get");
     assert_eq!(value, [Some(Bytes::from_static(b"1")), None]);
-    // Another's change is observed by the process that was deposed.
+    // The deposed process observes the other one's change.
     let view = observe(&a, "the younger term", |view| {
         view.youngest() == second.epoch
     })
@@ -335,7 +335,8 @@ async fn a_removed_store_is_another_incarnation_for_those_that_run() {
     let old = take(&a, "a").await;
     std::fs::remove_file(dir.path().join("tanist.db")).expect("removed");
     for file in ["tanist.db-wal", "tanist.db-shm"] {
-        // Gone already if somebody has begun the next store, which does not take over what the last one left.
+        // May be gone already if a process has begun the next store, which does not reuse the remains of the
+        // old one.
         let _ = std::fs::remove_file(dir.path().join(file));
     }
     let request = put(&old, Change::default(), "x", Bytes::new());

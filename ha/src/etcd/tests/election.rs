@@ -52,7 +52,7 @@ async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult
     })
     .await;
 
-    // It outlives its time to live, as it is renewed.
+    // It outlives its time to live, because it is renewed.
     let SessionState::Alive {
         deadline,
         timeout,
@@ -132,7 +132,7 @@ async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult
     };
     level(&mut election.observed(), there).await?;
 
-    // Closing takes both away at once.
+    // Closing removes both at once.
     election.close().await;
     let view = election.read().await?;
     assert_eq!((view.youngest(), view.leader), (fence.epoch, None));

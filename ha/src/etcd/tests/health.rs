@@ -1,4 +1,4 @@
-//! What a cluster of etcd says of itself when a member is away, and when its members' data are said to differ.
+//! The health that an etcd cluster reports when a member is away, and when its data are reported corrupt.
 
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
 

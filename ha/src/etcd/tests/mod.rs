@@ -1,4 +1,5 @@
-//! The backend against real servers: what is etcd's own. What all backends share is the conformance suite's.
+//! The etcd backend on real servers: behaviour specific to etcd. The conformance suite tests the common
+//! behaviour.
 
 mod election;
 mod health;
@@ -29,7 +30,7 @@ type TestResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 const BOUND: Duration = Duration::from_secs(30);
 
-/// One server for all tests that do it no harm; each has a namespace of its own.
+/// One server shared by all tests that don't disturb it; each has its own namespace.
 async fn shared_server() -> Result<&'static EtcdServer, ServerError> {
     static SERVER: OnceCell<EtcdServer> = OnceCell::const_new();
     SERVER
@@ -57,7 +58,7 @@ async fn nonce(election: &EtcdElection) -> TestResult<Nonce> {
     Ok(alive.nonce().cloned().expect("it was waited for"))
 }
 
-/// Takes or deposes, whatever the store holds.
+/// Takes leadership or deposes, independent of the store's content.
 async fn take(election: &EtcdElection, process: &str) -> TestResult<Fence> {
     let nonce = nonce(election).await?;
     let seen = election.read().await?;

@@ -1,4 +1,4 @@
-//! Servers and connections that fail, and credentials.
+//! Failing servers and connections, and credentials.
 
 use super::*;
 
@@ -54,7 +54,7 @@ async fn a_wiped_store_refuses_the_terms_of_its_former_incarnation() -> TestResu
     server.restart_wiped().await?;
     let other = contender(&options).await?;
     let new = loop {
-        // Until the revision that was the old term's token comes again.
+        // Until the revision that was the old term's token is reached again.
         let new = take(&other, "b").await?;
         if new.token >= old.token {
             break new;
@@ -132,7 +132,7 @@ async fn a_lost_answer_is_ambiguous_and_a_refused_connection_is_not() -> TestRes
     })
     .await;
 
-    // A request that arrives after it was settled changes nothing.
+    // A request that arrives after its outcome was settled changes nothing.
     let second = request(first.change(), "second");
     proxy.hold_requests();
     let held = wait_until("the held request", BOUND, async || {
@@ -200,7 +200,7 @@ async fn a_wrong_password_is_denied_and_an_expired_token_is_renewed() -> TestRes
     let store = open_store(right).await?;
     let fence = take(&election, "a").await?;
     let nonce = nonce(&election).await?;
-    // Each commit and each renewal goes on while tokens expire beneath them.
+    // Commits and renewals continue while tokens expire.
     let mut after = Change::default();
     let started = Clock::Boottime.now();
     while Clock::Boottime.now().since(started) < Duration::from_secs(4) {
@@ -263,7 +263,7 @@ async fn a_stopped_and_a_dead_member_of_a_cluster_are_left() -> TestResult {
                 Ok(CommitReply::Applied) => Ok(()),
                 Ok(CommitReply::Refused(guard)) => match guard.verdict(&request) {
                     Verdict::AlreadyApplied => Ok(()),
-                    // `leader` went with its lease meanwhile: its own half puts it back.
+                    // `leader` was removed with its lease meanwhile: the election part writes it again.
                     Verdict::Detached => {
                         let process = ProcessId::new("a");
                         if let Some(nonce) = election.session().borrow().nonce().cloned() {
@@ -392,7 +392,7 @@ async fn a_token_that_ended_with_the_server_is_renewed() -> TestResult {
     wait_until("a definite answer", BOUND, async || {
         match store.commit(&request).await {
             Ok(CommitReply::Applied) => Ok(()),
-            // What broke with the old connection; a refused token is no error.
+            // Errors of the old connection; a refused token is not an error.
             Err(error) if error.outcome() != Outcome::Fatal => Err(error),
             other => panic!("{other:?}"),
         }

@@ -91,7 +91,7 @@ async fn a_listing_is_paged_and_pinned_to_the_revision_of_its_first_page() -> Te
     }
     assert_eq!(names, 300, "as at the first page");
 
-    // When that revision is compacted, the listing goes on at the newest.
+    // When that revision is compacted, the listing continues at the newest one.
     let mut client = etcd_client::Client::connect(server.endpoints(), None).await?;
     let newest = client
         .get("x", None)
@@ -179,7 +179,7 @@ async fn a_cluster_that_is_removed_leaves_nothing_and_its_neighbours_alone() -> 
         };
         assert_eq!(store.commit(&first).await?, CommitReply::Applied);
     }
-    // Also what was removed before is gone then.
+    // Repeated removal also succeeds.
     for _ in 0..2 {
         remove_cluster(options(endpoints.clone(), "removed")).await?;
     }

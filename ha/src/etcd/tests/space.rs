@@ -1,4 +1,4 @@
-//! An etcd that is full: its alarm NOSPACE refuses every put, until an operator has made room and disarms it.
+//! A full etcd: its alarm NOSPACE refuses every put until an operator frees space and disarms it.
 
 use std::sync::Arc;
 
@@ -52,14 +52,14 @@ async fn a_full_etcd_refuses_puts_deletes_and_ends_no_term() -> TestResult {
             Ok(_) => written += 1,
             Err(refusal) => break refusal,
         }
-        // Its file grows a moment after what it takes.
+        // Its file grows shortly after a write.
         assert!(written < 100, "it has a quota");
     };
     assert!(matches!(refusal, CommitError::OutOfSpace(_)), "{refusal:?}");
     assert!(written > 0, "there was space for one value");
     let full_at = pipeline.last();
 
-    // Also a small one, and nothing waits behind it.
+    // Also a small one, and no other request waits behind it.
     let refusal = pipeline.commit(vec![put("small", "x")]).await;
     let refusal = refusal.expect_err("the alarm is raised");
     assert!(matches!(refusal, CommitError::OutOfSpace(_)), "{refusal:?}");
@@ -89,7 +89,7 @@ async fn the_quota_and_what_nobody_compacts_are_told_before_etcd_is_full() -> Te
     let plain = options(vec![server.endpoint()], "quota");
     let store = EtcdStore::open(plain.clone()).await?;
     let health = store.health().await?;
-    // One that tells its quota tells this one.
+    // A server that reports its quota reports this one.
     let is_told = health.quota_bytes == Some(QUOTA);
     let is_assumed = health.quota_bytes == Some(2 << 30) && health.quota_is_assumed;
     assert!(is_told || is_assumed, "{health:?}");
@@ -111,7 +111,7 @@ async fn the_quota_and_what_nobody_compacts_are_told_before_etcd_is_full() -> Te
     }
     assert_eq!(is_kept(10).await, Ok(true), "nobody compacts");
     assert_eq!(is_kept(1_000).await, Ok(false), "there are fewer");
-    // Space is what the last few take as well.
+    // The last few revisions take space as well.
     for _ in 0..20 {
         client.put("a", vec![0; 70_000], None).await?;
     }

@@ -1,11 +1,12 @@
-//! Compares what a cache holds with what the store holds. What somebody changes there by hand no transaction names: a takeover from memory
-//! would bring it back.
+//! Compares the content of a cache with the store. Manual changes in the store are named by no transaction,
+//! so a takeover from memory would revert them.
 //!
-//! *While a process stands by*: some records at a time, by their values, in rounds (`WarmCache::compare_some`). *At a takeover*: all of
-//! them, by their names, beside the proof ([`StoredNames`]). What differs is said, and taken as the store has it ([`as_stored`]).
+//! *While a process stands by*: in rounds, some records at a time, by value (`WarmCache::compare_some`). *At
+//! a takeover*: all records, by name, in parallel to the proof ([`StoredNames`]). A difference is logged, and
+//! the store's value is used ([`as_stored`]).
 //!
-//! Invariant: only what no transaction named between the look at the cache and the look at the store counts as a difference, and
-//! only if it is still there when it is read once more.
+//! Invariant: a record counts as different only if no transaction named it between reading the cache and
+//! reading the store, and only if a second read still shows the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,16 +20,16 @@ use crate::error::Result;
 use crate::keys::{Key, Kind, Name};
 use crate::store::{CoordinationStore, PageToken};
 
-/// So many records are compared at once at most, and about so many bytes of them.
+/// Limits for one comparison: records, and approximate bytes.
 const PAGE: usize = 200;
 const PAGE_BYTES: usize = 256 << 10;
-/// Between two pages there is so much time, or a part of the round where that is short.
+/// Time between two pages, or a fraction (one of `STEPS`) of the round if the round is short.
 const STEP: Duration = Duration::from_secs(1);
 const STEPS: u32 = 20;
-/// A round takes no less.
+/// Minimum duration of a round.
 const SHORTEST_ROUND: Duration = Duration::from_millis(100);
 
-/// Where in a round the comparison is, and when it goes on.
+/// Position of the comparison in a round, and the time of its next step.
 #[derive(Debug)]
 pub(super) struct Rounds {
     interval: Duration,
@@ -40,8 +41,8 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// Rounds over records of these kinds. The first begins in `interval`, each other one so long after the one before began, or when
-    /// that is done.
+    /// Rounds over records of these kinds. The first begins after `interval`, each later one `interval` after
+    /// the previous one began, or when that one is done.
     pub(super) fn new(kinds: Vec<Kind>, interval: Duration) -> Rounds {
         let interval = interval.max(SHORTEST_ROUND);
         let due = Instant::now() + interval;
@@ -59,12 +60,12 @@ impl Rounds {
         self.due
     }
 
-    /// Everything was just read.
+    /// Restarts the rounds after everything was read.
     pub(super) fn begin_anew(&mut self) {
         *self = Rounds::new(std::mem::take(&mut self.kinds), self.interval);
     }
 
-    /// A page was compared, up to this name of its kind; `None`: to its end.
+    /// Records that a page was compared, up to this name of its kind; `None`: to the end of the kind.
     fn go_on(&mut self, after: Option<Name>) {
         let next = Instant::now() + STEP.min(self.interval / STEPS);
         self.due = next;
@@ -79,7 +80,7 @@ impl Rounds {
 }
 
 impl WarmCache {
-    /// Compares the next records of a round. An error: the same ones are compared again.
+    /// Compares the next records of a round. After an error the next call compares the same ones.
     pub(super) async fn compare_some(&mut self) -> Result<()> {
         let Some(kind) = self.rounds.kinds.get(self.rounds.at).copied() else {
             self.rounds.begin_anew();
@@ -91,7 +92,8 @@ impl WarmCache {
         }
         let after = self.rounds.after.clone();
         let limit = self.content.page(kind, after.as_ref(), PAGE, PAGE_BYTES);
-        // Not at the revision of the page before: that may be gone, and says nothing about the present.
+        // Not pinned to the revision of the previous page: that may be gone, and says nothing about the
+        // present.
         let token = after.clone().map(|after| PageToken {
             after,
             revision: None,
@@ -119,7 +121,7 @@ impl WarmCache {
         Ok(())
     }
 
-    /// Reads these records once more, and takes what still differs as the store has it.
+    /// Reads these records again, and takes the store's value where it still differs.
     async fn settle(&mut self, in_doubt: &[Key]) -> Result<()> {
         let values = self.store.get(in_doubt).await?;
         self.moved();
@@ -138,7 +140,8 @@ impl WarmCache {
         Ok(())
     }
 
-    /// Comes to stand at the store's number; gives what was touched on the way. `None`: what was read before can't be compared with this.
+    /// Advances to the store's current number and returns the keys touched on the way. `None`: the earlier
+    /// read can't be compared with the cache.
     async fn come_to_present(&mut self) -> Result<Option<BTreeSet<Key>>> {
         let guard = self.store.guard().await?;
         let Some(position) = &self.position else {
@@ -163,10 +166,10 @@ fn say(key: &Key, was_known: bool, is_there: bool) {
         (true, false) => "it is gone",
         (false, _) => "it was not there",
     };
-    warn!(%key, what, "a record in the store is not what was written last: somebody changed it, what the store holds counts");
+    warn!(%key, what, "a record in the store was changed by hand: the store's value is used");
 }
 
-/// The names that the store lists of some kinds.
+/// The names of the store's records of some kinds.
 #[derive(Debug)]
 pub struct StoredNames {
     kinds: Vec<Kind>,
@@ -174,7 +177,7 @@ pub struct StoredNames {
 }
 
 impl StoredNames {
-    /// Lists them, of all kinds at once.
+    /// Lists the names, of all kinds at once.
     pub async fn list(store: &dyn CoordinationStore, kinds: &[Kind]) -> Result<StoredNames> {
         Ok(StoredNames {
             kinds: kinds.to_vec(),
@@ -182,8 +185,9 @@ impl StoredNames {
         })
     }
 
-    /// The records of these kinds that are listed and not held, or held and not listed. It means something only where no transaction wrote
-    /// any of them since the older of both was begun to be read: under an epoch that is the caller's own and before its term has written.
+    /// The records of these kinds that are listed and not held, or held and not listed. Valid only if no
+    /// transaction wrote any of them since the older of the two reads began: under the caller's own epoch and
+    /// before its term has written.
     pub fn in_doubt(&self, held: &Records) -> Vec<Key> {
         let of_kinds = held.all.keys().filter(|key| self.kinds.contains(&key.kind));
         let gone = of_kinds.filter(|key| !self.keys.contains(*key));
@@ -192,7 +196,7 @@ impl StoredNames {
     }
 }
 
-/// What was held, with these records as the store has them when they are read once more. What still differs is said.
+/// The held records, with these keys read again from the store. Differences that remain are logged.
 pub async fn as_stored(
     store: &dyn CoordinationStore,
     in_doubt: &[Key],

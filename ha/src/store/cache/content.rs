@@ -1,7 +1,7 @@
-//! What a warm cache holds, within its bound. Pure: reads nothing and waits for nothing.
+//! Content of a warm cache, within its size limit. Pure: no reads and no waiting.
 //!
-//! Invariants: every record that was put and not removed is known at least by its name; the values that are held never
-//! take more than the bound, names and values counted together. A record that does not fit is known by name and size.
+//! Invariants: every record that was put and not removed is known at least by name; the held values never
+//! exceed the limit, names and values counted together. A record that does not fit is known by name and size.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,14 +10,14 @@ use bytes::Bytes;
 
 use crate::keys::{Key, Kind, Name};
 
-/// What a record takes besides its name and value, about.
+/// Approximate overhead of a record besides its name and value, in bytes.
 const OVERHEAD: usize = 96;
 
-/// Records by key: some with their values, the others by name.
+/// Records by key: some with their values, the others by name only.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     held: BTreeMap<Key, Bytes>,
-    /// Known by name only, with the size of the value when it was seen last.
+    /// Known by name only, with the last seen size of the value.
     named: BTreeMap<Key, usize>,
     max_bytes: usize,
     bytes: usize,
@@ -51,7 +51,7 @@ impl Content {
         }
     }
 
-    /// The record has this value; `None`: it is not there.
+    /// Sets the value of a record; `None`: the record does not exist.
     pub(super) fn put(&mut self, key: Key, value: Option<Bytes>) {
         if let Some(before) = self.held.remove(&key) {
             self.bytes -= cost(&key, before.len());
@@ -64,7 +64,7 @@ impl Content {
             self.bytes += cost(&key, value.len());
             self.held.insert(key, value);
         } else {
-            // A name is kept in any case: what is not known at all would be taken for absent.
+            // The name is always kept: an unknown record would be taken for absent.
             self.bytes += cost(&key, 0);
             self.named.insert(key, value.len());
         }
@@ -74,8 +74,8 @@ impl Content {
         *self = Content::new(self.max_bytes);
     }
 
-    /// Records known by name only that would fit by now, at most `limit`. None while there is little room, so that what
-    /// comes and goes at the bound is not read over and over.
+    /// Records known by name only that would fit by now, at most `limit`. Empty while less than a tenth of
+    /// the limit is free, so that records near the limit are not read again and again.
     pub(super) fn fitting(&self, limit: usize) -> Vec<Key> {
         let mut free = self.max_bytes.saturating_sub(self.bytes);
         if self.named.is_empty() || free < self.max_bytes / 10 {
@@ -91,12 +91,12 @@ impl Content {
         self.named.iter().filter_map(fits).take(limit).collect()
     }
 
-    /// Records, with values or without.
+    /// Number of records, with values or without.
     pub(super) fn len(&self) -> usize {
         self.held.len() + self.named.len()
     }
 
-    /// Records known by name only.
+    /// Number of records known by name only.
     pub(super) fn named_only(&self) -> usize {
         self.named.len()
     }
@@ -106,7 +106,7 @@ impl Content {
         self.bytes
     }
 
-    /// Whether the record is known, and is not what is said here; of one that is known by name only, whether it is there at all.
+    /// Whether a known record differs from `value`. For a record known by name only, compares existence.
     pub(super) fn differs(&self, key: &Key, value: Option<&Bytes>) -> bool {
         match self.held.get(key) {
             Some(held) => value != Some(held),
@@ -114,12 +114,12 @@ impl Content {
         }
     }
 
-    /// Whether there is such a record, as far as is known.
+    /// Whether the cache knows this record.
     pub(super) fn knows(&self, key: &Key) -> bool {
         self.held.contains_key(key) || self.named.contains_key(key)
     }
 
-    /// The names of a kind after one and up to another, in no order.
+    /// The names of a kind after `after` and up to `last`, unordered.
     pub(super) fn names(
         &self,
         kind: Kind,
@@ -134,7 +134,8 @@ impl Content {
         names.filter(is_wanted)
     }
 
-    /// How many records of a kind after a name take about so many bytes: at least one, and `limit` where all that is left is less.
+    /// Number of records of a kind after a name that take about `max_bytes`: at least one, and `limit` if all
+    /// remaining records take less.
     pub(super) fn page(
         &self,
         kind: Kind,
@@ -158,12 +159,12 @@ impl Content {
         }
     }
 
-    /// The names of the records without values.
+    /// The keys of the records without values.
     pub(super) fn missing(&self) -> Vec<Key> {
         self.named.keys().cloned().collect()
     }
 
-    /// Gives away all values, and is empty.
+    /// Returns all values and empties the cache.
     pub(super) fn take(&mut self) -> BTreeMap<Key, Bytes> {
         let held = std::mem::take(&mut self.held);
         self.clear();

@@ -1,16 +1,16 @@
 //! A warm cache of records on a standby, and its proof at a takeover.
 //!
-//! It stands at a change number: every value that it holds is the one of that number, or a later one. It gets there by a
-//! listing that began after the number was read, and goes on by what the ring names, read again after the number was
-//! seen; whoever is further behind than the ring lists again. So the values of a cache that stands at exactly the number
-//! that the store carries are exactly the store's.
+//! The cache is at a change number: every value that it holds is the one of that number, or a later one. It
+//! gets there by a listing that began after the number was read, and advances by reading the keys that the
+//! ring names, after it saw their number. If it is further behind than the ring reaches, it lists again. So
+//! if the cache is at exactly the number in the store, its values are exactly the store's.
 //!
-//! Rules: nothing is decided on a cache that was not proven ([`WarmCache::prove`]) against the change number as it was
-//! read *under the taker's own epoch*, as nobody else can have moved it since. A proof gives the records away and leaves
-//! the cache empty, so that no read during a term can come from it. Watches say when to look, never what is there: one
-//! that is late, lost or skips numbers costs time and nothing else.
+//! Rules: no decision uses a cache that was not proven ([`WarmCache::prove`]) against the change number as
+//! read *under the taker's own epoch*, because no other process can have moved it since. A proof hands over
+//! the records and leaves the cache empty, so that no read during a term can come from it. Watches only
+//! trigger a look: one that is late, lost or skips numbers costs time and nothing else.
 //!
-//! *What somebody changes in the store by hand* no number tells. It is looked for in rounds ([`compare`]).
+//! *Manual changes in the store* have no change number. They are searched for in rounds ([`compare`]).
 
 pub mod compare;
 mod content;
@@ -38,63 +38,64 @@ use crate::keys::{CHANGES_RING, Key, Kind, Name};
 use crate::retry::Backoff;
 use crate::store::{Change, CoordinationStore};
 
-/// How many records are listed, and how many read, at once.
+/// Records per listing and per read.
 const PAGE: usize = 500;
-/// How many of these reads are in flight.
+/// Number of such reads in flight.
 const READS_IN_FLIGHT: usize = 4;
-/// How many entries of the ring are read at once.
+/// Ring entries per read.
 const STRIDE: u64 = 128;
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const SLOWEST_RETRY: Duration = Duration::from_secs(2);
 
-/// What a cache keeps.
+/// Options of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheOptions {
     /// The kinds whose records a takeover needs.
     pub kinds: Vec<Kind>,
-    /// How many bytes names and values may take. What does not fit is known by name and read at the takeover.
+    /// Limit for the bytes of names and values. Records above it are known by name only and read at the
+    /// takeover.
     pub max_bytes: usize,
-    /// How often all of it is compared with what the store holds, if that takes no longer.
+    /// Interval of a full comparison with the store, unless a comparison takes longer.
     pub compare_interval: Duration,
 }
 
-/// How a cache stands.
+/// Status of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheStatus {
-    /// The transaction that it stands at; `None`: it holds nothing that could be proven (it lists, the store is empty, or
-    /// this process leads).
+    /// The transaction that it is at; `None`: it holds nothing that could be proven (it is listing, the store
+    /// is empty, or this process leads).
     pub change: Option<Change>,
-    /// The store's last transaction, as far as it was told.
+    /// The store's last transaction, as last reported by the watch.
     pub newest: Option<Change>,
     /// Records that it knows.
     pub records: usize,
-    /// Those of them that it knows by name only, as they don't fit.
+    /// Number of those that it knows by name only, because they exceed the limit.
     pub named_only: usize,
-    /// Bytes that names and values take.
+    /// Bytes of names and values.
     pub bytes: usize,
-    /// Reads that the store has answered since the process began: one that counts on is at work, however long it takes.
+    /// Reads that the store has answered since the process started. While it grows, the cache makes progress.
     pub reads: u64,
-    /// Records that were not what the store held, since the process began: somebody had changed them there by hand.
+    /// Records that differed from the store since the process started: they were changed there by hand.
     pub differed: u64,
 }
 
 impl CacheStatus {
-    /// Transactions that it is behind the store; `None`: it does not stand anywhere.
+    /// Number of transactions that it is behind the store; `None`: it is at no number.
     pub fn lag(&self) -> Option<u64> {
         let newest = self.newest?.number;
         Some(newest.saturating_sub(self.change?.number))
     }
 }
 
-/// How a cache was proven.
+/// The way in which a cache was proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Proof {
-    /// It stood at the store's number.
+    /// It was at the store's number.
     Current,
-    /// What the ring named since was read.
+    /// The keys that the ring named since were read.
     CaughtUp,
-    /// It was cold, or too far behind: everything was read.
+    /// It was empty, or too far behind: everything was read.
     Listed,
 }
 
@@ -111,17 +112,17 @@ impl Records {
         of_kind.map(|(key, value)| (&key.name, value))
     }
 
-    /// One record.
+    /// The value of one record.
     pub fn get(&self, key: &Key) -> Option<&Bytes> {
         self.all.get(key)
     }
 
-    /// How many there are.
+    /// Number of records.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -134,35 +135,35 @@ impl FromIterator<(Key, Bytes)> for Records {
     }
 }
 
-/// What a proof gives.
+/// The result of a proof.
 #[derive(Debug)]
 pub struct Proven {
-    /// All records, as the store had them at the number that was asked for.
+    /// All records, as the store had them at the requested number.
     pub records: Records,
-    /// How it was proven.
+    /// The way in which it was proven.
     pub proof: Proof,
-    /// Records whose values the cache held.
+    /// Number of records whose values the cache held.
     pub from_cache: usize,
-    /// Records whose values were read from the store for this.
+    /// Number of records whose values were read from the store for this proof.
     pub read: usize,
 }
 
-/// Where a cache stands.
+/// The position of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Position {
     incarnation: ClusterIncarnation,
     change: Change,
 }
 
-/// What a proof has read of the records that the cache knows by name only. If it fails, the next one for the same number
-/// goes on from here: nobody else writes under the taker's epoch.
+/// Values that a proof has read of the records that the cache knows by name only. If the proof fails, the
+/// next one for the same number continues from here: no other process writes under the taker's epoch.
 #[derive(Debug)]
 struct Unheld {
     position: Position,
     values: BTreeMap<Key, Bytes>,
 }
 
-/// See the module.
+/// A warm cache; see the module documentation.
 pub struct WarmCache {
     store: Arc<dyn CoordinationStore>,
     kinds: Vec<Kind>,
@@ -183,7 +184,7 @@ impl fmt::Debug for WarmCache {
     }
 }
 
-/// Whether the ring still had what was asked of it.
+/// Whether the ring still had the requested entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ring {
     Followed,
@@ -191,7 +192,7 @@ enum Ring {
 }
 
 impl WarmCache {
-    /// An empty one, which says in `status` how it stands.
+    /// An empty cache, which reports to `status`.
     pub fn new(
         store: Arc<dyn CoordinationStore>,
         options: CacheOptions,
@@ -209,15 +210,15 @@ impl WarmCache {
         }
     }
 
-    /// Follows the store until dropped: what was read stays, whenever that is. Errors of the store pass.
+    /// Follows the store until dropped; data that was read stays in the cache. Retries after store errors.
     pub async fn follow(&mut self) -> Infallible {
         let mut changes = self.store.changes();
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         let mut said = String::new();
-        // Of a term that is over: it may take any room.
+        // It belongs to a finished term and would take room without limit.
         self.unheld = None;
         loop {
-            // Seen before anything is read for it, so that a later one is never missed.
+            // Read before anything else, so that a later change is never missed.
             let newest = *changes.borrow_and_update();
             self.status.send_modify(|status| status.newest = newest);
             let mut advanced = self.advance(newest).await;
@@ -231,7 +232,7 @@ impl WarmCache {
                     said.clear();
                     tokio::select! {
                         changed = changes.changed() => if changed.is_err() {
-                            // The store's own task has ended with the process: nothing more will come.
+                            // The store's own task has ended with the process: no more changes will arrive.
                             return std::future::pending().await;
                         },
                         () = tokio::time::sleep_until(self.rounds.due()) => {}
@@ -249,9 +250,9 @@ impl WarmCache {
         }
     }
 
-    /// Proves the cache: gives all records as the store has them at `at`, the change number that was read under the
-    /// caller's epoch, before the caller has committed anything. Reads what is missing. An error: nothing is proven, and
-    /// what was read stays; ask again as long as the term lasts.
+    /// Proves the cache: returns all records as the store has them at `at`, the change number that was read
+    /// under the caller's epoch, before the caller has committed anything. Reads missing values. On an error
+    /// nothing is proven and the data that was read stays; the caller may try again while its term lasts.
     pub async fn prove(&mut self, incarnation: &ClusterIncarnation, at: Change) -> Result<Proven> {
         let mut read = BTreeSet::new();
         let proof = match &self.position {
@@ -268,7 +269,8 @@ impl WarmCache {
         }
         let stands = self.position.as_ref();
         if stands.is_none_or(|it| it.incarnation != *incarnation || it.change != at) {
-            // Between the caller's look and this one somebody wrote: the caller's term is over, or will be told so.
+            // Another process wrote after the caller read the number: the caller's term is over, or soon will
+            // be.
             let stands = stands.map(|position| position.change);
             self.lose();
             return Err(Error::Unavailable {
@@ -294,7 +296,7 @@ impl WarmCache {
         })
     }
 
-    /// The values of the records that are known by name only. After an error the next call reads what is left.
+    /// Reads the values of records that are known by name only. After an error the next call reads the rest.
     async fn read_unheld(&mut self) -> Result<BTreeMap<Key, Bytes>> {
         let known = self.unheld.take();
         let known = known.filter(|unheld| self.position.as_ref() == Some(&unheld.position));
@@ -330,7 +332,7 @@ impl WarmCache {
         }
     }
 
-    /// Comes to stand at the store's number, as far as the watch has told it, or beyond.
+    /// Advances to the store's number as reported by the watch, or beyond.
     async fn advance(&mut self, newest: Option<Change>) -> Result<()> {
         if self.position.is_none() {
             self.list().await?;
@@ -359,7 +361,7 @@ impl WarmCache {
         }
     }
 
-    /// The watch says less than is known here: it is late, or the store is not what it was.
+    /// Handles a watch that reports an older state than the cache has: it is late, or the store went back.
     async fn check_position(&mut self) -> Result<()> {
         let guard = self.store.guard().await?;
         let is_behind = |position: &Position| {
@@ -374,7 +376,8 @@ impl WarmCache {
         Ok(())
     }
 
-    /// Reads what the ring names after the own position up to `to`, and stands there then. Notes what was read.
+    /// Reads the keys that the ring names after the own position up to `to`, and moves there. Adds the keys
+    /// to `read`.
     async fn catch_up(&mut self, to: Change, read: &mut BTreeSet<Key>) -> Result<Ring> {
         while let Some(position) = &self.position
             && position.change != to
@@ -394,7 +397,7 @@ impl WarmCache {
                     return Ok(Ring::GoneOn);
                 }
                 end = entry.change;
-                // Keys of kinds that this version does not know are none of the cache's.
+                // Keys of kinds that this version does not know are not in the cache.
                 let known = entry.keys.iter().filter_map(|key| key.parse::<Key>().ok());
                 keys.extend(known.filter(|key| self.kinds.contains(&key.kind)));
             }
@@ -410,7 +413,7 @@ impl WarmCache {
         Ok(Ring::Followed)
     }
 
-    /// Values may be younger than the position at any time: what is touched after it is read again in any case.
+    /// Values may be younger than the position: keys that are touched after it are read again anyway.
     async fn read_again(&mut self, keys: Vec<Key>) -> Result<()> {
         for some in keys.chunks(PAGE) {
             let values = self.store.get(some).await?;
@@ -422,12 +425,12 @@ impl WarmCache {
         Ok(())
     }
 
-    /// Reads everything. Stands at the number that was read before: what is written meanwhile is named by the ring.
+    /// Reads everything. The position is the number read before: later writes are named by the ring.
     async fn list(&mut self) -> Result<()> {
         self.lose();
         let guard = self.store.guard().await?;
         let Some((_, _, incarnation)) = guard.epoch else {
-            // Nobody ever led: there is nothing, and no number that would mean anything.
+            // No process ever led: there are no records, and no meaningful number.
             return Ok(());
         };
         let kinds = self.kinds.iter();
@@ -437,7 +440,7 @@ impl WarmCache {
             for (name, value) in items {
                 self.content.put(Key::new(kind, name), Some(value));
             }
-            // It stands nowhere yet, but it moves.
+            // It has no position yet, but reports progress.
             self.moved();
             self.report();
         }
@@ -457,7 +460,7 @@ impl WarmCache {
         self.report();
     }
 
-    /// The store has answered.
+    /// Records that the store has answered.
     fn moved(&self) {
         self.status.send_modify(|status| status.reads += 1);
     }

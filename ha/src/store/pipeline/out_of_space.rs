@@ -1,11 +1,12 @@
-//! What the pipeline does while its store takes no more data: puts are answered at once, deletions are still made.
+//! The pipeline while its store accepts no more data: puts are refused at once, deletions are still made.
 //!
-//! A put that the store refused for want of space was not applied and is told so; nothing waits behind it. Deletions, which
-//! are what makes room, can't take a change number then, as that is a put. They are made at the last number without
-//! taking the next one: the fence holds as always, and a late copy can only delete again what nobody has put since, as
-//! any put moves the number. Who follows the changes does not see them until the next numbered transaction, which makes
-//! them once more. If the term ends before that, the next one may believe in items that are gone; so only what is no longer
-//! needed may be deleted in a transaction of its own.
+//! A put that the store refused for lack of space was not applied, and its caller gets that answer; nothing
+//! queues behind it. Deletions free space, but can't take a change number, because that is a put. They are
+//! applied at the last number without taking the next one. The fence holds as always, and a late copy can
+//! only delete again what was not put since, because any put moves the number. Followers of the changes do
+//! not see these deletions until the next numbered transaction, which repeats them. If the term ends before
+//! that, the next term may still know deleted items; so only items that are no longer needed may be deleted
+//! in a transaction of their own.
 
 use std::collections::BTreeSet;
 
@@ -17,14 +18,14 @@ use crate::keys::Key;
 use crate::retry::Backoff;
 use crate::store::{CommitReply, CommitRequest, Verdict, Write};
 
-/// Items that were deleted without a number.
+/// Items that were deleted without a change number.
 #[derive(Debug, Default)]
 pub(super) struct Unnumbered {
     keys: BTreeSet<Key>,
 }
 
 impl Unnumbered {
-    /// Deletions that the next transaction makes once more, as many as it has room for besides its own writes.
+    /// Deletions that the next transaction repeats, limited by its free room (writes and bytes).
     pub(super) fn repeated(&self, mut room: usize, mut bytes: usize) -> Vec<Write> {
         let mut deletions = Vec::new();
         for key in &self.keys {
@@ -39,7 +40,7 @@ impl Unnumbered {
         deletions
     }
 
-    /// These writes have a number.
+    /// Forgets items whose writes now have a number.
     pub(super) fn numbered(&mut self, writes: &[Write]) {
         for write in writes {
             self.keys.remove(write.key());
@@ -57,7 +58,7 @@ fn deletes_only(commit: &Commit) -> bool {
 }
 
 impl PipelineActor {
-    /// Settles a batch that the store has no space for. False: the term is over.
+    /// Handles a batch that the store has no space for. Returns false if the term is over.
     pub(super) async fn without_space(&mut self, batch: Vec<Commit>, error: &Error) -> bool {
         let (deletions, puts): (Vec<Commit>, Vec<Commit>) =
             batch.into_iter().partition(deletes_only);
@@ -92,7 +93,7 @@ impl PipelineActor {
         }
     }
 
-    /// Deletes without a number. Repeating that does no harm.
+    /// Deletes without a number. Idempotent.
     async fn delete(&self, request: &CommitRequest) -> Result<(), CommitError> {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         let mut may_be_applied = false;
@@ -104,7 +105,7 @@ impl PipelineActor {
                 }
                 Ok(CommitReply::Refused(guard)) => match guard.verdict(request) {
                     Verdict::Detached => {}
-                    // The guards hold by now.
+                    // The guards hold again by now.
                     Verdict::Overtaken(change) if change == request.after => {}
                     Verdict::Fenced(_)
                     | Verdict::OtherIncarnation(_)

@@ -1,10 +1,10 @@
-//! The answer is lost: the process still comes to know what the store knows.
+//! Lost answers: the process still learns the state of the store.
 
 use super::{CaseResult, Process, Subject, put, read_item, settled};
 use crate::election::{Epoch, ProcessId};
 use crate::testing::faulty::{Faults, Operation};
 
-/// To taking.
+/// The answer to taking is lost.
 pub async fn a_process_whose_answer_to_taking_is_lost_finds_that_it_leads(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -23,7 +23,7 @@ pub async fn a_process_whose_answer_to_taking_is_lost_finds_that_it_leads(
     Ok(())
 }
 
-/// Not the answer to taking is lost but the request itself: it is sent again.
+/// The request to take is lost, not its answer: it is sent again.
 pub async fn a_process_whose_request_to_take_is_lost_takes_all_the_same(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -37,7 +37,7 @@ pub async fn a_process_whose_request_to_take_is_lost_takes_all_the_same(
     Ok(())
 }
 
-/// To deposing.
+/// The answer to deposing is lost.
 pub async fn a_deposer_whose_answer_is_lost_finds_that_it_leads(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -54,7 +54,7 @@ pub async fn a_deposer_whose_answer_is_lost_finds_that_it_leads(
     Ok(())
 }
 
-/// To taking, and before the process can find out, another one has deposed it.
+/// The answer to taking is lost, and another process deposes the taker before it can find out.
 pub async fn a_taker_that_is_deposed_before_it_knows_does_not_lead(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -69,7 +69,7 @@ pub async fn a_taker_that_is_deposed_before_it_knows_does_not_lead(
         let (leader, taker) = if led_by_a { (&a, &b) } else { (&b, &a) };
         taker.faults.lose_replies(Operation::Advance, 1);
         let youngest = view.youngest();
-        // The leader waits for nothing but the taker's term, to end it.
+        // The leader only waits for the taker's term, to end it.
         let (taken, deposed) = tokio::join!(
             taker.election.depose(youngest),
             leader.election.depose(youngest.next())
@@ -87,7 +87,7 @@ pub async fn a_taker_that_is_deposed_before_it_knows_does_not_lead(
     Ok(())
 }
 
-/// To resigning.
+/// The answer to resigning is lost.
 pub async fn a_process_whose_answer_to_resigning_is_lost_has_resigned(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -102,7 +102,7 @@ pub async fn a_process_whose_answer_to_resigning_is_lost_has_resigned(
     Ok(())
 }
 
-/// To committing: it is applied once.
+/// The answers to committing are lost: the commit is applied once.
 pub async fn a_commit_whose_answers_are_lost_is_applied_once(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let term = a.leads().await;
@@ -122,7 +122,8 @@ pub async fn a_commit_whose_answers_are_lost_is_applied_once(subject: &dyn Subje
     Ok(())
 }
 
-/// To committing, and before it can be sent again the term is over: the caller is told that it may have been applied.
+/// The answers to committing are lost until the term is over: the caller is told that the commit may have
+/// been applied.
 pub async fn a_commit_of_a_term_that_ends_before_its_answer_is_not_denied(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -130,7 +131,7 @@ pub async fn a_commit_of_a_term_that_ends_before_its_answer_is_not_denied(
     let old = a.leads().await;
     let b = Process::start(subject, "b").await?;
     let (pipeline, faults) = a.faulty_pipeline(subject, &old).await?;
-    // No answer of this term's arrives any more.
+    // No answer to this term arrives from here on.
     faults.lose_replies(Operation::Commit, 1000);
     let committing = {
         let pipeline = pipeline.clone();

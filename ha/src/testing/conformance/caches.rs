@@ -1,4 +1,4 @@
-//! A standby's cache follows the store, and what is proven at a takeover is what the store holds.
+//! A standby's cache follows the store, and the records proven at a takeover equal the store's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn cache_of(store: &Arc<dyn CoordinationStore>) -> (WarmCache, watch::Receiver<C
     (WarmCache::new(store.clone(), options, sender), status)
 }
 
-/// Follows until the cache stands at a transaction.
+/// Follows until the cache is at a transaction.
 async fn follow_to(
     cache: &mut WarmCache,
     status: &mut watch::Receiver<CacheStatus>,
@@ -44,7 +44,7 @@ async fn follow_to(
     Ok(())
 }
 
-/// Proves the cache for a term that has not written anything, and compares it with what the store holds.
+/// Proves the cache for a term that has not written yet, and compares it with the store.
 async fn prove(
     cache: &mut WarmCache,
     store: &dyn CoordinationStore,
@@ -79,7 +79,7 @@ async fn prove(
     Ok(proven)
 }
 
-/// Who followed everything reads nothing at its takeover; who missed something reads that.
+/// A cache that followed everything reads nothing at its takeover; one that missed something reads that.
 pub async fn a_cache_that_followed_is_proven_from_memory(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let term = a.leads().await;
@@ -111,7 +111,7 @@ pub async fn a_cache_that_followed_is_proven_from_memory(subject: &dyn Subject) 
     assert_eq!(proven.proof, Proof::Current);
     assert_eq!((proven.from_cache, proven.read), (40, 0));
 
-    // The next one has seen this term's first transaction only.
+    // The next cache has seen only this term's first transaction.
     let pipeline = b.pipeline(subject, &young).await?;
     let first = pipeline.commit(vec![put("item-41", "1")]).await?;
     let store = subject.store(&a.id).await?;
@@ -129,7 +129,8 @@ pub async fn a_cache_that_followed_is_proven_from_memory(subject: &dyn Subject) 
     Ok(())
 }
 
-/// What somebody changes in the store behind everybody's back is noticed by who follows, as well as at a takeover, and is what counts.
+/// Manual changes in the store are noticed by a following cache and at a takeover, and the store's values are
+/// used.
 pub async fn a_cache_notices_what_somebody_changed_by_hand(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let term = a.leads().await;
@@ -153,7 +154,7 @@ pub async fn a_cache_notices_what_somebody_changed_by_hand(subject: &dyn Subject
             noticed.map_err(|_| "the cache notices nothing")??;
         }
     }
-    // What a transaction says is no difference.
+    // A change by a transaction is not a difference.
     last = pipeline
         .commit(vec![put("item-18", "2"), delete("item-19")])
         .await?;
@@ -164,7 +165,7 @@ pub async fn a_cache_notices_what_somebody_changed_by_hand(subject: &dyn Subject
     let proven = prove(&mut cache, &*store, &young).await?;
     assert_eq!(proven.proof, Proof::Current);
 
-    // And what nobody had the time to compare, by name.
+    // Changes that no round has compared yet are found by name.
     let kinds = [Kind::States, Kind::Results];
     let names = settled(async || StoredNames::list(&*store, &kinds).await).await?;
     assert_eq!(names.in_doubt(&proven.records), []);
@@ -177,14 +178,14 @@ pub async fn a_cache_notices_what_somebody_changed_by_hand(subject: &dyn Subject
     let found = settled(compared).await?;
     assert_eq!((found.get(&key("item-04")), found.len()), (None, 29));
     assert_eq!(found.get(&key("item-32")), Some(&Bytes::from_static(b"1")));
-    // What was put back since the names were listed is no difference.
+    // A record that was restored since the names were listed is not a difference.
     subject.write_by_hand(&key("item-04"), Some(b"1")).await?;
     subject.write_by_hand(&key("item-32"), None).await?;
     assert_eq!(settled(compared).await?, proven.records);
     Ok(())
 }
 
-/// Who is more than the ring behind reads everything again, at a takeover as well as when it follows.
+/// A cache that is further behind than the ring reads everything again, at a takeover and while following.
 pub async fn a_cache_that_the_ring_has_left_behind_reads_everything(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -215,7 +216,7 @@ pub async fn a_cache_that_the_ring_has_left_behind_reads_everything(
     Ok(())
 }
 
-/// Connections break and servers restart while a cache follows: it comes to the end, and is right.
+/// Connections break and servers restart while a cache follows: it catches up, and is correct.
 pub async fn a_cache_that_loses_its_watches_is_right_all_the_same(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -254,7 +255,7 @@ pub async fn a_cache_that_loses_its_watches_is_right_all_the_same(
         (status.borrow().records, status.borrow().lag()),
         (30, Some(0))
     );
-    // And once more, with what nobody could follow.
+    // Once more, with changes that the cache could not follow.
     subject.isolate(&reader).await;
     pipeline
         .commit(vec![delete("item-40"), put("item-39", "2")])
@@ -270,7 +271,7 @@ pub async fn a_cache_that_loses_its_watches_is_right_all_the_same(
     Ok(())
 }
 
-/// Each store says how fast it answers, and what else it can say without rights of its own.
+/// Each store reports its latency, and more if that needs no special permission.
 pub async fn a_store_says_how_it_is(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let term = a.leads().await;

@@ -1,4 +1,4 @@
-//! Nothing that a deposed term sends is applied, whichever way it lost its leadership.
+//! No request of a deposed term is applied, whichever way it lost its leadership.
 
 use super::{BOUND, CaseResult, Process, Subject, put, raw, read_item, settled};
 use crate::election::{Attempt, LeaderKey, LeaderSession, Leadership, ProcessId};
@@ -7,7 +7,7 @@ use crate::store::pipeline::CommitError;
 use crate::store::{Change, CommitReply, CommitRequest, CoordinationStore, Verdict};
 use crate::testing::wait::wait_until;
 
-/// Sends a transaction until the answer is definite, and returns what a refusal means.
+/// Sends a transaction until the answer is definite, and returns the meaning of its refusal.
 pub(super) async fn refusal(store: &dyn CoordinationStore, request: &CommitRequest) -> Verdict {
     let reply = wait_until("a definite answer", BOUND, async || {
         store.commit(request).await
@@ -19,12 +19,12 @@ pub(super) async fn refusal(store: &dyn CoordinationStore, request: &CommitReque
     }
 }
 
-/// Definitely not applied: a guard did not hold, or the lease that the key was to be under is gone.
+/// Definitely not applied: a guard did not hold, or the lease for the key is gone.
 fn is_refused(attempt: &crate::Result<Attempt>) -> bool {
     matches!(attempt, Ok(Attempt::Refused(_)) | Err(Error::SessionLost))
 }
 
-/// Everything that the term of `old` could still send is refused, and changes nothing.
+/// All requests that the term of `old` could still send are refused, and change nothing.
 pub(super) async fn is_fenced(
     subject: &dyn Subject,
     process: &Process,
@@ -71,7 +71,7 @@ async fn own_key(process: &Process, term: &LeaderSession) -> LeaderKey {
     }
 }
 
-/// Its key was replaced by another process's.
+/// The term's key was replaced by another process's key.
 pub async fn a_deposed_term_cannot_write(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let old = a.leads().await;
@@ -88,7 +88,7 @@ pub async fn a_deposed_term_cannot_write(subject: &dyn Subject) -> CaseResult {
         "{refused:?}"
     );
     is_fenced(subject, &a, &old, &own_key(&a, &old).await).await?;
-    // The younger term goes on where the older one ended.
+    // The younger term continues where the older one ended.
     let change = b
         .pipeline(subject, &young)
         .await?
@@ -98,7 +98,8 @@ pub async fn a_deposed_term_cannot_write(subject: &dyn Subject) -> CaseResult {
     Ok(())
 }
 
-/// A stranger deleted its key: nothing is written until the store has a leader again, and then it goes on.
+/// Another writer deleted the term's key: nothing is written until the store has a leader again, and then it
+/// continues.
 pub async fn a_term_whose_key_a_stranger_deleted_cannot_write_without_it(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -115,7 +116,8 @@ pub async fn a_term_whose_key_a_stranger_deleted_cannot_write_without_it(
     let write = raw(&term, first, vec![put("item", "without")]);
     assert_eq!(refusal(&*store, &write).await, Verdict::Detached);
     subject.cont(&a.id).await;
-    // Attached again in the same term; where a store can't tell this from a resignation, in a younger one.
+    // Attached again in the same term; in a younger one if the store can't distinguish this from a
+    // resignation.
     let granted = |now: &Leadership| match now {
         Leadership::Granted(session) => *session != term || session.check().is_ok(),
         _ => false,
@@ -137,7 +139,7 @@ pub async fn a_term_whose_key_a_stranger_deleted_cannot_write_without_it(
     Ok(())
 }
 
-/// The process was stopped past its lease and deposed; when it goes on, it still believes that it leads.
+/// The process was stopped beyond its lease and deposed; when it runs again, it still believes that it leads.
 pub async fn a_process_stopped_past_its_lease_and_deposed_cannot_write(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -173,7 +175,8 @@ pub async fn a_process_stopped_past_its_lease_and_deposed_cannot_write(
     Ok(())
 }
 
-/// It was cut off, suspended itself, and is deposed meanwhile: once it hears of that, its term is over for good.
+/// It was cut off and suspended itself, and is deposed meanwhile: once it learns that, its term is over for
+/// good.
 pub async fn a_suspended_term_that_is_already_over_does_not_come_back(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -200,7 +203,8 @@ pub async fn a_suspended_term_that_is_already_over_does_not_come_back(
     Ok(())
 }
 
-/// It resigns while another one deposes it: it is over once, one process leads, and the old term is fenced.
+/// It resigns while another process deposes it: it is over once, one process leads, and the old term is
+/// fenced.
 pub async fn a_term_that_resigns_while_it_is_deposed_ends_once(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -225,7 +229,7 @@ pub async fn a_term_that_resigns_while_it_is_deposed_ends_once(
     Ok(())
 }
 
-/// Like [`is_fenced`], while the store may move on.
+/// Same as [`is_fenced`], while the store may move on.
 async fn is_fenced_for_ever(
     subject: &dyn Subject,
     process: &Process,
@@ -250,8 +254,8 @@ async fn is_fenced_for_ever(
     Ok(())
 }
 
-/// It puts its key again (as after a new lease) in the very moment in which another one deposes it: whichever comes
-/// first, the deposer's key is what stays.
+/// It writes its key again (as after a new lease) at the moment when another process deposes it: whichever
+/// comes first, the deposer's key stays.
 pub async fn a_term_that_attaches_while_it_is_deposed_does_not_undo_that(
     subject: &dyn Subject,
 ) -> CaseResult {

@@ -1,11 +1,11 @@
-//! A request arrives when its caller has long resolved it: it changes nothing.
+//! A duplicate request that arrives long after its outcome was settled changes nothing.
 
 use super::{BOUND, CaseResult, Process, Subject, key, put, read_item, settled};
 use crate::election::{Attempt, ElectionView, EpochRecord, LeaderKey, ProcessId};
 use crate::store::Write;
 use crate::testing::faulty::{Answer, Held, Holding, Operation};
 
-/// The request, once it is held.
+/// Waits for the request to be held.
 async fn held(holding: Holding) -> Held {
     let reached = tokio::time::timeout(BOUND, holding.reached()).await;
     reached
@@ -32,11 +32,11 @@ pub async fn late_creates_updates_and_deletes_change_nothing(subject: &dyn Subje
     let mut late = Vec::new();
     for write in [put("created", "1"), put("updated", "1"), delete("deleted")] {
         let holding = faults.hold_next(Operation::Commit);
-        // Its second copy is what commits it.
+        // Its second copy commits it.
         pipeline.commit(vec![write]).await?;
         late.push(held(holding).await);
     }
-    // What they did is undone since.
+    // Their effects have been undone since.
     pipeline
         .commit(vec![
             delete("created"),
@@ -66,10 +66,10 @@ pub async fn a_commit_that_arrives_in_a_younger_term_changes_nothing(
     let (pipeline, faults) = a.faulty_pipeline(subject, &old).await?;
     let b = Process::start(subject, "b").await?;
     let holding = faults.hold_next(Operation::Commit);
-    // From here on nothing of it is answered, so it stays unresolved.
+    // Later copies are applied, but no answer arrives, so the commit stays unsettled.
     faults.lose_replies(Operation::Commit, 1000);
     let holding_next = {
-        // Kept back as well, so that no copy arrives before the term ends.
+        // Only the first copy is held.
         let pipeline = pipeline.clone();
         let committing =
             tokio::spawn(async move { pipeline.commit(vec![put("item", "old")]).await });
@@ -110,7 +110,7 @@ pub async fn a_late_taking_changes_nothing(subject: &dyn Subject) -> CaseResult 
     Ok(())
 }
 
-/// A request to resign: also one that arrives when the same process leads again.
+/// A request to resign, also one that arrives when the same process leads again.
 pub async fn a_late_resignation_changes_nothing(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let old = a.leads().await;
@@ -125,7 +125,7 @@ pub async fn a_late_resignation_changes_nothing(subject: &dyn Subject) -> CaseRe
     Ok(())
 }
 
-/// A request to put the key again under a new lease.
+/// A request to write the key again under a new lease.
 pub async fn a_late_attachment_changes_nothing(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let old = a.leads().await;
@@ -135,7 +135,7 @@ pub async fn a_late_attachment_changes_nothing(subject: &dyn Subject) -> CaseRes
         nonce: a.nonce().await,
     };
     let token = old.fence().token;
-    // Resigned: the number of the epoch is the same, and still it must not come back.
+    // Resigned: the epoch number is the same, and still the term must not come back.
     a.election.resign().await;
     let late = a.driver.attach(token, &key_of_old).await?;
     assert!(matches!(late, Attempt::Refused(_)), "{late:?}");
@@ -173,8 +173,8 @@ pub async fn late_leader_information_changes_nothing(subject: &dyn Subject) -> C
     Ok(())
 }
 
-/// A request to take that its process has given up is applied after all: the process takes the term up, as everybody
-/// else waits for it.
+/// A request to take that its process has given up is applied after all: the process takes the term up,
+/// because all others wait for it.
 pub async fn a_taking_that_is_applied_after_it_was_given_up_is_taken_up(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -192,7 +192,7 @@ pub async fn a_taking_that_is_applied_after_it_was_given_up_is_taken_up(
         process: b.id.clone(),
         nonce: b.nonce().await,
     };
-    // What the election of b knows nothing about.
+    // A request that b's election does not know.
     let applied = b.driver.advance(&seen, &next, &leader).await?;
     let Answer::Attempt(Attempt::Applied(token)) = Answer::Attempt(applied) else {
         panic!("nothing stood against it");

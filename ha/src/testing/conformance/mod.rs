@@ -1,9 +1,9 @@
-//! The conformance suite: what every backend must do, each case written once, over [`Subject`].
+//! The conformance suite: the required behaviour of every backend, each case written once, over [`Subject`].
 //!
-//! A case is an async function over a subject; `tests/conformance.rs` makes a test of each case and backend. Cases rely
-//! on nothing but their own subject, so they run in parallel; those that break servers get servers of their own. The
-//! cases wait on what the backend must reach, never on the clock, and don't expect more of a busy machine than that
-//! things happen at all: a lease that ends because nobody had time to renew it fails no case.
+//! A case is an async function over a subject; `tests/conformance.rs` generates a test for each case and
+//! backend. Cases depend only on their own subject, so they run in parallel; cases that break servers get
+//! their own servers. Cases wait for states that the backend must reach, never for a fixed time, and expect
+//! nothing of a busy machine but progress: a lease that ends because its renewal was starved fails no case.
 
 pub mod ambiguity;
 pub mod caches;
@@ -34,44 +34,44 @@ use crate::error::Result;
 use crate::keys::Key;
 use crate::store::CoordinationStore;
 
-/// What a case returns. What it expects, it asserts.
+/// The result of a case. Cases check their expectations with assertions.
 pub type CaseResult<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Longer than any lease, any start of a server and any backoff here.
+/// Longer than any lease, server start and backoff here.
 pub const BOUND: Duration = Duration::from_secs(60);
 
-/// Opens the election's half of a process; run on the process's own thread.
+/// Opens the election part of a process; called on the process's own thread.
 pub type OpenElection =
     Box<dyn FnOnce() -> LocalBoxFuture<'static, Result<Arc<dyn ElectionDriver>>> + Send>;
 
-/// A backend under test: one namespace of it, and what can be done to it.
+/// A backend under test: one of its namespaces, and the operations on it.
 ///
-/// What a store has no notion of does nothing there, and says so at its implementation: the case then shows that its
-/// claim holds all the same.
+/// An operation that does not exist for a store does nothing there, which its implementation documents: the
+/// case then shows that its claim holds anyway.
 #[async_trait(?Send)]
 pub trait Subject: fmt::Debug + Send + Sync {
-    /// How long its leases or sessions last without renewal; `None`: as long as the process lives.
+    /// Lifetime of its leases or sessions without renewal; `None`: the lifetime of the process.
     fn lease(&self) -> Option<Duration>;
 
-    /// How a process that contends opens the election's half.
+    /// Opens the election part of a contending process.
     async fn contender(&self, process: &ProcessId) -> CaseResult<OpenElection>;
 
-    /// The election's half of a process that only watches.
+    /// The election part of a process that only observes.
     async fn observer(&self, process: &ProcessId) -> CaseResult<Arc<dyn ElectionDriver>>;
 
-    /// The records' half of a process.
+    /// The records part of a process.
     async fn store(&self, process: &ProcessId) -> CaseResult<Arc<dyn CoordinationStore>>;
 
-    /// Stops the upkeep of a contending process, as if its thread got no time: nothing of its election goes on.
+    /// Stops the upkeep of a contending process, as if its thread were starved: no part of its election runs.
     async fn stop(&self, process: &ProcessId);
 
     /// Ends [`Subject::stop`].
     async fn cont(&self, process: &ProcessId);
 
-    /// Makes what follows (the process is dropped) as if it had been killed: nothing tells the store.
+    /// Makes the following drop of the process look like a kill: the store is not notified.
     async fn crash(&self, process: &ProcessId);
 
-    /// Cuts a process off from the store without a word: nothing arrives, no connection ends.
+    /// Cuts a process off from the store silently: no data arrives, no connection ends.
     async fn isolate(&self, process: &ProcessId);
 
     /// Ends [`Subject::isolate`].
@@ -80,30 +80,30 @@ pub trait Subject: fmt::Debug + Send + Sync {
     /// Breaks all connections of a process once.
     async fn interrupt(&self, process: &ProcessId);
 
-    /// A stranger deletes the key `leader`.
+    /// Deletes the key `leader`, like another writer.
     async fn delete_leader(&self) -> CaseResult;
 
-    /// A stranger overwrites a fixed key, or deletes it. `epoch` is put back as it was by the text of its record; any other text
-    /// can't be read.
+    /// Overwrites or deletes a fixed key, like another writer. The text of its record restores `epoch`; any
+    /// other text is unreadable.
     async fn overwrite(&self, path: &str, value: Option<&str>) -> CaseResult;
 
-    /// A stranger puts an item, or deletes it: no transaction tells.
+    /// Puts or deletes an item like another writer, without a change number.
     async fn write_by_hand(&self, key: &Key, value: Option<&[u8]>) -> CaseResult;
 
-    /// Takes the quorum away.
+    /// Removes the quorum.
     async fn lose_quorum(&self) -> CaseResult;
 
-    /// Gives the quorum back.
+    /// Restores the quorum.
     async fn regain_quorum(&self) -> CaseResult;
 
-    /// Kills the server, or all of them, and starts it again with its data.
+    /// Kills the server, or all servers, and starts them again with their data.
     async fn restart(&self) -> CaseResult;
 
-    /// Kills the server, or all of them, and starts it again without its data.
+    /// Kills the server, or all servers, and starts them again without their data.
     async fn restart_wiped(&self) -> CaseResult;
 }
 
-/// Runs a case on a backend, within bounds. Panics if it fails.
+/// Runs a case on a backend, within a timeout. Panics if it fails.
 pub async fn run(
     backend: Backend,
     place: Place,

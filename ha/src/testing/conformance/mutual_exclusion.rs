@@ -1,4 +1,4 @@
-//! At most one process leads in an epoch, and what it wrote is there.
+//! At most one process leads in an epoch, and its writes are in the store.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::testing::wait::wait_until;
 const PROCESSES: usize = 4;
 const ROUNDS: usize = 120;
 
-/// Processes take, resign, depose each other, commit and lose answers at random; the history and the store agree.
+/// Processes take, resign, depose each other, commit and lose answers at random; the history and the store
+/// agree.
 pub async fn at_most_one_process_leads_in_each_epoch(subject: &dyn Subject) -> CaseResult {
     let seed = std::env::var("TANIST_TEST_SEED")
         .ok()
@@ -32,7 +33,7 @@ pub async fn at_most_one_process_leads_in_each_epoch(subject: &dyn Subject) -> C
         processes.push(process);
     }
     for round in 0..ROUNDS {
-        // There is one whose end is worth something, whoever it is.
+        // Some process leads, so that a deposition has an effect.
         wait_until("a leader", BOUND, async || {
             let view = processes[0].driver.read().await;
             let view = view.map_err(|error| error.to_string())?;
@@ -65,7 +66,7 @@ pub async fn at_most_one_process_leads_in_each_epoch(subject: &dyn Subject) -> C
                 }
             }
             (_, _) => {
-                // Its own term, which it may know nothing of yet, is none that it could wait for.
+                // Its own term, which it may not know yet, can't be deposed by it.
                 let view = process.driver.read().await;
                 let of_another = |view: &ElectionView| {
                     view.leader
@@ -104,7 +105,7 @@ pub async fn of_two_deposers_at_once_one_leads(subject: &dyn Subject) -> CaseRes
         Process::start(subject, "c").await?,
     );
     let notes = [&a, &b, &c].map(|process| process.note_in(&history));
-    // Whoever was first leads; the two others depose it.
+    // Any of them leads first; the two others depose it.
     for _ in 0..5 {
         let view = a.agrees_with_the_store().await?;
         let youngest = view.youngest();
@@ -136,7 +137,8 @@ pub async fn of_two_deposers_at_once_one_leads(subject: &dyn Subject) -> CaseRes
     Ok(())
 }
 
-/// Two terms whose processes both believe that they lead write at once: only the younger one's writes are there.
+/// Two terms whose processes both believe that they lead write at once: only the younger term's writes are in
+/// the store.
 pub async fn of_two_that_believe_to_lead_only_the_younger_one_writes(
     subject: &dyn Subject,
 ) -> CaseResult {

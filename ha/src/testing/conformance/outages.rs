@@ -1,4 +1,4 @@
-//! The store goes away and comes back, with its data or without.
+//! Store outages, with and without loss of data.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::election::{Leadership, NotLeading, ProcessId};
 use crate::store::{Change, Verdict};
 use crate::testing::wait::wait_until;
 
-/// What stands for a lease where there is none.
+/// A substitute lease time for stores without leases.
 const NO_LEASE: Duration = Duration::from_secs(1);
 
-/// Quorum is lost for longer than the lease, and than 1.4 times the session, after which ZooKeeper's clients give up:
-/// no leader changes, and the same process goes on in the same epoch.
+/// Quorum is lost for longer than the lease, and for longer than 1.4 times the session, after which
+/// ZooKeeper's clients give up: the leader does not change, and the same process continues in the same epoch.
 pub async fn a_quorum_lost_for_longer_than_any_lease_changes_no_leader(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -52,7 +52,7 @@ pub async fn a_quorum_lost_for_longer_than_any_lease_changes_no_leader(
     Ok(())
 }
 
-/// Without its data lost, a restart is an outage like any other.
+/// A restart with its data is an outage like any other.
 pub async fn a_server_that_restarts_with_its_data_changes_no_leader(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -70,7 +70,8 @@ pub async fn a_server_that_restarts_with_its_data_changes_no_leader(
     Ok(())
 }
 
-/// Without its data it is another incarnation: those that knew the old one refuse it, and nothing of theirs is applied.
+/// Without its data it is another incarnation: processes that knew the old one refuse it, and no write of
+/// theirs is applied.
 pub async fn a_server_that_restarts_without_its_data_is_refused_loudly(
     subject: &dyn Subject,
 ) -> CaseResult {

@@ -1,5 +1,5 @@
-//! Records that are larger than a transaction: their parts, the record that points to them, and what is left of them by a
-//! crash in between.
+//! Records that are larger than a transaction: their chunks, the record that points to them, and the remains
+//! of a crash in between.
 
 use crate::election::LeaderSession;
 use crate::error::Error;
@@ -10,7 +10,7 @@ use crate::store::pipeline::CommitPipeline;
 
 use super::{CaseResult, Process, Subject, settled};
 
-/// A record that no compression makes smaller.
+/// A record that can't be compressed.
 #[derive(Debug, Clone, PartialEq)]
 struct Noise(Vec<u8>);
 
@@ -39,7 +39,7 @@ fn job() -> Name {
     Name::new("job").expect("a name")
 }
 
-/// A process that leads, with what it writes by.
+/// A leading process with its pipeline and record store.
 struct Writer {
     process: Process,
     term: LeaderSession,
@@ -61,7 +61,8 @@ impl Writer {
         })
     }
 
-    /// A record that does not fit into a transaction, with its parts written and nothing that points to them.
+    /// Writes the chunks of a record that does not fit into a transaction, without a record that points to
+    /// them.
     async fn write_parts(&self, record: &Noise) -> CaseResult<Prepared> {
         let prepared = self
             .records
@@ -103,7 +104,7 @@ impl Writer {
     }
 }
 
-/// A record larger than a transaction is read as it was written, by this term and the next, and can be removed.
+/// A record larger than a transaction is read as written, by this term and the next, and can be removed.
 pub async fn a_record_larger_than_a_transaction_is_kept_in_parts(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -125,7 +126,7 @@ pub async fn a_record_larger_than_a_transaction_is_kept_in_parts(
         matches!(&listed[..], [(name, Ok(stored))] if *name == job() && stored.record == record)
     );
 
-    // The next term finds it, and knows that its parts are in use.
+    // The next term finds it, and knows that its chunks are in use.
     a.process.election.resign().await;
     let b = Writer::start(subject, "b").await?;
     let stored = b.read().await?.expect("it is still there");
@@ -140,8 +141,8 @@ pub async fn a_record_larger_than_a_transaction_is_kept_in_parts(
     Ok(())
 }
 
-/// Parts that were written by a term that ended before it wrote what points to them are found and removed by the next
-/// one; what the earlier term sends late is refused, so that nothing ever points to what was removed.
+/// Chunks of a term that ended before it wrote their record are found and removed by the next term. Late
+/// writes of the earlier term are refused, so that no record ever points to removed chunks.
 pub async fn parts_without_a_record_are_removed_by_the_next_term(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -172,7 +173,8 @@ pub async fn parts_without_a_record_are_removed_by_the_next_term(
     Ok(())
 }
 
-/// A record above the limit of split ones is refused before anything is written, and the error says what to set.
+/// A record above the split limit is refused before anything is written, and the error names the option to
+/// set.
 pub async fn a_record_above_the_limit_is_refused_before_anything_is_written(
     subject: &dyn Subject,
 ) -> CaseResult {

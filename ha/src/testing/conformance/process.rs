@@ -1,4 +1,4 @@
-//! A contending process as the cases use it, and short forms for keys and writes.
+//! A contending process for the cases, and short functions for keys and writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,33 +23,33 @@ use crate::testing::faulty::{Faults, Faulty};
 use crate::testing::invariants::History;
 use crate::testing::wait::wait_until;
 
-/// How often the store is asked again.
+/// Polling interval of the store.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 static STARTS: AtomicU64 = AtomicU64::new(0);
 
-/// One start of a process that contends, with its election on a thread of its own.
+/// One start of a contending process, with its election on its own thread.
 #[derive(Debug)]
 pub struct Process {
     /// Its stable id.
     pub id: ProcessId,
-    /// Tells this start from others.
+    /// Number of this start.
     pub start: u64,
     /// Its election.
     pub election: LeaderElection,
     /// Its driver, without the faults.
     pub driver: Arc<dyn ElectionDriver>,
-    /// What goes wrong between its election and the store.
+    /// Controls the faults between its election and the store.
     pub faults: Faults,
 }
 
 impl Process {
-    /// Starts one.
+    /// Starts a process.
     pub async fn start(subject: &dyn Subject, name: &str) -> CaseResult<Process> {
         Process::start_with(subject, name, Faults::default()).await
     }
 
-    /// Starts one that meets these faults from the beginning.
+    /// Starts a process that has these faults from the beginning.
     pub async fn start_with(
         subject: &dyn Subject,
         name: &str,
@@ -84,7 +84,7 @@ impl Process {
         })
     }
 
-    /// Waits until it stands as wanted.
+    /// Waits until its leadership is as wanted.
     pub async fn until(&self, what: &str, wanted: impl Fn(&Leadership) -> bool) -> Leadership {
         let mut leadership = self.election.leadership();
         match tokio::time::timeout(BOUND, leadership.wait_for(|now| wanted(now))).await {
@@ -117,7 +117,7 @@ impl Process {
         self.leads_after(Epoch::ZERO).await
     }
 
-    /// Waits until it leads (again) in this very term.
+    /// Waits until it leads (again) in this term.
     pub async fn leads_in(&self, term: &LeaderSession) {
         let leads =
             |now: &Leadership| matches!(now, Leadership::Granted(session) if session == term);
@@ -136,8 +136,8 @@ impl Process {
             .await;
     }
 
-    /// Makes this process lead instead of the term of `epoch`: by waiting for the end of that term's lease where the
-    /// store has leases and it can't be renewed, else by deposing.
+    /// Makes this process lead instead of the term of `epoch`: waits for the end of that term's lease if the
+    /// store has leases and this one can't be renewed, otherwise deposes.
     pub async fn leads_instead_of_stopped(
         &self,
         subject: &dyn Subject,
@@ -149,7 +149,7 @@ impl Process {
         Ok(self.leads_after(epoch).await)
     }
 
-    /// Waits until it leads if, and only if, the store says that it does.
+    /// Waits until it leads if and only if the store says so.
     pub async fn agrees_with_the_store(&self) -> CaseResult<ElectionView> {
         let mut last = String::new();
         let deadline = tokio::time::Instant::now() + BOUND;
@@ -197,14 +197,14 @@ impl Process {
         subject.crash(&self.id).await;
     }
 
-    /// Publishes that it leads.
+    /// Confirms its term.
     pub async fn confirm(&self, term: &LeaderSession) -> crate::Result<()> {
         let addresses = BTreeMap::from([("rpc".to_owned(), format!("{}:1", self.id))]);
         let retry_interval = Duration::from_millis(50);
         self.election.confirm(term, addresses, retry_interval).await
     }
 
-    /// The pipeline of its term, on a store of its own.
+    /// The pipeline of its term, on a separate store connection.
     pub async fn pipeline(
         &self,
         subject: &dyn Subject,
@@ -226,7 +226,7 @@ impl Process {
         Ok((CommitPipeline::start(store, term.clone()).await?, faults))
     }
 
-    /// Notes how it stands, for as long as it lives.
+    /// Records its leadership in a history, while it lives.
     pub fn note_in(&self, history: &History) -> tokio::task::JoinHandle<()> {
         let (history, id, start) = (history.clone(), self.id.clone(), self.start);
         let mut leadership = self.election.leadership();
@@ -242,7 +242,7 @@ impl Process {
     }
 }
 
-/// Asks the store until it answers: what fails in passing is asked again.
+/// Asks the store until it answers; retries temporary failures.
 pub async fn settled<T>(mut ask: impl AsyncFnMut() -> crate::Result<T>) -> crate::Result<T> {
     wait_until("an answer of the store", BOUND, async || {
         match ask().await {
@@ -281,7 +281,7 @@ pub fn put_bytes(name: &str, value: Bytes) -> Write {
     }
 }
 
-/// A transaction of a term, past its pipeline.
+/// A transaction of a term, bypassing its pipeline.
 pub fn raw(term: &LeaderSession, after: Change, writes: Vec<Write>) -> CommitRequest {
     CommitRequest {
         fence: term.fence().clone(),
@@ -290,7 +290,7 @@ pub fn raw(term: &LeaderSession, after: Change, writes: Vec<Write>) -> CommitReq
     }
 }
 
-/// All names of the items that [`key`] makes, page by page.
+/// All names of items from [`key`], page by page.
 pub async fn names(store: &dyn CoordinationStore, limit: usize) -> crate::Result<Vec<Name>> {
     let (mut names, mut page) = (Vec::new(), None);
     loop {

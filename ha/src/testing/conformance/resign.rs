@@ -1,11 +1,11 @@
-//! Leadership is handed over without waiting for anything.
+//! Leadership is handed over without a timeout.
 
 use super::{BOUND, CaseResult, Process, Subject, put};
 use crate::clock::Clock;
 use crate::election::{ElectionView, Epoch, SessionState};
 use crate::testing::invariants::History;
 
-/// The successor leads while the lease of the process that resigned goes on: no timeout had a part in it.
+/// The successor leads before the lease of the resigned process would end, so no timeout was involved.
 pub async fn a_resigned_term_is_handed_over_without_a_timeout(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let old = a.leads().await;
@@ -39,7 +39,7 @@ pub async fn a_resigned_term_is_handed_over_without_a_timeout(subject: &dyn Subj
     Ok(())
 }
 
-/// A process that ends in order, and gives its lease back without resigning, is not waited for either.
+/// A process that closes, and gives its lease back without resigning, is not waited for either.
 pub async fn a_closed_process_is_not_waited_for(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let old = a.leads().await;
@@ -52,7 +52,7 @@ pub async fn a_closed_process_is_not_waited_for(subject: &dyn Subject) -> CaseRe
     a.election.close().await;
     b.leads_after(old.epoch()).await;
     let took = Clock::Boottime.now().since(closed);
-    // The embedded store has no lease, so nothing could be waited for.
+    // The embedded store has no lease, so there is no timeout.
     assert!(
         subject.lease().is_none() || took < timeout,
         "took {took:?} of the lease's {timeout:?}"
@@ -60,7 +60,7 @@ pub async fn a_closed_process_is_not_waited_for(subject: &dyn Subject) -> CaseRe
     Ok(())
 }
 
-/// If nobody else takes over, a process that resigned leads again, in another term.
+/// If no other process takes over, a process that resigned leads again, in another term.
 pub async fn a_lone_process_that_resigned_leads_again_in_another_term(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -73,8 +73,8 @@ pub async fn a_lone_process_that_resigned_leads_again_in_another_term(
     Ok(())
 }
 
-/// A view of before the resignation that comes after its answer names the session of the process that resigned: it says nothing any
-/// more.
+/// A view from before the resignation that arrives after its answer names the session of the resigned
+/// process: it is ignored.
 pub async fn a_term_that_was_resigned_is_not_granted_again(subject: &dyn Subject) -> CaseResult {
     let history = History::default();
     let a = Process::start(subject, "a").await?;

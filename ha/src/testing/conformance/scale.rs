@@ -51,7 +51,7 @@ pub async fn ten_thousand_items_are_listed_page_by_page(subject: &dyn Subject) -
     Ok(())
 }
 
-/// Values from one byte to as much as the store takes are read as they were written.
+/// Values from one byte up to the store's limit are read as written.
 pub async fn values_of_all_sizes_are_kept(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let term = a.leads().await;
@@ -95,7 +95,7 @@ pub async fn values_of_all_sizes_are_kept(subject: &dyn Subject) -> CaseResult {
             .zip(&written)
             .all(|(read, (_, value))| read.as_ref() == Some(value))
     );
-    // Together they are more than one answer takes.
+    // Together they are larger than one answer.
     let listed = names(&*store, 100).await?;
     let mut expected: Vec<&str> = written.iter().map(|(name, _)| name.as_str()).collect();
     expected.sort_unstable();
@@ -104,7 +104,8 @@ pub async fn values_of_all_sizes_are_kept(subject: &dyn Subject) -> CaseResult {
     Ok(())
 }
 
-/// A transaction too large is refused with a clear error, and nothing that is under way meanwhile is harmed.
+/// A transaction that is too large is refused with a clear error, and other requests in flight are not
+/// affected.
 pub async fn a_transaction_too_large_harms_nothing(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let term = a.leads().await;
@@ -112,12 +113,12 @@ pub async fn a_transaction_too_large_harms_nothing(subject: &dyn Subject) -> Cas
     let store = subject.store(&ProcessId::new("stranger")).await?;
     let limits = pipeline.limits();
     let first = pipeline.commit(vec![put("item", "1")]).await?;
-    // More than the store itself takes, which may be more than it is asked for here.
+    // More than the store's own limit, which may be higher than the limit used here.
     let value = Bytes::from(vec![7; limits.bytes.max(1 << 20) * 2]);
     let large = || vec![put_bytes("large", value.clone())];
     let many = (0..=limits.writes).map(|number| put(&format!("many-{number}"), "x"));
 
-    // Past the pipeline, so that it is the store's half that refuses.
+    // Bypasses the pipeline, so that the store itself refuses.
     let request = raw(&term, first, large());
     let item = [key("item")];
     let (refused, read, guard) =
@@ -143,7 +144,7 @@ pub async fn a_transaction_too_large_harms_nothing(subject: &dyn Subject) -> Cas
     a.leads_in(&term).await;
     assert_eq!(read_item(&*store, "large").await?, None);
 
-    // As much as the limits allow, by number and by bytes, is taken.
+    // A transaction at the limits, by number and by bytes, is accepted.
     let names = (0..limits.writes).map(|number| format!("full-{number:05}"));
     let blank = put("full-00000", "").size();
     let value = Bytes::from(vec![

@@ -1,4 +1,4 @@
-//! Leases and sessions that end while the process goes on, or stay when it is gone.
+//! Leases and sessions that end while the process lives, or remain when it is dead.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::election::{Leadership, Member};
 use crate::testing::faulty::Operation;
 use crate::testing::wait::wait_until;
 
-/// Waits until the store has ended the lease of a stopped process, and so deleted its key.
+/// Waits until the store has expired the lease of a stopped process, and so deleted its key.
 async fn lease_ends(subject: &dyn Subject) -> CaseResult {
     if subject.lease().is_none() {
         return Ok(());
@@ -20,8 +20,8 @@ async fn lease_ends(subject: &dyn Subject) -> CaseResult {
     Ok(())
 }
 
-/// A leader loses its lease, and nobody takes over: it attaches its term to the next one. Also when the answers to that
-/// are lost.
+/// A leader loses its lease, and no other process takes over: it attaches its term to the next lease, even if
+/// the answers to that are lost.
 pub async fn a_term_whose_lease_was_lost_is_attached_to_the_next_one(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -47,7 +47,8 @@ pub async fn a_term_whose_lease_was_lost_is_attached_to_the_next_one(
     Ok(())
 }
 
-/// A process finds its own key, put by an earlier start of it: it takes over at once, as that start is gone for sure.
+/// A process finds its own key from an earlier start: it takes over at once, because that start is certainly
+/// gone.
 pub async fn a_restarted_process_takes_over_from_its_earlier_start_at_once(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -63,7 +64,7 @@ pub async fn a_restarted_process_takes_over_from_its_earlier_start_at_once(
     let (seen, _) = later.faults.takings().pop().expect("it took");
     match (seen.leader, subject.lease()) {
         (Some(leader), _) => assert_eq!(leader.nonce, old_nonce),
-        // A lease that ended before the process was there to look; or no lease, and the dead are known.
+        // The lease expired before the process looked; or there is no lease, and dead processes are known.
         (None, Some(lease)) => assert!(took > lease, "it waited for the lease to end"),
         (None, None) => {}
     }
@@ -71,7 +72,7 @@ pub async fn a_restarted_process_takes_over_from_its_earlier_start_at_once(
     Ok(())
 }
 
-/// A leader that dies without a word is replaced by a process that stands by.
+/// A leader that dies silently is replaced by a standby.
 pub async fn a_dead_leader_is_replaced(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let old = a.leads().await;
@@ -82,7 +83,7 @@ pub async fn a_dead_leader_is_replaced(subject: &dyn Subject) -> CaseResult {
     Ok(())
 }
 
-/// Members are listed while they live, and what a leader confirmed is seen by everybody.
+/// Members are listed while they live, and all processes see what a leader confirmed.
 pub async fn members_and_the_confirmed_leader_are_known_to_all(
     subject: &dyn Subject,
 ) -> CaseResult {

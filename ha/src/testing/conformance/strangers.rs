@@ -1,4 +1,5 @@
-//! Hands that write past the program: an operator's, or a program's that takes the keys for its own. And the one that is meant: accepting.
+//! Writes that bypass the program: by an operator, or by another program that uses the same keys. Also the
+//! intended one: accepting a store.
 
 use super::{BOUND, CaseResult, Process, Subject, put};
 use crate::Error;
@@ -7,7 +8,7 @@ use crate::keys::path;
 use crate::retrieval;
 use crate::testing::wait::wait_until;
 
-/// `leader-info` is put right for as long as the term lasts, whether it was deleted or overwritten, and the term goes on.
+/// During a term a deleted or overwritten `leader-info` is repaired, and the term continues.
 pub async fn leader_information_that_a_stranger_removed_is_published_again(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -30,8 +31,8 @@ pub async fn leader_information_that_a_stranger_removed_is_published_again(
     Ok(())
 }
 
-/// While `epoch` can't be read, the fence of every write can't hold: the leader says by name that it is suspended, and nobody takes over. Put
-/// back, somebody leads, and writes.
+/// While `epoch` can't be read, the fence of every write can't hold: the leader reports that it is suspended
+/// and why, and no process takes over. After it is restored, a process leads and writes.
 pub async fn a_term_whose_epoch_a_stranger_overwrote_is_suspended_until_it_is_put_back(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -82,8 +83,9 @@ pub async fn a_term_whose_epoch_a_stranger_overwrote_is_suspended_until_it_is_pu
     Ok(())
 }
 
-/// An accepted store is another incarnation, in the store that it is: what belonged to it before is refused and writes nothing, and
-/// who is started on it leads in the next epoch. A store whose leader lives is accepted only by force.
+/// An accepted store is another incarnation, with its own identity: processes that belonged to it before are
+/// refused and write nothing, and a process that is started on it leads in the next epoch. A store with a
+/// living leader is accepted only by force.
 pub async fn an_accepted_store_refuses_all_that_belonged_to_it_before(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -127,7 +129,7 @@ pub async fn an_accepted_store_refuses_all_that_belonged_to_it_before(
     Ok(())
 }
 
-/// So is one whose `epoch` can't be read: nobody knows what it was, so nothing of it counts any more.
+/// Same for a store whose `epoch` can't be read: its former value is unknown, so it no longer counts.
 pub async fn a_store_whose_epoch_can_not_be_read_is_led_again_once_it_is_accepted(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -146,7 +148,8 @@ pub async fn a_store_whose_epoch_can_not_be_read_is_led_again_once_it_is_accepte
     Ok(())
 }
 
-/// Who holds an epoch, and in which store it was taken, is written with it, and stays when the term is given up.
+/// An epoch is written together with its holder and the store in which it was taken; both stay after a
+/// resignation.
 pub async fn an_epoch_names_who_took_it_and_where(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let term = a.leads().await;

@@ -1,4 +1,4 @@
-//! Who follows the store misses nothing, whatever happens to connections and servers.
+//! Followers of the store miss nothing, across broken connections and server restarts.
 
 use super::{BOUND, CaseResult, Process, Subject, put, settled};
 use crate::election::ProcessId;
@@ -7,7 +7,7 @@ use crate::store::feed::{ChangeFeed, Fed};
 
 const TRANSACTIONS: u64 = 60;
 
-/// Reads the feed up to a transaction; errors of the store pass.
+/// Reads the feed up to a transaction; retries after store errors.
 async fn fed_up_to(feed: &mut ChangeFeed, last: u64) -> CaseResult<Vec<Fed>> {
     let mut all = Vec::new();
     let reading = async {
@@ -28,7 +28,7 @@ async fn fed_up_to(feed: &mut ChangeFeed, last: u64) -> CaseResult<Vec<Fed>> {
     Ok(all)
 }
 
-/// Each transaction arrives once and in order, with its keys, through restarts of the server and broken connections.
+/// Each transaction arrives once and in order, with its keys, across server restarts and broken connections.
 pub async fn a_feed_sees_every_transaction_across_reconnects(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let term = a.leads().await;
@@ -59,7 +59,7 @@ pub async fn a_feed_sees_every_transaction_across_reconnects(subject: &dyn Subje
     Ok(())
 }
 
-/// Only who is more than the ring behind is told of a gap, and only of that.
+/// Only a follower that is further behind than the ring gets a gap, and only for what it missed.
 pub async fn a_feed_tells_of_a_gap_only_when_the_ring_was_passed(
     subject: &dyn Subject,
 ) -> CaseResult {
@@ -97,7 +97,7 @@ pub async fn a_feed_tells_of_a_gap_only_when_the_ring_was_passed(
     Ok(())
 }
 
-/// Who only watches comes to see the leader, whatever happened meanwhile.
+/// An observer finally sees the leader, after any disturbance.
 pub async fn an_observer_sees_the_leader_across_reconnects(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let b = Process::start(subject, "b").await?;
@@ -112,7 +112,7 @@ pub async fn an_observer_sees_the_leader_across_reconnects(subject: &dyn Subject
         }
         let before = a.agrees_with_the_store().await;
         let Ok(before) = before else {
-            // The restart is not over for everybody.
+            // The restart is not over for all processes.
             continue;
         };
         let leads = before.leader.is_some_and(|leader| leader.process == a.id);

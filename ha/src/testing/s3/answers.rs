@@ -1,4 +1,4 @@
-//! What the server answers to a request: the operation, and its errors as S3's XML.
+//! The server's answers to requests: the operations, and errors as S3's XML.
 
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ const PAGE: usize = 3;
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
-/// Why a request is refused: status and code.
+/// The refusal of a request: status and code.
 type Refusal = (StatusCode, &'static str);
 
 /// Answers one request. An error ends the connection.
@@ -88,7 +88,7 @@ fn query(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Percent-encoded text as it was.
+/// Decodes percent-encoded text.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -142,7 +142,7 @@ fn read(request: &Request<()>, object: &Object, conduct: Conduct) -> Response<Bo
     response
 }
 
-/// What tells of an object, without its content.
+/// The headers of an object, without its content.
 fn written(object: &Object) -> Response<Body> {
     let mut response = answered(StatusCode::OK, Bytes::new());
     let headers = response.headers_mut();
@@ -218,11 +218,11 @@ fn whole(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(never).boxed()
 }
 
-/// These bytes, and then the end of the connection.
+/// A body of these bytes, after which the connection breaks.
 fn cut(bytes: Bytes) -> Body {
     let sent = stream::once(std::future::ready(Ok(Frame::data(bytes))));
     let broken = stream::once(async {
-        // The connection writes what it has before it asks again.
+        // The connection writes its pending data before it polls again.
         tokio::task::yield_now().await;
         Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
     });

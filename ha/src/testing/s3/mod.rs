@@ -1,9 +1,9 @@
-//! An S3 server of the test's own, in its process: one bucket in memory, path style, with or without TLS.
+//! An in-process S3 server for tests: one bucket in memory, path style, with or without TLS.
 //!
-//! It has the part of S3 that the blob store uses: PUT, GET with ranges, HEAD, DELETE, deletion of several objects and
-//! ListObjectsV2 in pages. Invariant: nothing but a read of what is
-//! [`PUBLIC`] is answered that [`Credentials`] have not signed. Not here: multipart uploads,
-//! copies and conditional writes, which nothing asks for.
+//! It supports the operations that the blob store uses: PUT, GET with ranges, HEAD, DELETE, deletion of
+//! several objects and ListObjectsV2 in pages. Multipart uploads, copies and conditional writes are not
+//! supported. Invariant: requests without a signature of [`Credentials`] are refused, except reads of
+//! [`PUBLIC`] objects.
 
 mod answers;
 mod signature;
@@ -26,12 +26,13 @@ use super::certificates::TestAuthority;
 
 /// The one bucket.
 pub const BUCKET: &str = "bucket";
-/// Objects below it are read by everybody, as a policy may grant: at their plain addresses, without a signature.
+/// Objects with this prefix are readable by all, as a policy may allow: at their plain addresses, without a
+/// signature.
 pub const PUBLIC: &str = "public/";
-/// The region that requests are signed for.
+/// The region in signatures.
 pub const REGION: &str = "eu-north-1";
 
-/// Who may ask.
+/// The accepted credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The access key's id.
@@ -40,23 +41,23 @@ pub struct Credentials {
     pub secret: String,
 }
 
-/// How the server treats requests.
+/// How the server handles requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Conduct {
-    /// It answers.
+    /// It answers normally.
     #[default]
     Answers,
-    /// It answers 403 to everything, as where a policy was changed.
+    /// It answers 403 to everything, as after a policy change.
     Denies,
-    /// It takes requests and says nothing.
+    /// It accepts requests and never answers.
     Silent,
-    /// It answers 404 to everything: the bucket is gone.
+    /// It answers 404 to everything: the bucket is missing.
     NoBucket,
-    /// Each body that it sends breaks off after so many bytes, with its connection.
+    /// It breaks off each body, and its connection, after this number of bytes.
     Cuts(usize),
 }
 
-/// An object, and when it was written.
+/// An object and its write time.
 #[derive(Debug, Clone)]
 struct Object {
     bytes: Bytes,
@@ -67,28 +68,28 @@ struct Object {
 struct State {
     objects: BTreeMap<String, Object>,
     conduct: Conduct,
-    /// Requests by what they asked for, as `GET key`.
+    /// All requests, as `GET key`.
     requests: Vec<String>,
 }
 
-/// The server. It ends with the value.
+/// The server. It ends when dropped.
 #[derive(Debug)]
 pub struct S3Server {
     address: SocketAddr,
     is_secure: bool,
     credentials: Credentials,
     state: Arc<Mutex<State>>,
-    /// Ends with the value, and with it all connections.
+    /// Aborts the server and all connections when dropped.
     _serving: JoinSet<()>,
 }
 
 impl S3Server {
-    /// Without TLS, on a free port of the loopback.
+    /// Starts it without TLS, on a free port of the loopback interface.
     pub async fn start() -> std::io::Result<S3Server> {
         S3Server::serve(None).await
     }
 
-    /// With a certificate of `authority`.
+    /// Starts it with a certificate of `authority`.
     pub async fn start_secure(authority: &TestAuthority) -> std::io::Result<S3Server> {
         S3Server::serve(Some(authority.acceptor("127.0.0.1"))).await
     }
@@ -113,18 +114,18 @@ impl S3Server {
         })
     }
 
-    /// Its address, as `AWS_ENDPOINT_URL` wants it.
+    /// Its address, for `AWS_ENDPOINT_URL`.
     pub fn endpoint(&self) -> String {
         let scheme = if self.is_secure { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// Who may ask.
+    /// The accepted credentials.
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
     }
 
-    /// The variables that tell a process of this server.
+    /// The environment variables that configure a process for this server.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let Credentials { key, secret } = self.credentials.clone();
         let mut variables = vec![
@@ -144,12 +145,12 @@ impl S3Server {
         format!("{}/{BUCKET}/{key}", self.endpoint())
     }
 
-    /// From now on requests are treated like this; those that wait stay as they are.
+    /// Sets how later requests are handled; waiting requests keep waiting.
     pub fn conduct(&self, conduct: Conduct) {
         self.state().conduct = conduct;
     }
 
-    /// Puts an object there without a request.
+    /// Stores an object without a request.
     pub fn put(&self, key: &str, bytes: impl Into<Bytes>) {
         put(&mut self.state(), key, bytes.into());
     }
@@ -164,14 +165,14 @@ impl S3Server {
         self.state().objects.keys().cloned().collect()
     }
 
-    /// Lets every object be older by `age`.
+    /// Makes every object older by `age`.
     pub fn let_pass(&self, age: Duration) {
         for object in self.state().objects.values_mut() {
             object.written = object.written.checked_sub(age).unwrap_or(object.written);
         }
     }
 
-    /// What was asked so far, as `GET key`; what was not signed included.
+    /// All requests so far, as `GET key`, including unsigned ones.
     pub fn requests(&self) -> Vec<String> {
         self.state().requests.clone()
     }
@@ -204,7 +205,7 @@ async fn accept(
         connections.spawn(async move {
             match tls {
                 None => converse(stream, state, credentials).await,
-                // A client that does not trust the certificate has gone by then.
+                // A client that does not trust the certificate has disconnected by then.
                 Some(tls) => {
                     if let Ok(stream) = tls.accept(stream).await {
                         converse(stream, state, credentials).await;
@@ -221,7 +222,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let service = service_fn(|request| answers::answer(request, &state, &credentials));
-    // A connection that breaks is its client's to notice.
+    // A broken connection is the client's problem.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await;

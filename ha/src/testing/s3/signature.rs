@@ -1,5 +1,5 @@
-//! Checks the signature of a request to S3 (AWS Signature Version 4, in the header), over method, path, query, the signed
-//! headers and the body. Source: AWS, "Authenticating Requests: Using the Authorization Header".
+//! Checks the signature of a request to S3 (AWS Signature Version 4, in the header), over method, path, query,
+//! the signed headers and the body. Source: AWS, "Authenticating Requests: Using the Authorization Header".
 
 use hyper::Request;
 use hyper::header::{AUTHORIZATION, HeaderMap};
@@ -8,10 +8,10 @@ use sha2::{Digest as _, Sha256};
 use super::Credentials;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-/// SHA-256 takes its input in blocks of so many bytes, and HMAC pads its key to one.
+/// The block size of SHA-256 in bytes, to which HMAC pads its key.
 const BLOCK: usize = 64;
 
-/// The error code of S3 for a request that `credentials` have not signed.
+/// Checks the signature. The error is S3's error code for a request that is not signed by `credentials`.
 pub(super) fn check(
     request: &Request<()>,
     body: &[u8],
@@ -41,7 +41,7 @@ pub(super) fn check(
     let canonical = canonical(request, signed, digest).ok_or("InvalidRequest")?;
     let hashed = hex(&Sha256::digest(canonical));
     let to_sign = format!("{ALGORITHM}\n{date}\n{scope}\n{hashed}");
-    // The scope is date/region/service/aws4_request, and each part makes the next key.
+    // The scope is date/region/service/aws4_request, and each part derives the next key.
     let first = format!("AWS4{}", credentials.secret).into_bytes();
     let key = scope
         .split('/')

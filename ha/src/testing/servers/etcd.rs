@@ -1,6 +1,6 @@
 //! etcd servers: one, or a cluster of several.
 //!
-//! Raft's timings are short, so that leases of one second are granted and elections take a fraction of one.
+//! Raft's timeouts are short, so that leases of one second are granted and elections take less than a second.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,24 +14,24 @@ use rustix::process::Signal;
 use super::ports::free_port;
 use super::{ServerError, ServerProcess, ask, io_error};
 
-/// The Debian package that has the server.
+/// The Debian package that contains the server.
 const PACKAGE: &str = "etcd-server";
 
-/// Bytes of one value that fills a server.
+/// Size in bytes of one value that fills a server.
 const BALLAST: usize = 256 * 1024;
 
-/// How an etcd server is started.
+/// Options of an etcd server.
 #[derive(Debug, Clone)]
 pub struct EtcdServerOptions {
-    /// Raft's heartbeat.
+    /// Raft's heartbeat interval.
     pub heartbeat: Duration,
-    /// Raft's election timeout. The shortest lease is one and a half of it, in whole seconds.
+    /// Raft's election timeout. The shortest lease is 1.5 times as long, in whole seconds.
     pub election_timeout: Duration,
-    /// Switches authentication on, with this user, who may read and write everything.
+    /// Enables authentication, with this user, who may read and write everything.
     pub user: Option<(String, String)>,
-    /// With authentication: how long a token lasts. `None`: etcd's own simple tokens, which end with the server.
+    /// With authentication: lifetime of a token. `None`: etcd's own simple tokens, which end with the server.
     pub token_ttl: Option<Duration>,
-    /// Space for data in bytes; etcd's default is 2 GiB.
+    /// Quota for data in bytes; etcd's default is 2 GiB.
     pub quota_bytes: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ impl Default for EtcdServerOptions {
 pub struct EtcdServer {
     options: EtcdServerOptions,
     member: Member,
-    /// All members, as etcd's `--initial-cluster` wants them.
+    /// All members, in the format of etcd's `--initial-cluster`.
     initial_cluster: String,
     process: ServerProcess,
 }
@@ -83,7 +83,7 @@ impl Member {
 }
 
 impl EtcdServer {
-    /// Starts a server of its own and waits until it is ready.
+    /// Starts a single server and waits until it is ready.
     pub async fn start(options: EtcdServerOptions) -> Result<EtcdServer, ServerError> {
         let member = Member::new(0);
         let initial_cluster = Member::initial_cluster(std::slice::from_ref(&member));
@@ -93,10 +93,11 @@ impl EtcdServer {
         Ok(server)
     }
 
-    /// Writes until the server refuses as its quota is used up, and raises its alarm `NOSPACE`. Needs a small quota and no user.
+    /// Writes until the server refuses because its quota is used up, and raises its alarm `NOSPACE`. Needs a
+    /// small quota and no user.
     pub async fn fill(&self) -> Result<(), etcd_client::Error> {
         let mut client = Client::connect([self.endpoint()], None).await?;
-        // Its size counts, not its keys: all of these but the last are old revisions.
+        // The total size counts, not the keys: all of these but the last are old revisions.
         loop {
             match client.put("ballast", vec![1; BALLAST], None).await {
                 Ok(_) => {}
@@ -106,7 +107,7 @@ impl EtcdServer {
         }
     }
 
-    /// What an operator does then: removes old revisions, gives their space back, and disarms.
+    /// Frees space like an operator: removes old revisions, defragments, and disarms the alarm.
     pub async fn make_room(&self) -> Result<(), etcd_client::Error> {
         let mut client = Client::connect([self.endpoint()], None).await?;
         let newest = client.get("any", None).await?;
@@ -127,7 +128,7 @@ impl EtcdServer {
         Ok(())
     }
 
-    /// Starts a server on the data that another one left in a directory, or that were copied from it.
+    /// Starts a server on the data directory of another server, or on a copy of it.
     pub async fn start_with(data: &Path) -> Result<EtcdServer, ServerError> {
         let member = Member::new(0);
         let initial_cluster = Member::initial_cluster(std::slice::from_ref(&member));
@@ -144,7 +145,7 @@ impl EtcdServer {
         Ok(server)
     }
 
-    /// Where its data are.
+    /// Its data directory.
     pub fn data(&self) -> PathBuf {
         self.process.directory().join("data")
     }
@@ -214,7 +215,7 @@ impl EtcdServer {
         self.process.start(&mut command, PACKAGE)
     }
 
-    /// `127.0.0.1:port` of the client interface: what a proxy forwards to.
+    /// `127.0.0.1:port` of the client interface, the target of a proxy.
     pub fn address(&self) -> std::net::SocketAddr {
         ([127, 0, 0, 1], self.member.client_port).into()
     }
@@ -245,29 +246,29 @@ impl EtcdServer {
             .await
     }
 
-    /// SIGKILL; its data stay.
+    /// Sends SIGKILL; its data stay.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// SIGSTOP: it stands still, its connections stay.
+    /// Sends SIGSTOP: it is frozen, its connections stay.
     pub fn stop(&self) {
         self.process.signal(Signal::STOP);
     }
 
-    /// SIGCONT after [`EtcdServer::stop`].
+    /// Sends SIGCONT after [`EtcdServer::stop`].
     pub fn cont(&self) {
         self.process.signal(Signal::CONT);
     }
 
-    /// Starts it again with the data that it had, killing it first if it runs, and waits until it is ready.
+    /// Starts it again with its data, after killing it if it runs, and waits until it is ready.
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         self.spawn()?;
         self.wait_ready().await
     }
 
-    /// Starts it again on the same port without any data, and waits until it is ready. Only for a server of its own: a
-    /// wiped member can't come back to its cluster.
+    /// Starts it again on the same port without any data, and waits until it is ready. Only for a single
+    /// server: a wiped member can't rejoin its cluster.
     pub async fn restart_wiped(&mut self) -> Result<(), ServerError> {
         self.wipe()?;
         self.restart().await?;
@@ -314,7 +315,7 @@ impl EtcdCluster {
         self.servers.iter().map(EtcdServer::address).collect()
     }
 
-    /// The members, to be killed, stopped and restarted one by one.
+    /// The members, for killing, stopping and restarting each.
     pub fn servers(&mut self) -> &mut [EtcdServer] {
         &mut self.servers
     }
@@ -327,7 +328,7 @@ impl EtcdCluster {
         Ok(())
     }
 
-    /// Which member leads Raft. All must run.
+    /// The index of the member that leads Raft. All must run.
     pub async fn leader(&self) -> Result<usize, ServerError> {
         for (index, server) in self.servers.iter().enumerate() {
             let options = server
@@ -354,7 +355,7 @@ impl EtcdCluster {
         })
     }
 
-    /// Kills the members that run and starts all with the data that they had.
+    /// Kills the running members and starts all with their data.
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         for server in &mut self.servers {
             server.spawn()?;
@@ -362,7 +363,7 @@ impl EtcdCluster {
         self.wait_ready().await
     }
 
-    /// Kills the members that run and starts all on the same ports without any data.
+    /// Kills the running members and starts all on the same ports without any data.
     pub async fn restart_wiped(&mut self) -> Result<(), ServerError> {
         for server in &mut self.servers {
             server.wipe()?;
@@ -380,7 +381,7 @@ fn refused(server: &str) -> impl FnOnce(etcd_client::Error) -> ServerError {
     }
 }
 
-/// Creates the user that `options` names, and switches authentication on.
+/// Creates the user that `options` names, and enables authentication.
 async fn set_up_users(options: &EtcdServerOptions, endpoint: &str) -> Result<(), ServerError> {
     let Some((name, password)) = &options.user else {
         return Ok(());

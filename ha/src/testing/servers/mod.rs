@@ -1,8 +1,10 @@
-//! Real etcd and ZooKeeper servers as child processes, on free ports of 127.0.0.1, each with a directory of its own.
+//! Real etcd and ZooKeeper servers as child processes, on free ports of 127.0.0.1, each with its own
+//! directory.
 //!
-//! A server ends with its value, and with the test process, however that ends: a small shell beside each server reads
-//! from a pipe that the test process holds, and kills the server and removes its directory when the pipe closes. So
-//! servers may be kept in statics. A server program that is not installed is an error, never a skipped test.
+//! A server ends with its value, and with the test process, however that ends: a small shell beside each
+//! server reads from a pipe that the test process holds, and kills the server and removes its directory when
+//! the pipe closes. So servers may be kept in statics. A server program that is not installed is an error,
+//! never a skipped test.
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -23,10 +25,10 @@ use super::wait::try_until;
 pub use etcd::{EtcdCluster, EtcdServer, EtcdServerOptions};
 pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
 
-/// How long a server may take to answer after its start. Generous: machines that run tests are busy.
+/// Timeout for a server's first answer after its start. Generous, because test machines are busy.
 pub const READY_BOUND: Duration = Duration::from_secs(60);
 
-/// Why a server does not run.
+/// The reason why a server does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The server is not installed.
@@ -34,35 +36,35 @@ pub enum ServerError {
         "{program} is not installed: run `cargo xtask setup`, or install the Debian package `{package}`"
     )]
     Missing {
-        /// The program or file that is missing.
+        /// The missing program or file.
         program: String,
-        /// The Debian package that has it.
+        /// The Debian package that contains it.
         package: &'static str,
     },
-    /// Its process or files could not be handled.
+    /// An error of its process or files.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It did not become ready in time, or ended.
     #[error("{server} is not ready ({state}); the end of its log:\n{log}")]
     NotReady {
-        /// Which server.
+        /// The server.
         server: String,
-        /// What it answered last.
+        /// Its last answer.
         state: String,
         /// The last lines of its log.
         log: String,
     },
-    /// It runs, and refused to be set up.
+    /// It runs, and refused the setup.
     #[error("{server} can't be set up: {reason}")]
     Setup {
-        /// Which server.
+        /// The server.
         server: String,
-        /// What it said.
+        /// Its error.
         reason: String,
     },
 }
@@ -72,13 +74,14 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServerError {
     move |source| ServerError::Io { what, source }
 }
 
-/// Kills the server and removes its directory when the pipe to it closes. Lines are the process id to kill, or empty.
+/// Kills the server and removes its directory when the pipe to it closes. Each line is the process id to
+/// kill, or empty.
 const GUARD: &str = r#"trap "" INT TERM HUP
 while read -r line; do pid=$line; done
 [ -n "$pid" ] && kill -9 "$pid" 2>/dev/null
 rm -rf -- "$1""#;
 
-/// A server program that may run or not, with its directory and log.
+/// A server program, running or not, with its directory and log.
 #[derive(Debug)]
 struct ServerProcess {
     name: String,
@@ -89,7 +92,7 @@ struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Makes the directory; starts nothing yet.
+    /// Creates the directory; starts nothing yet.
     fn new(name: String) -> Result<ServerProcess, ServerError> {
         let directory = tempfile::Builder::new()
             .prefix(&format!("tanist-{name}-"))
@@ -156,15 +159,15 @@ impl ServerProcess {
 
     fn tell_guard(&mut self, line: &str) {
         if let Some(pipe) = &mut self.guard_pipe {
-            // A guard that is gone can't be told; the drop below still kills the server.
+            // A guard may be gone; the drop below still kills the server.
             let _ = writeln!(pipe, "{line}");
         }
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Before the process is reaped, so that the guard never holds an id that may be another process's.
+            // Before the process is reaped, so that the guard never holds the id of another process.
             self.tell_guard("");
             let _ = child.kill();
             let _ = child.wait();
@@ -195,7 +198,7 @@ impl ServerProcess {
         kill_process(pid, signal).expect("a child that was not reaped can be signalled");
     }
 
-    /// Looks until `look` says that the server is ready.
+    /// Polls until `look` reports that the server is ready.
     async fn wait_ready(
         &mut self,
         mut look: impl AsyncFnMut() -> Result<(), String>,
@@ -240,7 +243,7 @@ fn log_tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
-/// Sends `request` and reads the answer until the server closes; bounded.
+/// Sends `request` and reads the answer until the server closes; bounded in time.
 async fn ask(port: u16, request: &str) -> Result<String, String> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let exchange = async {

@@ -1,7 +1,8 @@
 //! Free TCP ports for servers that can't pick one themselves.
 //!
-//! Taken from below the range that the kernel gives to outgoing connections, so that a port stays free between the
-//! check and the server's bind, and while a server is down. No port is given out twice by one process.
+//! Taken from below the range that the kernel uses for outgoing connections, so that a port stays free
+//! between the check and the server's bind, and while a server is down. One process never gets the same port
+//! twice.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,7 +12,7 @@ const RANGE: std::ops::Range<u16> = 12_000..32_000;
 
 static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
-/// A port of 127.0.0.1 that nothing listens on.
+/// A port of 127.0.0.1 on which no process listens.
 pub fn free_port() -> u16 {
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     let given = given.get_or_insert_default();

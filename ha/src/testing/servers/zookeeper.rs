@@ -1,6 +1,6 @@
 //! ZooKeeper servers: one, or an ensemble of several, run from Debian's jars.
 //!
-//! Ticks are short, so that sessions of one second are granted (two ticks).
+//! Ticks are short, so that sessions of one second (two ticks) are granted.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -13,23 +13,24 @@ use rustix::process::Signal;
 use super::ports::free_port;
 use super::{ServerError, ServerProcess, ask, io_error};
 
-/// Where Debian puts the jars.
+/// The directory of Debian's jars.
 const JARS: &str = "/usr/share/java";
-/// The Debian package that has the server.
+/// The Debian package that contains the server.
 const PACKAGE: &str = "zookeeper";
 
-/// How a ZooKeeper server is started.
+/// Options of a ZooKeeper server.
 #[derive(Debug, Clone)]
 pub struct ZooKeeperServerOptions {
     /// The server's unit of time; sessions last from 2 to 20 ticks.
     pub tick_time: Duration,
-    /// The longest session, if other than 20 ticks.
+    /// The longest session, if not 20 ticks.
     pub max_session_timeout: Option<Duration>,
     /// The Java heap, which holds all data, in MiB.
     pub heap_mib: u32,
-    /// Where a single server keeps its data, if not in its own directory: on a disk that fills up.
+    /// The data directory of a single server, if not in its own directory: for example on a disk that fills
+    /// up.
     pub data: Option<PathBuf>,
-    /// Further lines of `zoo.cfg`.
+    /// Additional lines of `zoo.cfg`.
     pub extra: Vec<String>,
 }
 
@@ -50,7 +51,7 @@ impl Default for ZooKeeperServerOptions {
 pub struct ZooKeeperServer {
     options: ZooKeeperServerOptions,
     member: Member,
-    /// The lines `server.N=...` of all members; none for a standalone server.
+    /// The lines `server.N=...` of all members; empty for a standalone server.
     ensemble: String,
     process: ServerProcess,
 }
@@ -122,7 +123,7 @@ impl ZooKeeperServer {
         std::fs::write(directory.join("zoo.cfg"), self.configuration(&data))
     }
 
-    /// Where its data are.
+    /// Its data directory.
     pub fn data(&self) -> PathBuf {
         let own = || self.process.directory().join("data");
         self.options.data.clone().unwrap_or_else(own)
@@ -152,12 +153,12 @@ impl ZooKeeperServer {
         text
     }
 
-    /// `127.0.0.1:port` of the client interface: what a proxy forwards to.
+    /// `127.0.0.1:port` of the client interface, the target of a proxy.
     pub fn address(&self) -> SocketAddr {
         ([127, 0, 0, 1], self.member.client_port).into()
     }
 
-    /// Its address, as a connect string has it.
+    /// Its address, in the format of a connect string.
     pub fn endpoint(&self) -> String {
         self.address().to_string()
     }
@@ -175,17 +176,17 @@ impl ZooKeeperServer {
             .await
     }
 
-    /// SIGKILL; its data stay.
+    /// Sends SIGKILL; its data stay.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// SIGSTOP: it stands still, its connections stay.
+    /// Sends SIGSTOP: it is frozen, its connections stay.
     pub fn stop(&self) {
         self.process.signal(Signal::STOP);
     }
 
-    /// SIGCONT after [`ZooKeeperServer::stop`].
+    /// Sends SIGCONT after [`ZooKeeperServer::stop`].
     pub fn cont(&self) {
         self.process.signal(Signal::CONT);
     }
@@ -195,14 +196,14 @@ impl ZooKeeperServer {
         self.process.has_ended()
     }
 
-    /// Starts it again with the data that it had, killing it first if it runs, and waits until it is ready.
+    /// Starts it again with its data, after killing it if it runs, and waits until it is ready.
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         self.spawn()?;
         self.wait_ready().await
     }
 
-    /// Starts it again on the same port without any data, and waits until it is ready. A member of an ensemble gets the
-    /// data from the others.
+    /// Starts it again on the same port without any data, and waits until it is ready. A member of an
+    /// ensemble gets the data from the other members.
     pub async fn restart_wiped(&mut self) -> Result<(), ServerError> {
         self.wipe()?;
         self.restart().await
@@ -256,7 +257,7 @@ impl ZooKeeperEnsemble {
         self.servers.iter().map(ZooKeeperServer::address).collect()
     }
 
-    /// The members, to be killed, stopped and restarted one by one.
+    /// The members, for killing, stopping and restarting each.
     pub fn servers(&mut self) -> &mut [ZooKeeperServer] {
         &mut self.servers
     }
@@ -269,7 +270,7 @@ impl ZooKeeperEnsemble {
         Ok(())
     }
 
-    /// Which member leads.
+    /// The index of the leading member.
     pub async fn leader(&self) -> Result<usize, ServerError> {
         for (index, server) in self.servers.iter().enumerate() {
             if mode(server.member.client_port)
@@ -286,7 +287,7 @@ impl ZooKeeperEnsemble {
         })
     }
 
-    /// Kills the members that run and starts all with the data that they had.
+    /// Kills the running members and starts all with their data.
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         for server in &mut self.servers {
             server.spawn()?;
@@ -294,7 +295,7 @@ impl ZooKeeperEnsemble {
         self.wait_ready().await
     }
 
-    /// Kills the members that run and starts all on the same ports without any data.
+    /// Kills the running members and starts all on the same ports without any data.
     pub async fn restart_wiped(&mut self) -> Result<(), ServerError> {
         for server in &mut self.servers {
             server.wipe()?;
@@ -319,7 +320,7 @@ fn class_path() -> Result<String, ServerError> {
     Ok(jars.join(":"))
 }
 
-/// What a server that serves requests is: `standalone`, `leader` or `follower`.
+/// The mode of a server that serves requests: `standalone`, `leader` or `follower`.
 async fn mode(port: u16) -> Result<String, String> {
     let answer = ask(port, "srvr").await?;
     let mode = answer

@@ -1,5 +1,5 @@
-//! The backend against real servers: what is particular to ZooKeeper. What all backends have in common is the
-//! conformance suite's.
+//! The ZooKeeper backend on real servers: behaviour specific to ZooKeeper. The conformance suite tests the
+//! common behaviour.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -28,7 +28,7 @@ mod terms;
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
-/// Longer than any session, start of a server and backoff here.
+/// Longer than any session, server start and backoff here.
 const BOUND: Duration = Duration::from_secs(60);
 
 async fn server() -> Result<ZooKeeperServer, Box<dyn std::error::Error>> {
@@ -56,7 +56,7 @@ async fn alive(election: &ZooKeeperElection, but: Option<&Nonce>) -> Nonce {
     found.nonce().expect("as waited for").clone()
 }
 
-/// Waits until what is observed is as wanted.
+/// Waits until the observed view is as wanted.
 async fn observe(
     election: &ZooKeeperElection,
     wanted: impl Fn(&ElectionView) -> bool,
@@ -72,7 +72,7 @@ async fn observe(
         .expect("as waited for")
 }
 
-/// Tries again what failed in passing, as all callers of a backend do.
+/// Retries temporary failures, as all callers of a backend do.
 async fn settle<T: Debug>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T>) -> T {
     let settled = wait_until(what, BOUND, async || match attempt().await {
         Err(error) if error.outcome() != Outcome::Fatal => Err(error),
@@ -81,7 +81,7 @@ async fn settle<T: Debug>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T
     settled.await.expect("nothing fatal")
 }
 
-/// Sends until the answer is definite, and it is that this very transaction was applied, now or before.
+/// Sends until the answer is definite, and checks that this transaction was applied, now or before.
 async fn commit(store: &ZooKeeperStore, request: &CommitRequest) {
     let reply = settle("committed", async || store.commit(request).await).await;
     if let CommitReply::Refused(guard) = reply {
@@ -94,7 +94,7 @@ struct Term {
     fence: Fence,
 }
 
-/// Takes, or deposes, in the name of `process`.
+/// Takes leadership, or deposes, as `process`.
 async fn take(
     election: &ZooKeeperElection,
     process: &str,

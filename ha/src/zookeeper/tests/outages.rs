@@ -15,7 +15,7 @@ async fn watches_follow_through_a_restart_of_the_server() -> TestResult {
     for round in 0..2 {
         if round == 1 {
             server.restart().await?;
-            // Whether the session outlived the restart or not: the term goes on.
+            // The term continues, whether or not the session survived the restart.
             settle("attached", async || {
                 term.leader.nonce = alive(&a, None).await;
                 a.attach(term.fence.token, &term.leader).await
@@ -141,7 +141,7 @@ async fn a_wiped_store_refuses_the_old_incarnation() -> TestResult {
     Ok(())
 }
 
-/// Deletes everything below and at `path`, as an operator would with the command line tool.
+/// Deletes everything at and below `path`, as an operator would with the command line tool.
 async fn delete_all(stranger: &zookeeper_client::Client, path: &str) -> TestResult {
     for child in stranger.list_children(path).await? {
         Box::pin(delete_all(stranger, &format!("{path}/{child}"))).await?;
@@ -160,13 +160,13 @@ async fn a_stranger_who_deletes_all_under_living_sessions_ends_the_incarnation()
     let stranger = zookeeper_client::Client::connect(&server.endpoint()).await?;
     delete_all(&stranger, "/tanist").await?;
     let second = request(&old, first.change(), vec![put("x", "2")]);
-    // Through another store: the first one believes that it knows where `changes` stands.
+    // Through another store, because the first one believes that it knows the version of `changes`.
     let other = open_store(options(server.endpoints())).await?;
     let verdict = refused(other.commit(&second).await?, &second);
     assert_eq!(verdict, Verdict::OtherIncarnation(None));
     assert_eq!(a.read().await?, ElectionView::default());
 
-    // All that the new incarnation has looks the same: token, epoch, change, and the data version of `changes`.
+    // The new incarnation has the same token, epoch, change, and data version of `changes`.
     let new = take(&b, "b").await?;
     assert_eq!(
         (new.fence.token, new.fence.epoch),

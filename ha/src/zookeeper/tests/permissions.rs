@@ -1,4 +1,4 @@
-//! What a user lacks is told, before it leads, and finding it out changes nothing.
+//! Missing permissions are reported before a user leads, and the check changes nothing.
 
 use zookeeper_client as zk;
 

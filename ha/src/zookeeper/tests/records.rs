@@ -15,7 +15,7 @@ async fn a_transaction_sent_twice_is_applied_once() -> TestResult {
         Verdict::AlreadyApplied
     );
 
-    // A store that knows nothing replaces what is there, and deletes what is and what is not.
+    // A store without knowledge replaces existing nodes, and deletes existing and missing ones.
     let fresh = open_store(options(server.endpoints())).await?;
     let delete = |name| Write::Delete {
         key: key(Kind::Graphs, name),
@@ -26,7 +26,7 @@ async fn a_transaction_sent_twice_is_applied_once() -> TestResult {
         vec![delete("none"), put("x", "2"), put("y", "2")],
     );
     assert_eq!(fresh.commit(&second).await?, CommitReply::Applied);
-    // The first store's picture is old by now.
+    // The first store's knowledge is outdated by now.
     let third = request(
         &term,
         second.change(),
@@ -51,7 +51,7 @@ async fn a_transaction_sent_twice_is_applied_once() -> TestResult {
     assert_eq!(touched[4].as_ref().map(|entry| entry.keys.len()), Some(2));
     assert_eq!(store.guard().await?.change, fourth.change());
 
-    // Detached and attached again, it goes on where it was.
+    // Detached and attached again, it continues.
     let session = alive(&a, None).await;
     a.close().await;
     let fifth = request(&term, fourth.change(), vec![put("v", "5")]);
@@ -101,9 +101,9 @@ async fn a_listing_goes_page_by_page_and_a_request_that_is_too_large_harms_nothi
     assert!(names.is_sorted());
     assert_eq!(store.list(Kind::Results, None, 10).await?, Page::default());
 
-    // What the limits allow passes, with names as long as they get.
+    // A request within the limits passes, with names of maximum length.
     let limits = store.limits();
-    let long = |number: usize| key(Kind::Checkpoints, &format!("{number:0>200}"));
+    let long = |number: usize| key(Kind::Descriptions, &format!("{number:0>200}"));
     let blank = Write::Put {
         key: long(0),
         value: Bytes::new(),
@@ -149,7 +149,7 @@ async fn a_late_twin_changes_nothing() -> TestResult {
         lost.map_err(|error| error.outcome()),
         Err(Outcome::Ambiguous)
     );
-    // Not a request more while the connection is known to be broken.
+    // No further request is sent while the connection is known to be broken.
     proxy.cut();
     wait_until("the loss is noticed", BOUND, async || {
         match store.guard().await {
@@ -209,7 +209,7 @@ async fn a_cluster_that_is_removed_leaves_nothing_and_its_neighbours_alone() -> 
             last = next.change();
         }
     }
-    // Also what was removed before is gone then.
+    // Repeated removal also succeeds.
     for _ in 0..2 {
         remove_cluster(of("removed")).await?;
     }

@@ -1,4 +1,4 @@
-//! Who leads, who may open what.
+//! Who leads, and who may open a namespace.
 
 use super::*;
 
@@ -104,7 +104,7 @@ async fn of_two_deposers_one_succeeds_and_closing_hands_over_at_once() -> TestRe
     );
     assert_eq!(*winner.session().borrow(), SessionState::None);
 
-    // Dropping is closing that nobody waits for.
+    // Dropping closes in the background.
     let term = take(&other, "b").await?;
     let third = election(&server).await?;
     observe(&third, |view| view.leader.as_ref() == Some(&term.leader)).await;

@@ -1,4 +1,4 @@
-//! What clients ask for in a run: each submits a job, asks again what it knows already, and may stop or cancel it.
+//! The clients of a run: each submits a job, repeats the submission, and may stop or cancel the job.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::gateway::GatewayError;
 use crate::process::testing::client::Client;
 use crate::process::testing::cluster::TestCluster;
 
-/// How a job is to end.
+/// The planned end of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     /// Its tasks finish by themselves.
     Finish,
-    /// It runs for ever and is canceled.
+    /// It runs forever and is canceled.
     Cancel,
     /// It runs until it is stopped.
     Stop,
@@ -52,7 +52,7 @@ pub fn ask(
             Wish::Stop => stop(&client, job).await,
         }
         tokio::time::sleep(third).await;
-        // Whatever became of it: the same submission gets the same answer, and another graph is refused.
+        // In any state of the job: the same submission gets the same answer, and another graph is refused.
         let again = client
             .submit(&graph, "token")
             .await
@@ -68,7 +68,7 @@ pub fn ask(
     })
 }
 
-/// Starts a client that has a job stopped at some time.
+/// Starts a client that stops a job at some time.
 pub fn stop_some_time(cluster: &TestCluster, random: &mut StdRng, job: JobId) -> JoinHandle<()> {
     let pause = Duration::from_millis(random.random_range(0..60_000));
     let client = cluster.client.clone();
@@ -78,8 +78,8 @@ pub fn stop_some_time(cluster: &TestCluster, random: &mut StdRng, job: JobId) ->
     })
 }
 
-/// Has a job stopped. One that is set aside is led again first. One may have failed, or been cancelled as nothing of it had begun: it
-/// was stopped before somebody died who would have said so.
+/// Stops a job. A quarantined one is led again first. It may already have failed, or been cancelled because
+/// nothing of it had begun: it was stopped before, and the process that would have answered died.
 pub async fn stop(client: &Client, job: JobId) {
     loop {
         match client.stop(job).await {
@@ -89,7 +89,7 @@ pub async fn stop(client: &Client, job: JobId) {
                 if matches!(details.status(), JobStatus::Failed | JobStatus::Canceled) {
                     return;
                 }
-                // It may be led again already, or is only being restarted.
+                // It may be led again already, or may only be restarting.
                 let _ = client.resolve(job, QuarantineAction::Retry).await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }

@@ -1,4 +1,4 @@
-//! What goes wrong in a run, one thing after another, and its end.
+//! The sequence of faults in a run, and its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{JOB_MANAGERS, TASK_MANAGERS};
 use crate::process::testing::cluster::TestCluster;
 use crate::task_executor::TaskStatus;
 
-/// Who is troubled.
+/// The components that have faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     Everything,
@@ -41,7 +41,7 @@ enum Fault {
     TaskFails,
 }
 
-/// As often as it is named.
+/// A fault is as likely as it is often in the list.
 const OF_CONTROL_PLANE: [Fault; 19] = [
     Fault::KillJobManager,
     Fault::KillJobManager,
@@ -73,21 +73,21 @@ const OF_TASK_MANAGERS: [Fault; 6] = [
     Fault::TaskFails,
 ];
 
-/// For how long a JobManager has to be healthy between two times in which it hears nobody, where no work may be lost:
-/// together they must not pass for the silence of TaskManagers.
+/// The time that a JobManager must be healthy between two periods in which it receives nothing, in runs in
+/// which no work may be lost: together these periods must not count as silence of the TaskManagers.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// How long it is waited for a leader to write something.
+/// Time to wait for a write of a leader.
 const SOON: Duration = Duration::from_secs(3);
 
-/// A run's faults.
+/// The faults of a run.
 pub struct Schedule {
     random: StdRng,
     cluster: TestCluster,
     trouble: Trouble,
     partitioned: Vec<String>,
     cut: Vec<String>,
-    /// When each JobManager may stand still again.
+    /// When each JobManager may be frozen again.
     rested: BTreeMap<String, Instant>,
 }
 
@@ -103,7 +103,7 @@ impl Schedule {
         }
     }
 
-    /// Lets so many things happen.
+    /// Makes this many faults happen.
     pub async fn run(&mut self, faults: usize) {
         for _ in 0..faults {
             let pause = self.time(4000);
@@ -136,7 +136,7 @@ impl Schedule {
     }
 
     fn job_manager(&mut self) -> String {
-        // The one that leads, as often as not.
+        // With probability one half the current leader.
         if self.random.random_bool(0.5)
             && let Some(leader) = self.cluster.leader_view().leader
         {
@@ -294,7 +294,7 @@ impl Schedule {
         }
     }
 
-    /// Nothing goes wrong from now on, and everybody runs.
+    /// Ends all faults, and starts every process that does not run.
     pub async fn heal(mut self) -> TestCluster {
         self.cluster.world.set_weather(None);
         self.cluster.strike_at(|_| false);

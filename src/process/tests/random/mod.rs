@@ -1,10 +1,11 @@
-//! Faults at random: much goes wrong for a while, then nothing any more, and every job comes to its right end.
+//! Random faults: many faults for a while, then none any more, and every job comes to its right end.
 //!
-//! Each seed is a run of a whole cluster: its faults ([`faults`]), what clients ask ([`clients`]) and how messages travel.
-//! The invariants are checked over the one order in which everything happened, so whatever was broken for a moment is
-//! found. `TANIST_TEST_SEEDS` says how many seeds are run; `TANIST_TEST_ALL=1` runs more. `TANIST_TEST_SEED` runs one seed,
-//! as often as `TANIST_TEST_SEEDS` says: a seed fixes what goes wrong, not the numbers that processes draw themselves, so
-//! a failure may need some runs to come back. It prints the whole history in any case.
+//! Each seed is a run of a whole cluster: its faults ([`faults`]), the clients' requests ([`clients`]) and the
+//! delivery of messages. The invariants are checked over the total order of all events, so that even a
+//! momentary violation is found. `TANIST_TEST_SEEDS` is the number of seeds; `TANIST_TEST_ALL=1` runs more.
+//! `TANIST_TEST_SEED` runs one seed, `TANIST_TEST_SEEDS` times: a seed fixes the faults, but not the random
+//! numbers that processes draw themselves, so a failure may need some runs to occur again. The whole history is
+//! printed in any case.
 
 mod clients;
 mod faults;
@@ -29,7 +30,7 @@ const JOB_MANAGERS: u32 = 3;
 const TASK_MANAGERS: u32 = 3;
 const SLOTS: u32 = 2;
 
-/// What comes after a run, to see that every slot is free.
+/// The job after a run that checks that every slot is free.
 const LAST: JobId = JobId::from_bits(99);
 
 #[test]
@@ -54,7 +55,7 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-/// The seeds to run, and whether they are all that are expected to be run.
+/// The seeds to run, and whether they are all seeds that should run.
 fn seeds(count: u64) -> (Vec<u64>, bool) {
     let wanted = number("TANIST_TEST_SEEDS");
     if let Some(seed) = number("TANIST_TEST_SEED") {
@@ -68,8 +69,8 @@ fn seeds(count: u64) -> (Vec<u64>, bool) {
 
 type Run = std::pin::Pin<Box<dyn Future<Output = Reached>>>;
 
-/// Runs all seeds, each in a time of its own. Together they come by all landmarks: some are rare, so more seeds are run
-/// until they do, up to a bound.
+/// Runs all seeds, each in its own paused time. Together they have to reach all landmarks: some are rare, so
+/// more seeds are run until they do, up to a limit.
 fn run_all(count: u64, landmarks: &[Landmark], run: impl Fn(u64) -> Run) {
     let reached = Reached::default();
     let (seeds, is_whole) = seeds(count);
@@ -216,14 +217,15 @@ async fn the_control_plane_goes_wrong(seed: u64) -> Reached {
     cluster.world.reached.clone()
 }
 
-/// How often tasks of a job were started.
+/// The number of task starts of a job.
 fn starts_of(events: &[Event], job: JobId) -> usize {
     let is_start =
         |event: &&Event| matches!(event, Event::Started { attempt, .. } if attempt.job == job);
     events.iter().filter(is_start).count()
 }
 
-/// Leaders that die often and early enough look as if a job had ended them: what an operator does who knows better.
+/// If leaders die often and early enough, a job is suspected and quarantined. Does what an operator who knows
+/// better does.
 async fn retry_quarantined(cluster: &TestCluster, jobs: &[JobId]) {
     for job in jobs {
         let details = cluster.client.describe(*job).await;
@@ -241,15 +243,15 @@ async fn retry_quarantined(cluster: &TestCluster, jobs: &[JobId]) {
     }
 }
 
-/// Nothing goes wrong any more: all jobs end as they should, and nothing is left of them. How those end that were stopped depends on
-/// what went wrong after that.
+/// After the last fault: all jobs end as they should, and nothing is left of them. The end of a stopped job
+/// depends on the faults after the stop.
 async fn come_to_their_ends(
     cluster: &mut TestCluster,
     finish: &[JobId],
     cancel: &[JobId],
     stop: &[JobId],
 ) -> Vec<JobStatus> {
-    // What is broken already is told as such, not by what never comes.
+    // Existing violations are reported as such, not as a timeout later.
     cluster.check();
     retry_quarantined(cluster, &[finish, stop].concat()).await;
     for job in finish {
@@ -279,7 +281,7 @@ async fn come_to_their_ends(
         })
         .await;
     cluster.until_slots_are_free(TASK_MANAGERS * SLOTS).await;
-    // All of them can really be had.
+    // All slots can really be allocated.
     let graph = graph(LAST, TASK_MANAGERS * SLOTS);
     let accepted = cluster.client.submit(&graph, "last").await;
     accepted.expect("accepted");

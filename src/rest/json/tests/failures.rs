@@ -1,4 +1,4 @@
-//! What happened to a job, and what failed.
+//! The events and failures of a job.
 
 use serde_json::json;
 use tanist_proto::v1 as pb;

@@ -1,8 +1,9 @@
-//! Every answer that has Flink's name has Flink's types: what Flink's classes need in order to read it is there, and is of the kind
-//! that they parse.
+//! Every answer under Flink's name has Flink's types: the fields that Flink's classes need are there, with the
+//! types that they parse.
 //!
-//! The tables say, field by field, what the constructors of Flink 2.3's message classes take, and what its published OpenAPI document
-//! says of the same fields. `cargo xtask flink` lets those classes themselves read a running cluster.
+//! The tables list, field by field, what the constructors of Flink 2.3's message classes accept, and what its
+//! published OpenAPI document says about the same fields. `cargo xtask flink` lets those classes themselves
+//! read a running cluster.
 
 mod tables;
 mod types;

@@ -1,4 +1,4 @@
-//! What Flink's classes read of each answer, field by field.
+//! The fields that Flink's classes read from each answer.
 
 use super::types::Type::{
     self, Bool, Id, Int, List, Long, Map, MapOf, Number, Object, OneOf, Optional, Raw, Text,
@@ -29,7 +29,7 @@ pub(super) const JOB_STATUSES: &[&str] = &[
     "SUSPENDED",
     "RECONCILING",
 ];
-/// Those whose durations Flink's classes add up.
+/// The states whose durations Flink's classes add up.
 const MEASURED_STATES: &[&str] = &[
     "CREATED",
     "SCHEDULED",
@@ -276,7 +276,7 @@ pub(super) const EXCEPTIONS: Type = Object(&[(
     "exceptionHistory",
     Object(&[("entries", List(&EXCEPTION)), ("truncated", Bool)]),
 )]);
-/// Flink's classes read nothing of a failure but the object in Base64.
+/// Of a failure, Flink's classes read only the object in Base64.
 const FAILURE: Type = Object(&[("serialized-throwable", Text)]);
 pub(super) const EXECUTION_RESULT: Type = Object(&[
     (

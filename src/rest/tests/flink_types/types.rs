@@ -1,8 +1,8 @@
-//! The types of JSON values that Flink's classes parse, and what does not fit them.
+//! The types of JSON values that Flink's classes parse, and a check of values against them.
 
 use serde_json::{Value, json};
 
-/// What a value must be.
+/// The expected type of a value.
 #[derive(Clone, Copy)]
 pub(super) enum Type {
     Bool,
@@ -28,7 +28,7 @@ pub(super) enum Type {
 }
 use Type::{Bool, Id, Int, List, Long, Map, MapOf, Number, Object, OneOf, Optional, Raw, Text};
 
-/// What is wrong with a value, each with its place.
+/// The mismatches of a value, each with its place.
 pub(super) fn misfits(place: &str, value: &Value, wanted: Type, found: &mut Vec<String>) {
     let fits = match wanted {
         Bool => value.is_boolean(),

@@ -1,4 +1,4 @@
-//! One case at a time.
+//! Single cases.
 
 use super::*;
 
@@ -55,10 +55,10 @@ async fn a_record_that_went_and_came_again_is_the_new_one() {
 async fn a_value_that_is_younger_than_the_position_is_read_again() {
     let (cluster, term, store, mut cache) = followed().await;
     term.put("a", "2").await;
-    // After the ring was read, and before the value is.
+    // After the ring was read, and before the value is read.
     let delete = vec![Write::Delete { key: state("a") }, put(state("b"), "2")];
     let delete = Act::Commit(term.clone(), delete);
-    // It follows no further than it is to.
+    // It follows no further than requested.
     store.act([Act::Nothing, delete, Act::Hang]);
     follow_to(&mut cache, 6).await;
     store.act_no_more();
@@ -126,7 +126,7 @@ async fn a_cache_that_the_ring_has_left_behind_lists_again() {
 async fn a_ring_that_is_passed_while_it_is_read_is_noticed() {
     let (cluster, term, store, mut cache) = followed().await;
     term.delete("a").await;
-    // The watch told of one transaction; by the time its entry is read, that is another one's.
+    // The watch reported one transaction; by the time its entry is read, the entry belongs to another one.
     let mut status = cache.status.subscribe();
     let many = (0..CHANGES_RING).map(|number| {
         let writes = vec![put(state("b"), number.to_string())];
@@ -204,7 +204,7 @@ async fn a_proof_that_reads_long_shows_that_it_moves_and_goes_on_where_it_failed
     assert_eq!(status.borrow().named_only, records);
     let before = status.borrow().reads;
 
-    // After some have been answered, with others under way.
+    // After some reads were answered, with others in flight.
     store.faults().delay(Duration::from_secs(50));
     store.reads();
     store.act(std::iter::repeat_n(Act::Nothing, 6));
@@ -253,7 +253,7 @@ async fn an_empty_store_is_nothing_to_stand_on() {
     let following = tokio::time::timeout(Duration::from_secs(1), cache.follow()).await;
     assert!(following.is_err());
     assert_eq!(cache.status.borrow().lag(), None);
-    // The first leader, with nothing to recover.
+    // The first leader, with no records to recover.
     let term = Term::begin(&cluster, "first").await;
     let at = term.number().await;
     let proven = cache
@@ -271,7 +271,7 @@ async fn a_proof_gives_the_records_away_and_leaves_nothing() {
     assert_eq!((status.change, status.records, status.bytes), (None, 0, 0));
     drop(term);
     store.reads();
-    // After the term it starts anew.
+    // After the term it starts empty.
     follow_to(&mut cache, 5).await;
     assert_eq!(store.reads().first(), Some(&"guard"));
     assert_eq!(cache.status.borrow().records, 5);
@@ -341,7 +341,7 @@ async fn what_is_changed_by_hand_is_found_within_a_round_and_what_a_transaction_
     cluster.overwrite(&state("a"), None);
     cluster.overwrite(&state("b"), Some(Bytes::from("by hand")));
     cluster.overwrite(&key(Kind::Graphs, "z"), Some(Bytes::from("by hand")));
-    // In the middle of the comparison the term writes, also what somebody has changed by hand.
+    // During the comparison the term writes, also to records that were changed by hand.
     let ended = vec![
         put(state("c"), "2"),
         put(state("d"), "2"),
@@ -357,7 +357,7 @@ async fn what_is_changed_by_hand_is_found_within_a_round_and_what_a_transaction_
     };
     let in_time = tokio::time::timeout(Duration::from_secs(70), noticed).await;
     assert!(in_time.is_ok(), "{:?}", cache.status.borrow());
-    // All rounds of an hour find nothing more.
+    // An hour of rounds finds no further difference.
     let _ = tokio::time::timeout(Duration::from_secs(3600), cache.follow()).await;
     assert_eq!(cache.status.borrow().differed, 3);
     taken_over(&cluster, &mut cache).await;
@@ -397,7 +397,7 @@ async fn ten_thousand_jobs_are_compared_in_some_minutes_at_a_bounded_rate() {
     }
     let took = began.elapsed();
     assert!(took < Duration::from_secs(60 + 180), "{took:?}");
-    // One page a second, and what differs once more.
+    // One page a second, and a second read of differing records.
     let reads = cache.status.borrow().reads - reads_before;
     let comparing = took.as_secs() - 60;
     assert!(reads <= comparing + 3, "{reads} reads in {comparing} s");

@@ -1,4 +1,4 @@
-//! Random moves of a term, of time and of the store.
+//! Random actions of a term, of time and of the store.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use super::*;
 enum Move {
     Put(u8, usize),
     Delete(u8),
-    /// A put in the middle of what the cache reads next, after so many reads.
+    /// A put during the cache's next reads, after this number of reads.
     PutDuring(usize, u8, usize),
     FailDuring(usize),
     Follow(u64),
@@ -74,7 +74,7 @@ async fn play(moves: Vec<Move>) {
                 store.faults().watch_lag(Duration::from_secs(lag));
             }
             Move::TakeOver => {
-                // Whatever the deposed term still sends is refused.
+                // Late writes of the deposed term are refused.
                 lock(&store.acts).clear();
                 term = Term::begin(&cluster, "next").await;
                 let at = term.number().await;

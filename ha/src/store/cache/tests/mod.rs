@@ -1,4 +1,5 @@
-//! The cache over the memory backend, with writes and failures between any two of its reads: what its tests share.
+//! Shared code of the cache tests: the cache over the memory backend, with writes and failures between any
+//! two of its reads.
 
 mod cases;
 mod interleavings;
@@ -47,7 +48,7 @@ struct Term {
 }
 
 impl Term {
-    /// Takes or deposes.
+    /// Takes leadership or deposes.
     async fn begin(cluster: &MemoryCluster, name: &str) -> Term {
         let process = ProcessId::new(name);
         let election = cluster.election(process.clone(), Clock::tokio());
@@ -86,7 +87,7 @@ impl Term {
         }
     }
 
-    /// The number under this term, as a pipeline reads it.
+    /// The change number under this term, as a pipeline reads it.
     async fn number(&self) -> Change {
         let guard = self.store.guard().await.expect("guard");
         assert_eq!(guard.epoch.expect("led").0, self.fence.epoch);
@@ -113,7 +114,7 @@ impl Term {
     }
 }
 
-/// What happens right before one of the cache's reads.
+/// An action right before one of the cache's reads.
 #[derive(Debug, Clone)]
 enum Act {
     Nothing,
@@ -123,7 +124,7 @@ enum Act {
     Hang,
 }
 
-/// A store whose reads are counted, and met by acts.
+/// A store that counts its reads and runs an action before each.
 #[derive(Debug)]
 struct Met {
     inner: MemoryStore,
@@ -144,7 +145,7 @@ impl Met {
         lock(&self.acts).extend(acts);
     }
 
-    /// Those that have not come about don't.
+    /// Cancels the actions that have not run yet.
     fn act_no_more(&self) {
         lock(&self.acts).clear();
     }
@@ -153,7 +154,7 @@ impl Met {
         self.inner.faults()
     }
 
-    /// What was read since the last time.
+    /// The reads since the last call.
     fn reads(&self) -> Vec<&'static str> {
         std::mem::take(&mut lock(&self.reads))
     }
@@ -221,7 +222,7 @@ fn cache_of(store: &Arc<Met>, max_bytes: usize) -> WarmCache {
     WarmCache::new(store.clone(), options, watch::Sender::default())
 }
 
-/// Follows until it stands at this number.
+/// Follows until the cache is at this number.
 async fn follow_to(cache: &mut WarmCache, number: u64) {
     let mut status = cache.status.subscribe();
     let following = async {
@@ -261,7 +262,7 @@ async fn taken_over(cluster: &MemoryCluster, cache: &mut WarmCache) -> Proven {
     proven
 }
 
-/// A term that has written five states, and a cache that stands there.
+/// A term that has written five states, and a cache that is at its number.
 async fn followed() -> (MemoryCluster, Term, Arc<Met>, WarmCache) {
     let cluster = MemoryCluster::default();
     let term = Term::begin(&cluster, "first").await;

@@ -1,4 +1,4 @@
-//! The embedded backend, in a directory of its own.
+//! The embedded backend, in its own directory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -84,7 +84,7 @@ impl Subject for EmbeddedSubject {
         self.gates.cont(process);
     }
 
-    /// Dropping frees the lock, as the kernel does when a process dies.
+    /// Dropping releases the lock, as the kernel does when a process dies.
     async fn crash(&self, _process: &ProcessId) {}
 
     /// There is no network to a file.
@@ -100,7 +100,7 @@ impl Subject for EmbeddedSubject {
         Ok(())
     }
 
-    /// The number of an epoch that can't be read is below 1.
+    /// An unreadable epoch has a number below 1.
     async fn overwrite(&self, path: &str, value: Option<&str>) -> CaseResult {
         let connection = self.connect()?;
         let record = value.and_then(|text| serde_json::from_str::<EpochRecord>(text).ok());
@@ -138,7 +138,7 @@ impl Subject for EmbeddedSubject {
         Ok(())
     }
 
-    /// Nobody gets the write lock.
+    /// No process gets the write lock.
     async fn lose_quorum(&self) -> CaseResult {
         let connection = self.connect()?;
         connection.execute_batch("begin immediate")?;
@@ -156,7 +156,7 @@ impl Subject for EmbeddedSubject {
         Ok(())
     }
 
-    /// There is no server: processes that go on don't notice anything.
+    /// There is no server: running processes notice nothing.
     async fn restart(&self) -> CaseResult {
         Ok(())
     }

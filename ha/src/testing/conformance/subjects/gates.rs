@@ -1,4 +1,4 @@
-//! Stops the threads of elections: what SIGSTOP does to a process, for one thread.
+//! Stops the threads of elections: like SIGSTOP for a process, but for one thread.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 
 use crate::election::ProcessId;
 
-/// The election threads of processes, by the latest start of each. Threads that are stopped go on when this is dropped.
+/// The election threads of processes, by the latest start of each. Stopped threads continue when this is
+/// dropped.
 #[derive(Default)]
 pub(super) struct Gates {
     runtimes: std::sync::Arc<Mutex<HashMap<ProcessId, Handle>>>,
@@ -28,7 +29,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Gates {
-    /// What an election's thread calls to make itself known.
+    /// Returns a function that an election's thread calls to register itself.
     pub(super) fn enter(&self, process: &ProcessId) -> impl FnOnce() + Send + 'static {
         let (runtimes, process) = (self.runtimes.clone(), process.clone());
         move || {
@@ -36,7 +37,7 @@ impl Gates {
         }
     }
 
-    /// Stops the thread of a process; returns when it stands still.
+    /// Stops the thread of a process; returns when it is stopped.
     pub(super) async fn stop(&self, process: &ProcessId) {
         let Some(runtime) = lock(&self.runtimes).get(process).cloned() else {
             return;
@@ -45,14 +46,14 @@ impl Gates {
         let (stands, standing) = oneshot::channel();
         runtime.spawn(async move {
             let _ = stands.send(());
-            // Blocks the thread, which is the point. It also goes on when the sender is dropped.
+            // Blocks the thread intentionally. Also continues when the sender is dropped.
             let _ = gate.recv();
         });
         let _ = standing.await;
         lock(&self.stopped).push((process.clone(), go_on));
     }
 
-    /// Lets it go on.
+    /// Lets the thread of a process continue.
     pub(super) fn cont(&self, process: &ProcessId) {
         lock(&self.stopped).retain(|(stopped, _)| stopped != process);
     }

@@ -42,7 +42,7 @@ impl Subject for MemorySubject {
 
     async fn contender(&self, process: &ProcessId) -> CaseResult<OpenElection> {
         let (cluster, process) = (self.cluster.clone(), process.clone());
-        // The server's side of its lease is a task beside it, which must not stop with the process's thread.
+        // The server's side of its lease is a separate task, which must not stop with the process's thread.
         let runtime = Handle::current();
         Ok(Box::new(move || {
             Box::pin(async move {
@@ -61,7 +61,7 @@ impl Subject for MemorySubject {
         Ok(Arc::new(self.cluster.store_of(process.clone())))
     }
 
-    /// As its upkeep runs beside the process's thread, it is cut off instead.
+    /// Its upkeep runs outside the process's thread, so it is partitioned instead.
     async fn stop(&self, process: &ProcessId) {
         self.cluster.partition(process);
     }
@@ -70,7 +70,7 @@ impl Subject for MemorySubject {
         self.cluster.heal(process);
     }
 
-    /// Dropping is dying.
+    /// Dropping is enough: it simulates death.
     async fn crash(&self, _process: &ProcessId) {}
 
     async fn isolate(&self, process: &ProcessId) {
@@ -86,7 +86,7 @@ impl Subject for MemorySubject {
         self.cluster.heal(process);
     }
 
-    /// With its lease, as nothing else takes the key away here.
+    /// Expires the lease, because nothing else removes the key here.
     async fn delete_leader(&self) -> CaseResult {
         if let Some(leader) = self.cluster.observer().read().await?.leader {
             self.cluster.expire(&leader.process);

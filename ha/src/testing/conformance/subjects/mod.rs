@@ -1,4 +1,4 @@
-//! The backends under test: how each is opened, and what can be done to it.
+//! The backends under test: how each is opened, and its operations.
 
 mod embedded;
 mod etcd;
@@ -18,7 +18,7 @@ use super::{CaseResult, Subject};
 pub enum Backend {
     /// In this process.
     Memory,
-    /// SQLite in a directory of its own.
+    /// SQLite in its own directory.
     Embedded,
     /// Real etcd servers.
     Etcd,
@@ -26,18 +26,18 @@ pub enum Backend {
     ZooKeeper,
 }
 
-/// Which servers a case needs.
+/// The servers that a case needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// The one that all cases share, in a namespace of its own.
+    /// The server that all cases share, in a separate namespace.
     Shared,
-    /// A single one of its own, to be restarted.
+    /// A separate server, which may be restarted.
     Own,
-    /// Three of its own.
+    /// Three separate servers.
     Ensemble,
 }
 
-/// Opens a backend in a namespace that nobody else uses.
+/// Opens a backend in a namespace that no other case uses.
 pub(super) async fn open(
     backend: Backend,
     place: Place,
@@ -54,7 +54,8 @@ pub(super) async fn open(
     })
 }
 
-/// The lease to test with: the shortest that the store grants, or with `TANIST_TEST_ALL=1` what users get by default.
+/// The lease for the test: the shortest that the store grants, or with `TANIST_TEST_ALL=1` the users'
+/// default.
 fn lease(shortest: Duration, default: Duration) -> Duration {
     let all = std::env::var_os("TANIST_TEST_ALL").is_some_and(|value| value == "1");
     if all { default } else { shortest }

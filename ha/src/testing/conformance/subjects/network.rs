@@ -1,5 +1,5 @@
-//! What etcd and ZooKeeper have in common as subjects: servers that can be broken, and for each process a wire of its
-//! own to them, made of proxies.
+//! The common part of etcd and ZooKeeper as subjects: servers that can be broken, and for each process a wire
+//! to them, made of proxies.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use crate::testing::servers::{
     EtcdCluster, EtcdServer, ServerError, ZooKeeperEnsemble, ZooKeeperServer,
 };
 
-/// Servers of a case's own.
+/// The servers of one case.
 #[async_trait(?Send)]
 pub(super) trait Breakable: std::fmt::Debug + Send {
-    /// Kills so many that no quorum is left.
+    /// Kills enough of them that no quorum is left.
     fn kill_majority(&mut self);
 
-    /// Starts those again.
+    /// Starts the killed ones again.
     async fn start_majority(&mut self) -> Result<(), ServerError>;
 
     async fn restart(&mut self) -> Result<(), ServerError>;
@@ -85,10 +85,10 @@ breakable_server!(ZooKeeperServer);
 breakable_ensemble!(EtcdCluster);
 breakable_ensemble!(ZooKeeperEnsemble);
 
-/// The servers of a subject, and everybody's wires to them.
+/// The servers of a subject, and the wires of all processes to them.
 #[derive(Debug)]
 pub(super) struct Network {
-    /// `None`: shared, so not to be broken.
+    /// `None`: the server is shared and must not be broken.
     own: Option<Mutex<Box<dyn Breakable>>>,
     addresses: Vec<SocketAddr>,
     wires: Mutex<HashMap<ProcessId, Arc<Vec<TcpProxy>>>>,
@@ -114,7 +114,7 @@ impl Network {
         }
     }
 
-    /// The wire of a process: one proxy a server.
+    /// The wire of a process: one proxy for each server.
     pub(super) async fn wire(&self, process: &ProcessId) -> CaseResult<Arc<Vec<TcpProxy>>> {
         let mut wires = self.wires.lock().await;
         if let Some(wire) = wires.get(process) {

@@ -1,5 +1,5 @@
-//! A backend on real servers. What differs between etcd and ZooKeeper is how its clients are opened ([`ServedBackend`]); what can
-//! be done to servers, wires and processes is the same.
+//! A backend on real servers. etcd and ZooKeeper differ in how their clients are opened ([`ServedBackend`]);
+//! the operations on servers, wires and processes are the same.
 
 use std::fmt;
 use std::future::Future;
@@ -17,12 +17,12 @@ use crate::keys::Key;
 use crate::store::CoordinationStore;
 use crate::testing::proxy::TcpProxy;
 
-/// How long a request may take.
+/// The request timeout.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A kind of servers, for its clients.
+/// A kind of server, with its clients.
 pub(super) trait ServedBackend: fmt::Debug + Send + Sync + 'static {
-    /// Who is connected to, where in it, and for how long a client is believed in.
+    /// Endpoints, namespace and lease of a client.
     type Options: Send + 'static;
 
     fn options(endpoints: Vec<String>, namespace: &str, lease: Duration) -> Self::Options;
@@ -36,17 +36,17 @@ pub(super) trait ServedBackend: fmt::Debug + Send + Sync + 'static {
         options: Self::Options,
     ) -> impl Future<Output = Result<Arc<dyn CoordinationStore>>>;
 
-    /// Overwrites a key, or deletes it, behind everybody's back; there has to be one.
+    /// Overwrites or deletes an existing key, bypassing all clients.
     fn overwrite(
         addresses: Vec<String>,
         key: String,
         value: Option<String>,
     ) -> impl Future<Output = CaseResult>;
 
-    /// Deletes the leader's key behind everybody's back; there has to be one.
+    /// Deletes the existing leader key, bypassing all clients.
     fn delete_leader(addresses: Vec<String>, namespace: &str) -> impl Future<Output = CaseResult>;
 
-    /// Puts an item that may be there, or deletes one that is, behind everybody's back.
+    /// Puts an item, or deletes an existing one, bypassing all clients.
     fn write_by_hand(
         addresses: Vec<String>,
         path: String,
@@ -112,7 +112,7 @@ impl<B: ServedBackend> Subject for ServedSubject<B> {
         self.gates.cont(process);
     }
 
-    /// Its thread never runs again, so nothing of it gives the lease back or closes the session.
+    /// Stops its thread for good, so that it never gives the lease back or closes the session.
     async fn crash(&self, process: &ProcessId) {
         self.gates.stop(process).await;
     }
@@ -129,7 +129,7 @@ impl<B: ServedBackend> Subject for ServedSubject<B> {
         self.network.interrupt(process).await;
     }
 
-    /// Past all wires.
+    /// Bypasses all wires.
     async fn delete_leader(&self) -> CaseResult {
         let addresses = self.network.addresses().map(|at| at.to_string()).collect();
         B::delete_leader(addresses, &self.namespace).await

@@ -1,5 +1,5 @@
-//! Jobs whose regions are sets of subtasks: which regions a failure restarts, which rule is recorded, which
-//! TaskManagers get their tasks, and how often a job of very many regions is written.
+//! Jobs whose regions are sets of subtasks: what a failure restarts, what their coordinators know, and how often very many of them are
+//! written.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
@@ -31,7 +31,7 @@ fn of_files() -> pb::JobGraph {
 fn read_files(graph: &mut pb::JobGraph) {
     graph.vertices[0].operators = vec![pb::Operator {
         name: "lines".to_owned(),
-        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"]}"#.to_owned(),
         output: Vec::new(),
     }];
 }
@@ -81,8 +81,8 @@ fn running(graph: &pb::JobGraph) -> Recovered {
     job
 }
 
-/// The deployed tasks: (subtask, generation, region).
-fn deployed(job: &Recovered) -> Vec<(u32, u64, Option<u32>)> {
+/// What is deployed, with its region.
+fn deployed(job: &Recovered) -> Vec<(u32, u64, u32)> {
     let tasks = job.effects.iter().filter_map(|effect| match effect {
         Effect::Deploy { tasks, .. } => Some(tasks),
         _ => None,
@@ -96,14 +96,12 @@ fn deployed(job: &Recovered) -> Vec<(u32, u64, Option<u32>)> {
 #[test]
 fn a_lost_task_manager_costs_only_the_regions_that_it_had_a_part_of() {
     let mut job = running(&forward());
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Subtasks);
-    assert!(job.stored.was_placed);
     let connection = job.connection("tm1");
     let cause = "no answer".to_owned();
     job.hear(Event::TaskManagerLost { connection, cause });
     assert_eq!(job.generations(), [1, 2]);
     job.register("tm2", "1", vec![]);
-    assert_eq!(deployed(&job), [(1, 2, Some(1)), (1, 2, Some(1))]);
+    assert_eq!(deployed(&job), [(1, 2, 1), (1, 2, 1)]);
     assert!(job.cancelled().is_empty(), "{:?}", job.cancelled());
     assert_eq!(job.stored.restarts.as_ref().map(|it| it.restarts), Some(1));
 }
@@ -115,74 +113,21 @@ fn the_next_leader_adopts_each_subtask_by_itself() {
     job.register("tm0", "1", both(0, 1, S::Running));
     job.register("tm1", "2", vec![]);
     assert_eq!(job.generations(), [1, 2]);
-    assert_eq!(deployed(&job), [(1, 2, Some(1)), (1, 2, Some(1))]);
+    assert_eq!(deployed(&job), [(1, 2, 1), (1, 2, 1)]);
 }
 
 #[test]
-fn what_an_earlier_version_recorded_keeps_its_regions() {
-    let mut state = submitted(&forward());
-    state.regions = vec![pb::RegionState::default()];
-    let mut job = Recovered::with_options(&forward(), state, 2, at_once());
-    job.takes_regions = false;
-    job.register("tm0", "1", vec![]);
-    job.register("tm1", "1", vec![]);
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
-    let regions = deployed(&job).into_iter().map(|(.., region)| region);
-    assert!(regions.eq([Some(0); 4]));
-}
-
-#[test]
-fn where_both_rules_say_the_same_the_record_stays_one_that_earlier_versions_read() {
-    let job = job_of(&graph_of(&[("a", 2), ("b", 2)], &[(0, 1)]));
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
-    assert_eq!(job.generations(), [0]);
-}
-
-#[test]
-fn a_job_of_which_nothing_was_placed_suits_an_older_task_manager() {
-    let mut job = job_of(&forward());
-    assert_eq!(job.generations(), [0, 0]);
-    // No slots are offered: the regions are given up once.
-    job.pass(20_000);
-    assert_eq!(job.generations(), [2, 2]);
-    job.takes_regions = false;
-    job.register("tm0", "1", vec![]);
-    job.register("tm1", "1", vec![]);
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
-    assert_eq!(job.generations(), [2], "generations only grow");
-    assert_eq!(deployed(&job).len(), 4);
-    // The rule stays as it is, no matter which TaskManagers register.
-    job.takes_regions = true;
-    job.register("tm2", "1", vec![]);
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
-}
-
-#[test]
-fn a_job_that_was_placed_gives_no_task_to_an_older_task_manager_and_takes_none_of_its_slots() {
-    let mut job = running(&forward());
-    job.takes_regions = false;
-    job.register("tm2", "1", vec![]);
-    let connection = job.connection("tm1");
-    let cause = "no answer".to_owned();
-    job.hear(Event::TaskManagerLost { connection, cause });
-    job.pass(1_000);
-    job.effects.clear();
-    let offer = pb::SlotOffer {
-        allocation_id: slot(2).to_string(),
-        slot: 0,
-        profile: None,
+fn a_job_that_would_have_too_many_regions_has_those_of_whole_vertices() {
+    let options = CoreOptions {
+        max_regions: 1,
+        ..at_once()
     };
-    job.hear(Event::SlotsOffered {
-        connection: job.connection("tm2"),
-        slots: vec![offer],
-    });
-    let (accepted, rejected) = (vec![], vec![]);
-    let undecided = Effect::AnswerOffer { accepted, rejected };
-    assert!(job.effects.contains(&undecided), "{:?}", job.effects);
-    assert_eq!(deployed(&job), []);
-    job.takes_regions = true;
-    job.register("tm3", "1", vec![]);
-    assert_eq!(deployed(&job), [(1, 2, Some(1)), (1, 2, Some(1))]);
+    let mut job = Recovered::with_options(&forward(), submitted(&forward()), 2, options);
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    assert_eq!(job.generations(), [1]);
+    let regions = deployed(&job).into_iter().map(|(.., region)| region);
+    assert!(regions.eq([0; 4]));
 }
 
 /// The last requested preparation: the region that names it, and the generation.
@@ -237,7 +182,7 @@ fn what_was_looked_at_for_a_generation_that_is_given_up_before_it_is_placed_is_l
     job.register("tm0", "1", vec![]);
     job.register("tm1", "1", vec![]);
     assert_eq!(looked_at(&job), [200]);
-    assert_eq!(deployed(&job), [(0, 2, Some(0)), (1, 2, Some(1))]);
+    assert_eq!(deployed(&job), [(0, 2, 0), (1, 2, 1)]);
 }
 
 #[test]
@@ -262,7 +207,7 @@ fn a_region_that_starts_anew_reads_what_the_others_were_placed_with_and_all_look
     job.pass(1);
     look(&mut job, 200);
     assert_eq!(looked_at(&job), [200]);
-    assert_eq!(deployed(&job), [(0, 2, Some(0)), (1, 3, Some(1))]);
+    assert_eq!(deployed(&job), [(0, 2, 0), (1, 3, 1)]);
 }
 
 /// Otherwise one source would read what the other, which stays finished, has read.
@@ -397,7 +342,6 @@ fn very_many_regions_that_find_their_slots_one_by_one_are_written_some_dozens_of
         executions: vec![],
         slots: vec![],
         outputs: vec![],
-        takes_regions: true,
     });
     for number in 0..MANY - 1 {
         let offer = pb::SlotOffer {
@@ -418,30 +362,4 @@ fn very_many_regions_that_find_their_slots_one_by_one_are_written_some_dozens_of
         before < after && after == MANY as usize - 1,
         "{before}, {after}"
     );
-}
-
-#[test]
-fn regions_that_were_held_are_forgotten_with_the_rule_that_made_them() {
-    let mut graph = forward();
-    let isolation = graph.options.get_or_insert_default();
-    isolation.set_isolation(pb::Isolation::StopFirst);
-    let mut state = submitted(&graph);
-    state.set_region_rule(pb::RegionRule::Subtasks);
-    let given_up = pb::RegionState {
-        generation: 2,
-        epoch: 1,
-        // No record of a job that was never placed has this value; the hold must end in any case.
-        placed_before: true,
-        ..pb::RegionState::default()
-    };
-    state.regions = vec![given_up; 2];
-    let mut job = Recovered::with_options(&graph, state, 2, at_once());
-    let until_ms = job.core.next_deadline_ms().expect("it is held");
-    job.takes_regions = false;
-    job.register("tm0", "1", vec![]);
-    job.register("tm1", "1", vec![]);
-    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
-    job.pass(until_ms - job.now_ms);
-    let regions = deployed(&job).into_iter().map(|(.., region)| region);
-    assert!(regions.eq([Some(0); 4]));
 }
