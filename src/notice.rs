@@ -5,8 +5,9 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// A shared value; see the module. Clones share the value.
@@ -31,18 +32,18 @@ impl<T> Notice<T> {
 
     /// Reads the value.
     pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
-        look(&self.lock())
+        look(&self.shared.value.lock())
     }
 
     /// Changes the value and wakes the waiters.
     pub fn change(&self, change: impl FnOnce(&mut T)) {
-        change(&mut self.lock());
+        change(&mut self.shared.value.lock());
         self.shared.changed.notify_waiters();
     }
 
     /// Changes the value without waking the waiters. They see it with the next change that wakes them, or when they look.
     pub fn change_quietly(&self, change: impl FnOnce(&mut T)) {
-        change(&mut self.lock());
+        change(&mut self.shared.value.lock());
     }
 
     /// Waits until `find` returns something for the value.
@@ -56,11 +57,6 @@ impl<T> Notice<T> {
             }
             changed.await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, T> {
-        let value = self.shared.value.lock();
-        value.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,11 +6,12 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tanist::process::demo::ticks;
 use tanist::rpc::TonicPeers;
@@ -198,7 +199,7 @@ impl BeatFollower {
 
     /// The longest time without a beat since this was last asked, also one that goes on.
     fn take_longest(&self) -> Duration {
-        let mut heard = self.heard.lock().expect("nothing panics holding it");
+        let mut heard = self.heard.lock();
         let longest = heard.longest.max(heard.last.elapsed());
         heard.longest = Duration::ZERO;
         longest
@@ -212,7 +213,7 @@ async fn follow(address: String, cluster: String, heard: Arc<Mutex<Heard>>) {
         if let Ok(mut beats) = peers.beats(&address).await {
             while let Some(beat) = beats.next().await {
                 if beat.stance != Stance::Standby {
-                    heard.lock().expect("nothing panics holding it").note();
+                    heard.lock().note();
                 }
             }
         }

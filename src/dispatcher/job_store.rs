@@ -2,11 +2,12 @@
 //! `recovery.rs` their recovery.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
@@ -279,22 +280,20 @@ impl JobStore {
         }
     }
 
-    pub(super) fn lock_descriptions(&self) -> std::sync::MutexGuard<'_, DescriptionCache> {
-        self.descriptions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_descriptions(&self) -> MutexGuard<'_, DescriptionCache> {
+        self.descriptions.lock()
     }
 
-    pub(super) fn lock_holdings(&self) -> std::sync::MutexGuard<'_, Holdings> {
-        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_holdings(&self) -> MutexGuard<'_, Holdings> {
+        self.holdings.lock()
     }
 
-    pub(super) fn lock_parts(&self) -> std::sync::MutexGuard<'_, KnownParts> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_parts(&self) -> MutexGuard<'_, KnownParts> {
+        self.parts.lock()
     }
 
-    pub(super) fn lock_blobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
-        self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_blobs(&self) -> MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
+        self.blobs.lock()
     }
 }
 

@@ -2,10 +2,11 @@
 //! messages of TaskExecutors and JobMasters, and a ResourceManager of epoch 5 without drivers. Decides nothing;
 //! has no tests.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, TermHolder};
 use tanist_proto::id::JobId;
 use tanist_proto::resources::ResourceProfile;
@@ -66,7 +67,7 @@ impl ScriptedTaskExecutor {
     }
 
     pub(super) fn report(&self) -> pb::SlotReport {
-        let slots = self.slots.lock().expect("not poisoned");
+        let slots = self.slots.lock();
         let status = |(slot, allocation): (usize, &Option<pb::SlotAllocation>)| pb::SlotStatus {
             slot: u32::try_from(slot).expect("few slots"),
             allocation: allocation.clone(),
@@ -92,7 +93,7 @@ impl TaskExecutorGateway for ScriptedTaskExecutor {
         };
         let index = usize::try_from(request.slot).expect("a slot number");
         let answer = {
-            let mut slots = self.slots.lock().expect("not poisoned");
+            let mut slots = self.slots.lock();
             let holder = slots[index].get_or_insert_with(|| wanted.clone());
             if *holder == wanted {
                 Answer::Allocated(pb::Ack {})
