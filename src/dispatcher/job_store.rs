@@ -27,9 +27,10 @@ use super::out_of_reach::READ_AT_ONCE;
 use super::parts::KnownParts;
 use super::storage::Storage;
 use super::sweep::Holdings;
+use crate::compact::{shrink_graph, shrink_state};
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
-use crate::job::shrinking::{shrink_graph, shrink_state};
+use crate::job::is_coordinated;
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
 pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(5);

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::adoptions::Adoptions;
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::peers::Reports;
+use crate::compact::{shrink_graph, shrink_state};
 use crate::dispatcher::JobStore;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::fencing::OnHigherEpoch;
@@ -21,7 +22,6 @@ use crate::gateway::{
     Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
     ResourceRequirementsGateway,
 };
-use crate::job::shrinking::{shrink_graph, shrink_state};
 use crate::job_master::{
     Beginnings, JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, SinkCommitter,
 };

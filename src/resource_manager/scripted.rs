@@ -15,13 +15,13 @@ use tokio::sync::mpsc;
 
 use super::drains::DrainsServices;
 use super::{Options, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term};
+use crate::compact::WatchCell;
 use crate::gateway::refusals::{Refusals, RefusalsCount};
 use crate::gateway::{
     GatewayError, GatewayResult, JobMasterId, JobMasterRegistration, LocalConnector,
     ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _, SubmissionNumber,
     TaskExecutorGateway, Verdict,
 };
-use crate::notice::Notice;
 
 pub(super) const BOUND: Duration = Duration::from_secs(600);
 
@@ -244,8 +244,8 @@ pub(super) async fn job_master(
     handle: &ResourceManagerHandle,
     job: JobId,
     incarnation: u64,
-) -> GatewayResult<Notice<Verdict>> {
-    let verdict = Notice::default();
+) -> GatewayResult<WatchCell<Verdict>> {
+    let verdict = WatchCell::default();
     let registration = JobMasterRegistration {
         job,
         job_master: id(incarnation),

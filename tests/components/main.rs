@@ -15,7 +15,7 @@ use tanist::gateway::{
     JobStandings, LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
     ResourceRequirementsGateway as _, SubmissionNumber,
 };
-use tanist::notice::Notice;
+use tanist::compact::WatchCell;
 use tanist::resource_manager::drains::DrainsServices;
 use tanist::resource_manager::{
     self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
@@ -251,7 +251,7 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
     let registration = JobMasterRegistration {
         job,
         job_master,
-        verdict: Notice::default(),
+        verdict: WatchCell::default(),
     };
     handle
         .register_job_master(registration)
