@@ -6,11 +6,12 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tanist::process::demo::ticks;
 use tanist::rpc::TonicPeers;
@@ -201,7 +202,7 @@ impl BeatFollower {
 
     /// The longest time without a beat since the last call, including a silence that is still going on.
     fn take_longest(&self) -> Duration {
-        let mut heard = self.heard.lock().expect("nothing panics holding it");
+        let mut heard = self.heard.lock();
         let longest = heard.longest.max(heard.last.elapsed());
         heard.longest = Duration::ZERO;
         longest
@@ -215,7 +216,7 @@ async fn follow(address: String, cluster: String, heard: Arc<Mutex<Heard>>) {
         if let Ok(mut beats) = peers.beats(&address).await {
             while let Some(beat) = beats.next().await {
                 if beat.stance != Stance::Standby {
-                    heard.lock().expect("nothing panics holding it").note();
+                    heard.lock().note();
                 }
             }
         }

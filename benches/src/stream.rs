@@ -2,10 +2,11 @@
 //! in the records is measured on the data path and without requests.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use parking_lot::Mutex;
 use tanist::process::demo::ticks::Ticks;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::Instant;
@@ -42,7 +43,7 @@ impl TickFollower {
 
     /// Number of records so far.
     pub fn records(&self) -> u64 {
-        self.ticks().records()
+        self.ticks.lock().records()
     }
 
     /// Waits for this number of further records.
@@ -58,19 +59,15 @@ impl TickFollower {
 
     /// The longest time between two records of one key since the last call.
     pub fn take_longest_gap(&self) -> Duration {
-        self.ticks().take_longest_gap()
+        self.ticks.lock().take_longest_gap()
     }
 
     /// Returns an error if a record is missing or duplicated.
     pub fn check(&self) -> anyhow::Result<()> {
-        match self.ticks().wrong() {
+        match self.ticks.lock().wrong() {
             Some(wrong) => anyhow::bail!("records are missing or doubled: {wrong}"),
             None => Ok(()),
         }
-    }
-
-    fn ticks(&self) -> std::sync::MutexGuard<'_, Ticks> {
-        self.ticks.lock().expect("nothing panics holding it")
     }
 }
 
@@ -87,7 +84,7 @@ async fn follow(path: PathBuf, ticks: Arc<Mutex<Ticks>>) -> anyhow::Result<()> {
             continue;
         };
         let now = Instant::now();
-        let mut ticks = ticks.lock().expect("nothing panics holding it");
+        let mut ticks = ticks.lock();
         for line in String::from_utf8_lossy(&unread[..end]).lines() {
             ticks.take(line, now);
         }

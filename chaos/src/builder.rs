@@ -4,9 +4,10 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
 use tanist_ha::testing::servers::ports::free_port;
 use tokio::sync::{OnceCell, Semaphore};
 

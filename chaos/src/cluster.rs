@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tanist_ha::election::{ElectionDriver, Member};
 use tanist_ha::keys::{Key, Kind, Name};
@@ -397,11 +398,8 @@ impl Drop for Cluster {
             );
         }
         if std::env::var_os("TANIST_TEST_KEEP").is_some() {
-            eprintln!("--- all files are kept in {}", self.directory.display());
-            self.guard
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .keep_directory();
+            eprintln!("--- everything is kept in {}", self.directory.display());
+            self.guard.lock().keep_directory();
         }
     }
 }

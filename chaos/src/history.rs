@@ -4,9 +4,10 @@
 //! shows an older state.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
+use parking_lot::Mutex;
 use tanist_proto::id::JobId;
 use tokio::task::JoinHandle;
 
@@ -90,12 +91,12 @@ impl Observer {
 
     /// Reads the observations so far.
     pub fn with<T>(&self, read: impl FnOnce(&History) -> T) -> T {
-        read(&self.history.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&self.history.lock())
     }
 }
 
 fn note_all(noted: &Mutex<History>, seen: Vec<(JobId, String)>) {
-    let mut history = noted.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut history = noted.lock();
     history.looks += 1;
     for (job, state) in seen {
         history.note(job, &state);

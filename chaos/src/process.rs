@@ -3,10 +3,11 @@
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::guard::Guard;
@@ -113,7 +114,7 @@ impl Process {
             .stderr(errors)
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
-        self.guard().watch(child.id());
+        self.guard.lock().watch(child.id());
         self.ended = None;
         self.child = Some(child);
         Ok(())
@@ -215,7 +216,7 @@ impl Process {
 
     fn reap(&mut self) {
         if let Some(mut child) = self.child.take() {
-            self.guard().forget(child.id());
+            self.guard.lock().forget(child.id());
             self.ended = child.wait().ok();
         }
     }
@@ -266,10 +267,6 @@ impl Process {
         // Not reaped yet, so the id still belongs to this child.
         kill_process(Pid::from_child(child), signal)
             .with_context(|| format!("cannot signal {}", self.name))
-    }
-
-    fn guard(&self) -> std::sync::MutexGuard<'_, Guard> {
-        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -83,8 +83,10 @@ pub async fn failpoint(_name: &'static str) {}
 mod imp {
     use std::collections::HashMap;
     use std::path::PathBuf;
-    use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+    use std::sync::OnceLock;
     use std::time::Duration;
+
+    use parking_lot::{Mutex, MutexGuard};
 
     /// Polling interval for the existence of the file.
     const LOOK_INTERVAL: Duration = Duration::from_millis(5);
@@ -110,7 +112,7 @@ mod imp {
                     .collect(),
             )
         });
-        armed.lock().unwrap_or_else(PoisonError::into_inner)
+        armed.lock()
     }
 
     fn parse(entry: &str) -> (String, Action) {

@@ -7,6 +7,8 @@ use std::fmt::{self, Display, Write as _};
 use std::io::{self, ErrorKind, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use chrono::DateTime;
+
 use crate::telemetry::{Printable, PrintableLines};
 
 /// Set when an answer could not be written.
@@ -157,32 +159,13 @@ pub(super) fn time_if_known(ms: i64) -> String {
     u64::try_from(ms).map_or_else(|_| "-".to_owned(), time)
 }
 
-/// Milliseconds since 1970 as date and time.
+/// Milliseconds since 1970 as date and time. A time beyond the calendar is shown as its milliseconds.
 pub(super) fn time(ms: u64) -> String {
-    let seconds = ms / 1000;
-    let (year, month, day) = date(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
-}
-
-/// The date of a day since 1970, in the Gregorian calendar. Counts years from March, so that a leap day is
-/// the last of its year, in eras of 400 years.
-fn date(day: u64) -> (u64, u64, u64) {
-    let from_march_of_0 = day + 719_468;
-    let (era, day_of_era) = (from_march_of_0 / 146_097, from_march_of_0 % 146_097);
-    let leap_days = day_of_era / 1460 - day_of_era / 36_524 + day_of_era / 146_096;
-    let year_of_era = (day_of_era - leap_days) / 365;
-    let before_year = year_of_era * 365 + year_of_era / 4 - year_of_era / 100;
-    let day_of_year = day_of_era - before_year;
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    (year, month, day_of_month)
+    let known = i64::try_from(ms).ok();
+    match known.and_then(DateTime::from_timestamp_millis) {
+        Some(time) => time.format("%Y-%m-%d %H:%M:%S UTC").to_string(),
+        None => format!("{ms} ms"),
+    }
 }
 
 #[cfg(test)]
@@ -223,6 +206,7 @@ mod tests {
             "2100-03-01 00:00:00 UTC",
         ];
         assert_eq!(shown, expected);
+        assert_eq!(time(u64::MAX), "18446744073709551615 ms");
     }
 
     #[test]

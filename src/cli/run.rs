@@ -267,13 +267,14 @@ pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use std::future::IntoFuture as _;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
     use std::time::Duration;
 
     use axum::http::StatusCode;
     use axum::routing::{get, post};
     use axum::{Json, Router};
     use clap::Parser as _;
+    use parking_lot::Mutex;
     use serde_json::json;
     use tanist_proto::v1::JobStatus;
     use tokio::net::TcpListener;
@@ -345,7 +346,7 @@ mod tests {
             "end-time": 201, "duration": 200, "vertices": []
         });
         let told = Arc::new(Mutex::new(Some(finished)));
-        let tell = async move || match told.lock().expect("nothing panics holding it").take() {
+        let tell = async move || match told.lock().take() {
             Some(finished) => (StatusCode::OK, Json(finished)),
             None => (
                 StatusCode::NOT_FOUND,

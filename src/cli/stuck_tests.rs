@@ -1,9 +1,10 @@
 //! A TaskManager in the process of a JobManager that can't continue because a task hangs: the process ends
 //! with a message, and a job that other processes can lead continues.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +37,7 @@ struct Shared(Arc<(Mutex<State>, Condvar)>);
 impl Shared {
     fn let_go(&self) {
         let (state, changed) = &*self.0;
-        state.lock().unwrap_or_else(PoisonError::into_inner).is_free = true;
+        state.lock().is_free = true;
         changed.notify_all();
     }
 }
@@ -50,11 +51,11 @@ struct Hanging {
 impl Source for Hanging {
     fn next(&mut self, now: Instant) -> Result<SourceState, OperatorError> {
         let (state, changed) = &*self.shared.0;
-        let mut state = state.lock().expect("not poisoned");
+        let mut state = state.lock();
         if self.subtask == 0 {
             state.hangs = true;
             while !state.is_free {
-                state = changed.wait(state).expect("not poisoned");
+                changed.wait(&mut state);
             }
         }
         match (state.is_free, state.hangs) {

@@ -1,12 +1,13 @@
 //! Sends a request, with retries until a JobManager answers it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, StatusCode};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -338,7 +339,7 @@ impl RestClient {
     }
 
     fn in_order(&self, mut addresses: Vec<String>) -> Vec<String> {
-        let answered = self.answered.lock().expect("nothing panics holding it");
+        let answered = self.answered.lock();
         if let Some(best) = answered.as_ref() {
             addresses.sort_by_key(|address| address != best);
         }
@@ -346,7 +347,7 @@ impl RestClient {
     }
 
     fn set_answered(&self, address: String) {
-        *self.answered.lock().expect("nothing panics holding it") = Some(address);
+        *self.answered.lock() = Some(address);
     }
 }
 

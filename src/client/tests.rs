@@ -1,9 +1,10 @@
 //! The client against a server that follows a script, one step per connection.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
@@ -58,7 +59,7 @@ impl Scripted {
                     answer(&mut connection, 200, TIME).await;
                     continue;
                 }
-                seen.lock().expect("no panic").push(request);
+                seen.lock().push(request);
                 let step = script.pop_front();
                 match step.unwrap_or_else(|| Step::Answer(500, "{}".to_owned())) {
                     Step::Answer(status, body) => answer(&mut connection, status, &body).await,
@@ -83,7 +84,7 @@ impl Scripted {
     }
 
     fn requests(&self) -> Vec<String> {
-        self.requests.lock().expect("no panic").clone()
+        self.requests.lock().clone()
     }
 }
 

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1::ask_coordinator_response::Answer;
@@ -43,7 +44,7 @@ impl YoungestHeard {
         incarnation: &ClusterIncarnation,
         epoch: Epoch,
     ) -> Result<(), Refused> {
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = self.0.lock();
         if let Some((known, highest)) = heard.clone() {
             if known != *incarnation {
                 let offered = incarnation.clone();
@@ -72,10 +73,7 @@ impl EpochGate for YoungestHeard {
     }
 
     fn highest(&self) -> Option<(ClusterIncarnation, Epoch)> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.lock().clone()
     }
 }
 
@@ -155,7 +153,7 @@ struct Coordinator {
 
 impl Coordinator {
     fn note(&self, graph: &Arc<JobGraph>) {
-        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut graphs = self.graphs.lock();
         graphs.insert(graph.job_id.clone(), graph.clone());
     }
 
@@ -172,7 +170,7 @@ impl Coordinator {
             return Ok(Answer::Exhausted(Ack {}));
         }
         let asker = &question.asker;
-        let graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let graphs = self.graphs.lock();
         let graph = &graphs[&asker.job.to_string()];
         let vertex = asker.vertex.to_string();
         let mut vertices = graph.vertices.iter();

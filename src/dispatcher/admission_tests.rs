@@ -1,10 +1,11 @@
 //! The Dispatcher on paused time over the memory store, with JobMasters that the test scripts.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
 use tanist_ha::election::{
@@ -30,10 +31,6 @@ use crate::gateway::{
 };
 use crate::job::{CompileOptions, JobBuilder};
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A JobMaster that ends when the test says so.
 #[derive(Debug, Clone)]
 pub(super) struct Scripted {
@@ -50,14 +47,14 @@ impl JobMasterControl for Scripted {
     }
 
     async fn cancel(&self) -> GatewayResult<()> {
-        lock(&self.heard).push("cancel");
+        self.heard.lock().push("cancel");
         let mut hangs = self.hangs.subscribe();
         let _ = hangs.wait_for(|hangs| !hangs).await;
         Ok(())
     }
 
     async fn stop_job(&self) -> GatewayResult<()> {
-        lock(&self.heard).push("stop job");
+        self.heard.lock().push("stop job");
         Ok(())
     }
 
@@ -82,11 +79,11 @@ impl JobMasterControl for Scripted {
     }
 
     async fn result_written(&self) {
-        lock(&self.heard).push("result written");
+        self.heard.lock().push("result written");
     }
 
     async fn stop(&self) {
-        lock(&self.heard).push("stop");
+        self.heard.lock().push("stop");
     }
 }
 
@@ -111,8 +108,8 @@ impl JobMasterLauncher for Surroundings {
             hangs: watch::Sender::new(false),
             heard: Arc::default(),
         };
-        lock(&self.launches).push((graph.job_id.clone(), recovered));
-        lock(&self.started).insert(graph.job_id, scripted.clone());
+        self.launches.lock().push((graph.job_id.clone(), recovered));
+        self.started.lock().insert(graph.job_id, scripted.clone());
         Arc::new(scripted)
     }
 }
@@ -139,12 +136,12 @@ impl ResourceRequirementsGateway for Surroundings {
 #[async_trait]
 impl SinkCleaner for Surroundings {
     async fn clean(&self, directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
-        let mut failing = lock(&self.failing_cleanups);
+        let mut failing = self.failing_cleanups.lock();
         if *failing > 0 {
             *failing -= 1;
             return Err("no permission".to_owned());
         }
-        lock(&self.cleaned).push(directory.to_owned());
+        self.cleaned.lock().push(directory.to_owned());
         Ok(())
     }
 }
@@ -218,16 +215,16 @@ impl Fixture {
     }
 
     pub(super) fn job_master(&self) -> Scripted {
-        lock(&self.surroundings.started)[&JOB.to_string()].clone()
+        self.surroundings.started.lock()[&JOB.to_string()].clone()
     }
 
     /// Returns the directories that were cleaned.
     pub(super) fn cleaned(&self) -> Vec<String> {
-        lock(&self.surroundings.cleaned).clone()
+        self.surroundings.cleaned.lock().clone()
     }
 
     pub(super) fn launches(&self) -> usize {
-        lock(&self.surroundings.launches).len()
+        self.surroundings.launches.lock().len()
     }
 
     pub(super) async fn until_stored(&self, what: &str, claim: impl Fn(&RecoveredJobs) -> bool) {
@@ -307,7 +304,7 @@ async fn a_job_that_is_being_persisted_can_not_be_canceled_yet() {
         "{canceled:?}"
     );
     dispatcher.cancel_job(cancel()).await.expect("passed on");
-    assert_eq!(*lock(&fixture.job_master().heard), ["cancel"]);
+    assert_eq!(*fixture.job_master().heard.lock(), ["cancel"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -329,7 +326,7 @@ async fn a_cancellation_that_nobody_waits_for_any_more_is_not_waited_for() {
         assert!(turns < 1_000, "{} wait", hangs.receiver_count());
         tokio::task::yield_now().await;
     }
-    assert_eq!(*lock(&fixture.job_master().heard), ["cancel"; 3]);
+    assert_eq!(*fixture.job_master().heard.lock(), ["cancel"; 3]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -363,8 +360,8 @@ async fn a_job_that_ended_is_cleaned_up_after_and_its_end_can_not_be_changed() {
             is_clean(it) && !it.results.is_empty()
         })
         .await;
-    assert_eq!(*lock(&fixture.surroundings.cleaned), ["/out"]);
-    assert_eq!(*lock(&fixture.job_master().heard), ["result written"]);
+    assert_eq!(*fixture.surroundings.cleaned.lock(), ["/out"]);
+    assert_eq!(*fixture.job_master().heard.lock(), ["result written"]);
     let answer = dispatcher.cancel_job(cancel()).await;
     assert!(
         matches!(answer, Err(GatewayError::Conflict(_))),
@@ -399,7 +396,7 @@ async fn the_cancel_of_a_canceled_job_is_acknowledged_again() {
 #[tokio::test(start_paused = true)]
 async fn a_dirty_result_resumes_the_cleanup_and_the_job_is_not_run() {
     let fixture = Fixture::new().await;
-    *lock(&fixture.surroundings.failing_cleanups) = 3;
+    *fixture.surroundings.failing_cleanups.lock() = 3;
     let finished = result(pb::JobStatus::Finished);
     fixture
         .store
@@ -410,13 +407,13 @@ async fn a_dirty_result_resumes_the_cleanup_and_the_job_is_not_run() {
     let details = dispatcher.describe_job(describe()).await.expect("known");
     assert_eq!(details.status(), pb::JobStatus::Finished);
     fixture.until_stored("a clean result", is_clean).await;
-    assert_eq!(*lock(&fixture.surroundings.cleaned), ["/out"]);
+    assert_eq!(*fixture.surroundings.cleaned.lock(), ["/out"]);
     assert_eq!(fixture.launches(), 0);
     dispatcher.stop().await;
     let _next = fixture.recover().await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(
-        lock(&fixture.surroundings.cleaned).len(),
+        fixture.surroundings.cleaned.lock().len(),
         1,
         "once is enough"
     );
@@ -425,7 +422,7 @@ async fn a_dirty_result_resumes_the_cleanup_and_the_job_is_not_run() {
 #[tokio::test(start_paused = true)]
 async fn a_clean_result_is_forgotten_after_its_time_and_a_dirty_one_is_not() {
     let fixture = Fixture::new().await;
-    *lock(&fixture.surroundings.failing_cleanups) = 1000;
+    *fixture.surroundings.failing_cleanups.lock() = 1000;
     let old = |dirty, job: u128| pb::JobResult {
         job_id: JobId::from_bits(job).to_string(),
         ended_at_ms: 1,
@@ -488,11 +485,11 @@ async fn the_end_of_the_term_stops_all_job_masters_and_writes_nothing() {
         .expect("accepted");
     let before = fixture.store.last_change();
     dispatcher.stop().await;
-    assert_eq!(*lock(&fixture.job_master().heard), ["stop"]);
+    assert_eq!(*fixture.job_master().heard.lock(), ["stop"]);
     assert_eq!(fixture.store.last_change(), before);
     let next = fixture.recover().await;
     assert_eq!(
-        lock(&fixture.surroundings.launches)[1],
+        fixture.surroundings.launches.lock()[1],
         (JOB.to_string(), true)
     );
     let again = next.submit_job(submission("token")).await;

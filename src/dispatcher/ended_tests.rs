@@ -9,7 +9,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::DispatcherOptions;
-use super::scripted::{End, JOB, Leader, blobs, large_name, lock, result_of};
+use super::scripted::{End, JOB, Leader, blobs, large_name, result_of};
 use super::testing::recovered;
 use crate::gateway::DispatcherGateway as _;
 
@@ -75,7 +75,7 @@ async fn a_result_that_is_not_cleaned_up_after_is_never_forgotten_with_the_other
     let a = Leader::of(&cluster, "a").await;
     end(&a, result_of(JobId::from_bits(8))).await;
     assert!(!a.store.has_unended_jobs().await.expect("read"));
-    lock(&a.world.hanging).push("/hangs".to_owned());
+    a.world.hanging.lock().push("/hangs".to_owned());
     a.submit(JOB).await.expect("acknowledged");
     assert!(a.store.has_unended_jobs().await.expect("read"));
     let dirty = pb::JobResult {

@@ -2,11 +2,12 @@
 //! `recovery.rs` their recovery.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
@@ -26,9 +27,10 @@ use super::out_of_reach::READ_AT_ONCE;
 use super::parts::KnownParts;
 use super::storage::Storage;
 use super::sweep::Holdings;
+use crate::compact::{shrink_graph, shrink_state};
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
-use crate::job::shrinking::{shrink_graph, shrink_state};
+use crate::job::is_coordinated;
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
 pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(5);
@@ -279,22 +281,20 @@ impl JobStore {
         }
     }
 
-    pub(super) fn lock_descriptions(&self) -> std::sync::MutexGuard<'_, DescriptionCache> {
-        self.descriptions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_descriptions(&self) -> MutexGuard<'_, DescriptionCache> {
+        self.descriptions.lock()
     }
 
-    pub(super) fn lock_holdings(&self) -> std::sync::MutexGuard<'_, Holdings> {
-        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_holdings(&self) -> MutexGuard<'_, Holdings> {
+        self.holdings.lock()
     }
 
-    pub(super) fn lock_parts(&self) -> std::sync::MutexGuard<'_, KnownParts> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_parts(&self) -> MutexGuard<'_, KnownParts> {
+        self.parts.lock()
     }
 
-    pub(super) fn lock_blobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
-        self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_blobs(&self) -> MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
+        self.blobs.lock()
     }
 }
 

@@ -9,7 +9,7 @@ use tanist_proto::v1 as pb;
 use tokio::task::JoinHandle;
 
 use super::DispatcherOptions;
-use super::scripted::{End, JOB, Leader, lock, result_of, submission};
+use super::scripted::{End, JOB, Leader, result_of, submission};
 use super::testing::recovered;
 use crate::gateway::{DispatcherGateway as _, GatewayError, GatewayResult};
 
@@ -67,7 +67,7 @@ async fn a_submission_of_an_ended_job_waits_for_its_result_and_is_never_run() {
     let answered = repeated.await.expect("no panic").expect("answered");
     assert!(answered.repeated);
     assert_eq!(leader.status(JOB).await, Some(pb::JobStatus::Finished));
-    let started = lock(&leader.world.job_masters).len();
+    let started = leader.world.job_masters.lock().len();
     assert_eq!(started, 1, "the other job's");
 }
 
@@ -97,7 +97,7 @@ async fn the_cleanup_of_a_dirty_result_is_resumed_when_it_is_read() {
     let cluster = with_a_result(true).await;
     let leader = Leader::with_unread_results(&cluster, "second").await;
     settle().await;
-    assert!(lock(&leader.world.cleaned).is_empty());
+    assert!(leader.world.cleaned.lock().is_empty());
     leader.dispatcher.read_results().await.expect("read");
     for _ in 0..1000 {
         if recovered(&leader.store)
@@ -110,7 +110,7 @@ async fn the_cleanup_of_a_dirty_result_is_resumed_when_it_is_read() {
         }
         settle().await;
     }
-    assert_eq!(*lock(&leader.world.cleaned), ["/out"]);
+    assert_eq!(*leader.world.cleaned.lock(), ["/out"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,9 +153,9 @@ async fn a_job_whose_result_and_records_are_both_there_is_not_run_while_the_resu
     cluster.expire(&between.process);
     let leader = Leader::with_unread_results(&cluster, "second").await;
     settle().await;
-    assert!(lock(&leader.world.job_masters).is_empty());
+    assert!(leader.world.job_masters.lock().is_empty());
     leader.dispatcher.read_results().await.expect("read");
     settle().await;
-    assert!(lock(&leader.world.job_masters).is_empty());
+    assert!(leader.world.job_masters.lock().is_empty());
     assert_eq!(leader.status(JOB).await, Some(pb::JobStatus::Finished));
 }

@@ -15,7 +15,7 @@ use super::DispatcherOptions;
 use super::core::first_state;
 use super::ended_tests::kill;
 use super::handle::Command;
-use super::scripted::{End, JOB, Leader, blobs, large_name, lock, result_of, submission};
+use super::scripted::{End, JOB, Leader, blobs, large_name, result_of, submission};
 use super::suspects_tests::with_ends;
 use super::testing::recovered;
 use crate::gateway::persistence::JobStateStore as _;
@@ -92,7 +92,7 @@ async fn resolve(leader: &Leader, action: pb::QuarantineAction) -> GatewayResult
 }
 
 fn started(leader: &Leader) -> Vec<String> {
-    let job_masters = lock(&leader.world.job_masters);
+    let job_masters = leader.world.job_masters.lock();
     let ids = job_masters.iter().map(|it| it.state.job_id.clone());
     ids.collect()
 }
@@ -208,7 +208,7 @@ async fn a_job_out_of_reach_can_be_cancelled_where_its_state_says_what_it_leaves
     b.wait_for(JOB, pb::JobStatus::Canceled).await;
     place.answer();
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(*lock(&b.world.cleaned), ["/out"]);
+    assert_eq!(*b.world.cleaned.lock(), ["/out"]);
     assert!(started(&b).is_empty());
 }
 

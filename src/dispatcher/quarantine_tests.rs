@@ -11,7 +11,7 @@ use super::breakage::is_fault_of_job;
 use super::core::{Deadline, Submission, SubmissionKey, first_state};
 use super::ended_tests::kill;
 use super::job_store::{GraphRecord, JobStoreError, StateRecord};
-use super::scripted::{End, JOB as OTHER, Leader, lock, result_of, submission as submission_of};
+use super::scripted::{End, JOB as OTHER, Leader, result_of, submission as submission_of};
 use super::suspects_tests::with_ends;
 use super::testing::{JOB, cancel, describe, recovered, submission};
 use super::{RecoveredJob, RecoveredJobs};
@@ -257,7 +257,7 @@ async fn a_job_of_whose_records_no_job_master_can_be_made_is_set_aside_at_once_a
     a.submit(OTHER).await.expect("acknowledged");
     a.end_last(End::Unfit);
     a.wait_for(OTHER, pb::JobStatus::Suspended).await;
-    assert_eq!(lock(&a.world.job_masters).len(), 1, "no other one is tried");
+    assert_eq!(a.world.job_masters.lock().len(), 1, "no other one is tried");
     let details = a.describe(OTHER).await.expect("known");
     let quarantine = details.quarantined.expect("it is quarantined");
     assert_eq!(quarantine.kind(), pb::QuarantineKind::Unreadable);
@@ -313,10 +313,10 @@ async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
             .expect_err("there is none");
         assert!(matches!(denied, GatewayError::NotYet(_)), "{denied:?}");
         a.wait_for(OTHER, pb::JobStatus::Running).await;
-        let job_masters = lock(&a.world.job_masters);
+        let job_masters = a.world.job_masters.lock();
         assert_eq!(job_masters.len(), broken + 1);
         assert_eq!(job_masters[broken].state.job_incarnation, 5);
-        assert_eq!(*lock(&a.world.withdrawn), vec![OTHER; broken]);
+        assert_eq!(*a.world.withdrawn.lock(), vec![OTHER; broken]);
     }
     a.end_last(End::Broken);
     a.wait_for(OTHER, pb::JobStatus::Suspended).await;
@@ -395,7 +395,7 @@ async fn a_job_that_is_set_aside_when_all_its_tasks_have_finished_is_not_cancell
             other => panic!("{other:?}"),
         }
     }
-    assert!(lock(&b.world.cleaned).is_empty());
+    assert!(b.world.cleaned.lock().is_empty());
     let retried = resolve(&b, pb::QuarantineAction::Retry).await;
     retried.expect("led again");
     b.end_last(End::Result(Box::new(result_of(OTHER))));
@@ -443,7 +443,7 @@ async fn a_deposed_leader_whose_write_was_refused_starts_no_other_job_master() {
     deposed.end_last(End::Broken);
     // Longer than starting a JobMaster would take.
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(lock(&deposed.world.job_masters).len(), 1);
+    assert_eq!(deposed.world.job_masters.lock().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

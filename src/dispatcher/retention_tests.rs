@@ -8,7 +8,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::DispatcherOptions;
-use super::scripted::{End, JOB, Leader, blobs, large_name, lock, result_of};
+use super::scripted::{End, JOB, Leader, blobs, large_name, result_of};
 use super::testing::recovered;
 
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -141,10 +141,10 @@ async fn a_sink_directory_that_hangs_keeps_no_result_from_being_forgotten() {
     let results = [1, 2].map(|job| (JobId::from_bits(job), ["/hangs", "/out"][job as usize - 1]));
     let results = results.map(|(job, directory)| clean_result(job, directory));
     let leader = leader_that_finds(&cluster, &results).await;
-    lock(&leader.world.hanging).push("/hangs".to_owned());
+    leader.world.hanging.lock().push("/hangs".to_owned());
     tokio::time::sleep(RETENTION + Duration::from_secs(60)).await;
     assert!(!is_kept(&leader).await);
-    assert_eq!(*lock(&leader.world.cleaned), ["/out"]);
+    assert_eq!(*leader.world.cleaned.lock(), ["/out"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,10 +156,10 @@ async fn a_leader_that_the_store_does_not_confirm_cleans_up_after_no_job_that_is
     // Another leader may run another job under this id then.
     cluster.unavailable(true);
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert!(lock(&leader.world.cleaned).is_empty());
+    assert!(leader.world.cleaned.lock().is_empty());
     cluster.unavailable(false);
     tokio::time::sleep(Duration::from_secs(120)).await;
-    assert_eq!(*lock(&leader.world.cleaned), ["/out"]);
+    assert_eq!(*leader.world.cleaned.lock(), ["/out"]);
     assert!(!is_kept(&leader).await);
 }
 

@@ -1,10 +1,11 @@
 //! A Dispatcher's surroundings for its tests: a term over the memory store, scripted JobMasters, and a
 //! ResourceManager and a cleaner that record their calls. Makes no decisions and contains no tests.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_ha::blob::{BlobOptions, BlobStore};
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
@@ -31,10 +32,6 @@ use crate::gateway::{
     JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
     ResourceRequirements, ResourceRequirementsGateway,
 };
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// How a scripted JobMaster has ended.
 #[derive(Debug, Clone)]
@@ -155,7 +152,7 @@ impl JobMasterLauncher for World {
             end,
             describes,
         });
-        lock(&self.job_masters).push(started.clone());
+        self.job_masters.lock().push(started.clone());
         started
     }
 }
@@ -167,7 +164,7 @@ impl ResourceRequirementsGateway for World {
     }
 
     async fn disconnect_job_master(&self, job: JobId, _: Departure) -> GatewayResult<()> {
-        lock(&self.withdrawn).push(job);
+        self.withdrawn.lock().push(job);
         Ok(())
     }
 
@@ -183,10 +180,10 @@ impl ResourceRequirementsGateway for World {
 #[async_trait]
 impl SinkCleaner for World {
     async fn clean(&self, directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
-        if lock(&self.hanging).iter().any(|it| it == directory) {
+        if self.hanging.lock().iter().any(|it| it == directory) {
             std::future::pending::<()>().await;
         }
-        lock(&self.cleaned).push(directory.to_owned());
+        self.cleaned.lock().push(directory.to_owned());
         Ok(())
     }
 }
@@ -342,7 +339,7 @@ impl Leader {
     }
 
     pub(super) fn end_last(&self, end: End) {
-        let job_masters = lock(&self.world.job_masters);
+        let job_masters = self.world.job_masters.lock();
         let last = job_masters.last().expect("a JobMaster was started");
         last.end.send_replace(end);
     }

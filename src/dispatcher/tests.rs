@@ -9,9 +9,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::handle::Command;
-use super::scripted::{
-    Describes, End, JOB, Leader, blobs, large_name, lock, result_of, submission,
-};
+use super::scripted::{Describes, End, JOB, Leader, blobs, large_name, result_of, submission};
 use super::testing::recovered;
 use super::{DispatcherOptions, testing};
 use crate::gateway::{DispatcherGateway as _, GatewayError};
@@ -186,7 +184,7 @@ async fn a_job_that_takes_an_expired_ones_place_is_not_forgotten_with_it() {
     a.end_last(End::Result(Box::new(result)));
     // Requests take longer than the interval of the check for expired results.
     a.records.faults().delay(Duration::from_millis(2500));
-    while lock(&a.world.job_masters).len() < 2 {
+    while a.world.job_masters.lock().len() < 2 {
         a.submit(JOB).await.expect("acknowledged");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -268,9 +266,9 @@ async fn what_a_late_task_left_behind_goes_with_the_result() {
     a.end_last(End::Result(Box::new(result)));
     a.wait_for(JOB, pb::JobStatus::Finished).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(lock(&a.world.cleaned).len(), 1);
+    assert_eq!(a.world.cleaned.lock().len(), 1);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(lock(&a.world.cleaned).len(), 2);
+    assert_eq!(a.world.cleaned.lock().len(), 2);
     let gone = a.describe(JOB).await.expect_err("forgotten");
     assert!(matches!(gone, GatewayError::NotFound(_)), "{gone:?}");
 }
@@ -297,7 +295,7 @@ async fn a_job_whose_result_cannot_be_read_is_not_run_again() {
     assert!(is_told, "{refused:?}");
     let refused = b.cancel(JOB).await.expect_err("it has ended");
     assert!(matches!(refused, GatewayError::Conflict(_)), "{refused:?}");
-    assert!(lock(&b.world.job_masters).is_empty());
+    assert!(b.world.job_masters.lock().is_empty());
 }
 
 /// A job that has just ended, with a store that takes `delay` for each write.
@@ -319,7 +317,7 @@ async fn a_submission_of_a_job_that_just_ended_is_answered_when_nothing_of_that_
     assert!(answer.repeated);
     let details = a.describe(JOB).await.expect("known");
     assert!(!details.cleaning_up && details.hindrances.is_empty());
-    assert_eq!(lock(&a.world.job_masters).len(), 1, "it did not run again");
+    assert_eq!(a.world.job_masters.lock().len(), 1, "it did not run again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -377,7 +375,7 @@ async fn a_job_whose_job_master_gives_no_answer_is_listed_as_it_is_known_by_then
 }
 
 fn last_describes(leader: &Leader) -> tokio::sync::watch::Sender<Describes> {
-    let job_masters = lock(&leader.world.job_masters);
+    let job_masters = leader.world.job_masters.lock();
     let last = job_masters.last().expect("a JobMaster was started");
     last.describes.clone()
 }

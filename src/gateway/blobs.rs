@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
+use parking_lot::Mutex;
 use tanist_ha::blob::{BlobStore, Checksum};
 use tanist_ha::jobs::record::MAX_PAYLOAD;
 use tanist_ha::keys::Name;
@@ -83,7 +84,7 @@ impl ServedBlobs {
     pub async fn hold(&self, bytes: Bytes) -> GatewayResult<HeldBlob> {
         let sha256 = checksum(bytes.clone()).await?;
         let size = bytes.len() as u64;
-        let mut held = self.lock();
+        let mut held = self.inner.held.lock();
         let entry = held.entry(sha256).or_insert(Held { bytes, holders: 0 });
         entry.holders += 1;
         drop(held);
@@ -96,19 +97,17 @@ impl ServedBlobs {
 
     /// Returns the number of different contents held.
     pub fn held(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Checksum, Held>> {
-        self.inner
-            .held
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.inner.held.lock().len()
     }
 
     fn find_held(&self, sha256: &[u8]) -> GatewayResult<BlobStream> {
         let sha256 = Checksum::try_from(sha256).map_err(invalid)?;
-        let held = self.lock().get(&sha256).map(|held| held.bytes.clone());
+        let held = self
+            .inner
+            .held
+            .lock()
+            .get(&sha256)
+            .map(|held| held.bytes.clone());
         let held = held.ok_or_else(|| {
             GatewayError::NotFound(format!("this process holds no content of SHA-256 {sha256}"))
         })?;
@@ -181,7 +180,7 @@ impl HeldBlob {
 
 impl Drop for HeldBlob {
     fn drop(&mut self) {
-        let mut held = self.served.lock();
+        let mut held = self.served.inner.held.lock();
         if let Some(entry) = held.get_mut(&self.sha256) {
             entry.holders -= 1;
             if entry.holders == 0 {

@@ -26,8 +26,7 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
 
-use crate::notice::Notice;
-use crate::small_map::SmallMap;
+use crate::compact::{SmallMap, WatchCell};
 
 pub use components::Components;
 pub use connector::Connector;
@@ -241,7 +240,7 @@ pub struct JobMasterRegistration {
     /// Id of the JobMaster.
     pub job_master: JobMasterId,
     /// Cell through which the ResourceManager informs this JobMaster.
-    pub verdict: Notice<Verdict>,
+    pub verdict: WatchCell<Verdict>,
 }
 
 /// The ResourceManager's message to a JobMaster.

@@ -4,10 +4,11 @@
 //! Invariant: an answer is definite. An implementation repeats an ambiguous write until the store has answered.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_proto::v1 as pb;
 
 /// Why a job's state was not persisted. Definite: it was not and never will be.
@@ -58,33 +59,30 @@ struct Memory {
 }
 
 impl MemoryJobStateStore {
-    fn lock(&self) -> MutexGuard<'_, Memory> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Delays each write by this time from here on.
     pub fn set_delay(&self, delay: Duration) {
-        self.lock().delay = delay;
+        self.inner.lock().delay = delay;
     }
 
     /// Simulates a newer term: every write that is not applied yet is refused.
     pub fn end_term(&self) {
-        self.lock().term_is_over = true;
+        self.inner.lock().term_is_over = true;
     }
 
     /// Refuses every write from here on.
     pub fn refuse(&self, error: PersistError) {
-        self.lock().refusal = Some(error);
+        self.inner.lock().refusal = Some(error);
     }
 
     /// Returns all writes, oldest first.
     pub fn history(&self) -> Vec<pb::JobState> {
-        self.lock().history.clone()
+        self.inner.lock().history.clone()
     }
 
     /// Returns the last write for `job_id`.
     pub fn state(&self, job_id: &str) -> Option<pb::JobState> {
-        self.lock()
+        self.inner
+            .lock()
             .history
             .iter()
             .rev()
@@ -96,11 +94,11 @@ impl MemoryJobStateStore {
 #[async_trait]
 impl JobStateStore for MemoryJobStateStore {
     async fn put_state(&self, state: &pb::JobState) -> Result<(), PersistError> {
-        let delay = self.lock().delay;
+        let delay = self.inner.lock().delay;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        let mut memory = self.lock();
+        let mut memory = self.inner.lock();
         if memory.term_is_over {
             return Err(PersistError::TermOver);
         }

@@ -30,7 +30,6 @@ pub mod problem;
 pub mod resources;
 pub mod restart;
 pub mod schema;
-pub mod shrinking;
 pub mod spec;
 pub mod stream_graph;
 pub mod timestamp;

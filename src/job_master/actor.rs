@@ -31,9 +31,9 @@ use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, Reply, Telling};
 use super::options::{JobMasterContext, JobMasterOptions};
 use super::watch::Peer;
+use crate::compact::SmallMap;
 use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::{Adoption, GatewayError, GatewayResult, Verdict};
-use crate::small_map::SmallMap;
 
 /// The JobMaster of one job in one term.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState, JobStatus};
 
-use super::scripted::{Fixture, lock, options, sender, wait_until};
+use super::scripted::{Fixture, options, sender, wait_until};
 use super::testing::{graph_of, submitted};
 use super::{JobMasterOptions, RestartStrategy};
 use crate::gateway::persistence::{MemoryJobStateStore, PersistError};
@@ -18,7 +18,7 @@ use crate::gateway::{GatewayError, JobMasterGateway};
 async fn a_job_is_placed_deployed_committed_and_let_go() {
     let fixture = Fixture::start(options(RestartStrategy::None));
     let task_executor = fixture.task_executor("tm1");
-    *lock(&fixture.surroundings.failing_commits) = 2;
+    *fixture.surroundings.failing_commits.lock() = 2;
     fixture.register("tm1", 1).await.expect("admitted");
     wait_until("three tasks run", || task_executor.reports().len() == 3).await;
     assert_eq!(fixture.stored().regions[0].placements.len(), 3);
@@ -37,7 +37,7 @@ async fn a_job_is_placed_deployed_committed_and_let_go() {
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
     assert!(result.dirty);
-    assert_eq!(lock(&fixture.surroundings.committed).len(), 3);
+    assert_eq!(fixture.surroundings.committed.lock().len(), 3);
     wait_until("acknowledged", || task_executor.was_called("acknowledge 3")).await;
     let error = fixture.job_master.cancel().await.expect_err("too late");
     assert!(matches!(error, GatewayError::Conflict(_)), "{error}");
@@ -48,8 +48,8 @@ async fn a_job_is_placed_deployed_committed_and_let_go() {
         .await
         .expect("there is a result");
     assert!(task_executor.was_called("disconnect, ended: true"));
-    assert_eq!(lock(&fixture.surroundings.declared).first(), Some(&2));
-    assert_eq!(lock(&fixture.surroundings.declared).last(), Some(&0));
+    assert_eq!(fixture.surroundings.declared.lock().first(), Some(&2));
+    assert_eq!(fixture.surroundings.declared.lock().last(), Some(&0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +83,7 @@ async fn running_tasks_are_cancelled_and_waited_for_before_the_job_is_canceled()
     fixture.report("tm1", 1, canceled).await;
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Canceled);
-    assert!(lock(&fixture.surroundings.committed).is_empty());
+    assert!(fixture.surroundings.committed.lock().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,11 +153,11 @@ async fn a_job_that_ran_and_whose_records_do_not_fit_together_is_not_ended() {
 async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     fixture.store.end_term();
-    let calls = lock(&task_executor.calls).len();
+    let calls = task_executor.calls.lock().len();
     let error = fixture.job_master.cancel().await.expect_err("nobody knows");
     assert!(matches!(error, GatewayError::Unknown(_)), "{error}");
     assert_eq!(fixture.job_master.ended().await, None);
-    assert_eq!(lock(&task_executor.calls).len(), calls);
+    assert_eq!(task_executor.calls.lock().len(), calls);
     assert!(fixture.job_master.describe().await.is_err());
 }
 
@@ -183,14 +183,14 @@ async fn messages_of_other_terms_are_refused_and_a_younger_term_is_told() {
         .await
         .expect_err("older");
     assert!(matches!(error, GatewayError::Outdated { .. }), "{error}");
-    assert_eq!(*lock(&fixture.deposed_by), None);
+    assert_eq!(*fixture.deposed_by.lock(), None);
     let error = fixture
         .job_master
         .offer_slots(offer(4))
         .await
         .expect_err("younger");
     assert!(matches!(error, GatewayError::Outdated { .. }), "{error}");
-    assert_eq!(*lock(&fixture.deposed_by), Some(Epoch::new(4)));
+    assert_eq!(*fixture.deposed_by.lock(), Some(Epoch::new(4)));
     let error = fixture
         .job_master
         .offer_slots(offer(3))
@@ -238,13 +238,13 @@ async fn a_recovered_job_whose_tasks_have_all_finished_is_committed_and_not_run(
     let fixture = all_finished(&committable);
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
-    assert_eq!(*lock(&fixture.surroundings.committed), [committable]);
+    assert_eq!(*fixture.surroundings.committed.lock(), [committable]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_output_can_never_be_made_visible_fails_with_that_cause() {
     let fixture = all_finished(&pb::Committable::default());
-    *lock(&fixture.surroundings.is_occupied) = true;
+    *fixture.surroundings.is_occupied.lock() = true;
     let ended = tokio::time::timeout(Duration::from_secs(600), fixture.job_master.ended());
     let result = ended.await.expect("it does not try for ever");
     let result = result.expect("it ends");
@@ -317,7 +317,7 @@ async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_b
     failed.set_state(ExecutionState::Failed);
     failed.cause = "division by zero".to_owned();
     let key = (failed.vertex_id.clone(), failed.subtask);
-    lock(&task_executor.running).insert(key, failed.clone());
+    task_executor.running.lock().insert(key, failed.clone());
     fixture.report("tm1", 1, vec![failed]).await;
     let start = tokio::time::Instant::now();
     wait_until("the backoff is over", || {
@@ -330,7 +330,7 @@ async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_b
         details.vertices[1].subtasks[0].state(),
         ExecutionState::Canceling
     );
-    for report in lock(&task_executor.running).values_mut() {
+    for report in task_executor.running.lock().values_mut() {
         if report.state() == ExecutionState::Running {
             report.set_state(ExecutionState::Canceled);
         }
@@ -348,16 +348,16 @@ async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_b
 #[tokio::test(start_paused = true)]
 async fn all_requirements_are_declared_in_full_at_each_new_connection() {
     let fixture = Fixture::start(options(RestartStrategy::None));
-    let declared = || lock(&fixture.surroundings.declared).clone();
-    let registered = || lock(&fixture.surroundings.registered).len();
+    let declared = || fixture.surroundings.declared.lock().clone();
+    let registered = || fixture.surroundings.registered.lock().len();
     wait_until("declared", || declared() == [2]).await;
     assert_eq!(registered(), 1);
     // The ResourceManager does not know it any more: it registers and declares again immediately.
     let unknown = GatewayError::NotFound("not registered".to_owned());
-    lock(&fixture.surroundings.refusals).push(unknown);
+    fixture.surroundings.refusals.lock().push(unknown);
     wait_until("declared again", || registered() == 2).await;
     wait_until("declared in full", || declared() == [2, 2]).await;
-    let ids = lock(&fixture.surroundings.registered);
+    let ids = fixture.surroundings.registered.lock();
     assert_eq!(ids[0].job_master, ids[1].job_master);
     assert_eq!(ids[0].job_master.epoch, Epoch::new(3));
 }
@@ -366,10 +366,10 @@ async fn all_requirements_are_declared_in_full_at_each_new_connection() {
 async fn a_job_master_whose_place_another_one_took_forgets() {
     let told = Fixture::start(options(RestartStrategy::None));
     wait_until("registered", || {
-        !lock(&told.surroundings.registered).is_empty()
+        !told.surroundings.registered.lock().is_empty()
     })
     .await;
-    let registered = lock(&told.surroundings.registered)[0].clone();
+    let registered = told.surroundings.registered.lock()[0].clone();
     registered
         .verdict
         .change(|verdict| verdict.is_superseded = true);
@@ -377,13 +377,13 @@ async fn a_job_master_whose_place_another_one_took_forgets() {
 
     let refused = Fixture::start(options(RestartStrategy::None));
     wait_until("declared", || {
-        !lock(&refused.surroundings.declared).is_empty()
+        !refused.surroundings.declared.lock().is_empty()
     })
     .await;
     let outdated = GatewayError::Outdated {
         epoch: 3,
         reason: "another one is the present one".to_owned(),
     };
-    lock(&refused.surroundings.refusals).push(outdated);
+    refused.surroundings.refusals.lock().push(outdated);
     assert_eq!(refused.job_master.ended().await, None);
 }

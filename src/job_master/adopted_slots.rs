@@ -11,8 +11,7 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 
 use super::core::JobMasterCore;
-use crate::small_map::SmallMap;
-use crate::small_set::SmallSet;
+use crate::compact::{SmallMap, SmallSet};
 
 /// The profiles of the slots in which adopted executions are, by TaskManager.
 pub type Held = SmallMap<ResourceId, Vec<ResourceProfile>>;

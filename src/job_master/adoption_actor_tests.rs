@@ -8,7 +8,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
 use super::JobMasterOptions;
 use super::restart::RestartStrategy;
-use super::scripted::{Fixture, lock, options, wait_until};
+use super::scripted::{Fixture, options, wait_until};
 use crate::gateway::persistence::MemoryJobStateStore;
 
 /// A job of three running tasks on `tm1`, as another term has left it.
@@ -19,7 +19,7 @@ async fn left_running(options: JobMasterOptions) -> Fixture {
     state.regions[0].epoch = 2;
     let store = MemoryJobStateStore::default();
     let fixture = Fixture::start_with(options, former.graph.clone(), state, store);
-    *lock(&fixture.task_executor("tm1").running) = lock(&task_executor.running).clone();
+    *fixture.task_executor("tm1").running.lock() = task_executor.running.lock().clone();
     fixture
 }
 
@@ -42,14 +42,14 @@ async fn running_tasks_are_adopted_and_hear_nothing_of_it() {
     assert_eq!(details.status(), JobStatus::Running);
     assert_eq!(details.vertices[1].subtasks[1].attempt, 1);
     wait_until("heartbeats go on", || task_executor.was_called("heartbeat")).await;
-    let heard = lock(&task_executor.calls).clone();
+    let heard = task_executor.calls.lock().clone();
     assert!(heard.iter().all(|call| call == "heartbeat"), "{heard:?}");
 
     let finished = task_executor.all_become(S::Finished);
     fixture.report("tm1", 1, finished).await;
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
-    assert_eq!(lock(&fixture.surroundings.committed).len(), 3);
+    assert_eq!(fixture.surroundings.committed.lock().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@
 
 use tanist_proto::id::ResourceId;
 
-use crate::small_set::SmallSet;
+use crate::compact::SmallSet;
 
 /// The things to examine. Empty when a step ends.
 #[derive(Debug, Default)]

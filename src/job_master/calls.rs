@@ -18,6 +18,7 @@ use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, Needs, SubmitOutcome};
 use super::kept_graph::{self, KeptGraph};
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
+use crate::compact::WatchCell;
 use crate::dataflow::Look;
 use crate::gateway::blobs::HeldBlob;
 use crate::gateway::persistence::{JobStateStore, PersistError};
@@ -26,7 +27,6 @@ use crate::gateway::{
     Connector, Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirementsGateway,
     TaskExecutorGateway, Verdict,
 };
-use crate::notice::Notice;
 
 /// The result of a task.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub(super) struct Calls {
     graph: KeptGraph,
     pub(super) id: JobMasterId,
     /// What the ResourceManager says about this JobMaster.
-    pub(super) verdict: Notice<Verdict>,
+    pub(super) verdict: WatchCell<Verdict>,
     /// The graph in the blob server, if it is too large to be sent with each deployment.
     held: Option<HeldBlob>,
     pub(super) rpc_address: Arc<str>,
@@ -102,7 +102,7 @@ impl Calls {
                 epoch: Epoch::new(context.sender.epoch),
                 incarnation: job_incarnation,
             },
-            verdict: Notice::default(),
+            verdict: WatchCell::default(),
             graph,
             held,
             rpc_address: context.rpc_address.clone(),

@@ -12,8 +12,7 @@ use super::execution::Execution;
 use super::execution_graph::{Region, RegionPhase};
 use super::failover::FailoverStrategy;
 use super::overview::Overview;
-use crate::small_map::SmallMap;
-use crate::small_set::SmallSet;
+use crate::compact::{SmallMap, SmallSet};
 
 impl JobMasterCore {
     /// Asserts that all indexes equal what a full examination of all tasks and regions finds.

@@ -33,8 +33,8 @@ use super::reconciling::Reconciliation;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::SlotPool;
 use super::strays::Strays;
+use crate::compact::SmallMap;
 use crate::gateway::Unfulfillable;
-use crate::small_map::SmallMap;
 
 /// Timeouts and limits of the core. Times are in milliseconds.
 #[derive(Debug, Clone, PartialEq)]

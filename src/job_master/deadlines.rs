@@ -5,7 +5,7 @@
 use super::core::{Commit, JobMasterCore};
 use super::execution::Cancellation;
 use super::settle::{COMMIT_PATIENCE_MS, NEVER_SERVED_MS};
-use crate::small_set::SmallSet;
+use crate::compact::SmallSet;
 
 impl JobMasterCore {
     /// When [`super::event::Event::TimePassed`] may have something to change, in milliseconds since 1970.

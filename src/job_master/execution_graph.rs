@@ -17,7 +17,7 @@ use super::execution::Execution;
 use super::overview::{News, Overview};
 use super::slot_pool::SlotKey;
 use super::slot_uses::Kinds;
-use crate::small_set::SmallSet;
+use crate::compact::SmallSet;
 
 /// One vertex and the position of its subtasks in [`ExecutionGraph::tasks`].
 #[derive(Debug, Clone)]

@@ -12,8 +12,8 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::oneshot;
 
+use crate::compact::WatchCell;
 use crate::gateway::{Adoption, GatewayError, GatewayResult, JobMasterGateway};
-use crate::notice::Notice;
 
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 
@@ -55,7 +55,7 @@ pub(super) struct Progress {
 
 /// The JobMaster's end of its progress. Marks it as over when dropped.
 #[derive(Debug, Default)]
-pub(super) struct Telling(pub(super) Notice<Progress>);
+pub(super) struct Telling(pub(super) WatchCell<Progress>);
 
 impl Telling {
     /// Waits until the JobMaster has to stop.
@@ -83,14 +83,14 @@ struct Reached {
     job: JobId,
     /// Boxed messages, because the channel keeps room for one more.
     mailbox: mpsc::Sender<Box<Message>>,
-    progress: Notice<Progress>,
+    progress: WatchCell<Progress>,
 }
 
 impl JobMasterHandle {
     pub(super) fn new(
         job: JobId,
         mailbox: mpsc::Sender<Box<Message>>,
-        progress: Notice<Progress>,
+        progress: WatchCell<Progress>,
     ) -> JobMasterHandle {
         let reached = Arc::new(Reached {
             job,

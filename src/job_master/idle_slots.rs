@@ -7,8 +7,7 @@
 
 use tanist_proto::id::AllocationId;
 
-use crate::small_map::SmallMap;
-use crate::small_set::SmallSet;
+use crate::compact::{SmallMap, SmallSet};
 
 /// The unused slots of a pool; see the module.
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tanist_proto::v1::JobStatus;
 
 use super::RestartStrategy;
-use super::scripted::{Fixture, Mood, lock, options, wait_until};
+use super::scripted::{Fixture, Mood, options, wait_until};
 
 /// The call that a TaskManager receives when it is given up.
 const GOODBYE: &str = "disconnect, ended: false";
@@ -35,7 +35,7 @@ async fn a_job_master_that_stood_still_takes_its_own_silence_for_nobody_else_s()
     }
     assert!(!task_executor.was_called("cancel"));
     // A TaskManager that is silent afterwards is lost as usual.
-    *lock(&task_executor.mood) = Mood::Silent;
+    *task_executor.mood.lock() = Mood::Silent;
     let result = fixture.job_master.ended();
     let ended = tokio::time::timeout(Duration::from_secs(300), result).await;
     let result = ended.expect("in time").expect("it ends");
@@ -46,7 +46,7 @@ async fn a_job_master_that_stood_still_takes_its_own_silence_for_nobody_else_s()
 async fn a_silent_task_manager_is_lost_and_its_region_restarts_elsewhere() {
     let (fixture, first) = Fixture::running(options(RestartStrategy::default())).await;
     let second = fixture.task_executor("tm2");
-    *lock(&first.mood) = Mood::Silent;
+    *first.mood.lock() = Mood::Silent;
     let before = tokio::time::Instant::now();
     wait_until("a new generation", || {
         fixture.stored().regions[0].generation == 2
@@ -81,7 +81,7 @@ async fn a_silent_task_manager_is_lost_and_its_region_restarts_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_times_out() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
-    *lock(&task_executor.mood) = Mood::Unreachable;
+    *task_executor.mood.lock() = Mood::Unreachable;
     fails_soon(&fixture, "TaskManager tm1 (tm1:1) was lost").await;
     // It may still be alive. Then it must refuse late messages.
     assert!(task_executor.was_called(GOODBYE));
@@ -90,17 +90,17 @@ async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_tim
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_by_its_silence() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
-    *lock(&fixture.surroundings.is_cut_off) = true;
+    *fixture.surroundings.is_cut_off.lock() = true;
     let before = tokio::time::Instant::now();
     for _ in 0..2 {
-        *lock(&task_executor.mood) = Mood::Unreachable;
+        *task_executor.mood.lock() = Mood::Unreachable;
         tokio::time::sleep(Duration::from_secs(25)).await;
         let details = fixture.job_master.describe().await.expect("alive");
         assert_eq!(details.status(), JobStatus::Running);
-        *lock(&task_executor.mood) = Mood::Well;
+        *task_executor.mood.lock() = Mood::Well;
         tokio::time::sleep(Duration::from_secs(15)).await;
     }
-    *lock(&task_executor.mood) = Mood::Unreachable;
+    *task_executor.mood.lock() = Mood::Unreachable;
     let result = fixture.job_master.ended().await.expect("it ends");
     assert!(result.cause.contains("no heartbeat"), "{}", result.cause);
     let elapsed = before.elapsed();
@@ -110,8 +110,8 @@ async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_refuses_heartbeats_is_lost_without_ending_the_term() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
-    *lock(&task_executor.mood) = Mood::StartedAnew;
+    *task_executor.mood.lock() = Mood::StartedAnew;
     fails_soon(&fixture, "no such registration").await;
     assert!(task_executor.was_called(GOODBYE));
-    assert_eq!(*lock(&fixture.deposed_by), None);
+    assert_eq!(*fixture.deposed_by.lock(), None);
 }

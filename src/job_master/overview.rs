@@ -13,7 +13,7 @@ use super::execution_graph::{ExecutionGraph, PHASES, RegionPhase, number_of};
 use super::outputs::Output;
 use super::slot_uses::SlotUses;
 use super::waiting_list::{Need, WaitingList};
-use crate::small_set::SmallSet;
+use crate::compact::SmallSet;
 
 /// Counts of one region.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

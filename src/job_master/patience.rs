@@ -22,7 +22,7 @@ use tanist_proto::resources::ResourceProfile;
 use super::core::JobMasterCore;
 use super::execution_graph::RegionPhase;
 use super::waiting_list::Need;
-use crate::small_set::SmallSet;
+use crate::compact::SmallSet;
 
 /// Number of reservation rounds in one `slot.request.timeout`.
 const TURNS: u64 = 20;

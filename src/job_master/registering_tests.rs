@@ -8,7 +8,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 use super::event::{Connection, Event, Registration, SubmitOutcome};
 use super::recovered::{Recovered, both, id, location, one_region};
 use super::restart::RestartStrategy;
-use super::scripted::{Fixture, Mood, lock, options};
+use super::scripted::{Fixture, Mood, options};
 use super::testing::submitted;
 
 #[test]
@@ -99,9 +99,9 @@ fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure(
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_registers_anew_for_long_is_not_lost_by_what_it_answers_meanwhile() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
-    *lock(&task_executor.mood) = Mood::RegistersAnew;
+    *task_executor.mood.lock() = Mood::RegistersAnew;
     tokio::time::sleep(Duration::from_secs(35)).await;
-    *lock(&task_executor.mood) = Mood::Well;
+    *task_executor.mood.lock() = Mood::Well;
     tokio::time::sleep(Duration::from_secs(60)).await;
     let details = fixture.job_master.describe().await.expect("alive");
     assert_eq!(
@@ -110,7 +110,7 @@ async fn a_task_manager_that_registers_anew_for_long_is_not_lost_by_what_it_answ
     );
     // A TaskManager that never completes its registration exceeds the heartbeat timeout: it can't report how
     // its tasks end.
-    *lock(&task_executor.mood) = Mood::RegistersAnew;
+    *task_executor.mood.lock() = Mood::RegistersAnew;
     let result = fixture.job_master.ended().await.expect("it ends");
     assert!(result.cause.contains("no heartbeat"), "{}", result.cause);
 }

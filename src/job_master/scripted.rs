@@ -2,10 +2,11 @@
 //! changes them, and a ResourceManager and a committer that record their calls.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -45,16 +46,12 @@ pub(super) struct TaskExecutor {
     pub(super) calls: Mutex<Vec<String>>,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl TaskExecutor {
     async fn answer(&self, call: String) -> GatewayResult<pb::Ack> {
-        let mood = *lock(&self.mood);
+        let mood = *self.mood.lock();
         match mood {
             Mood::Well => {
-                lock(&self.calls).push(call);
+                self.calls.lock().push(call);
                 Ok(pb::Ack {})
             }
             Mood::Silent => std::future::pending().await,
@@ -68,16 +65,16 @@ impl TaskExecutor {
     }
 
     pub(super) fn was_called(&self, call: &str) -> bool {
-        lock(&self.calls).iter().any(|made| made == call)
+        self.calls.lock().iter().any(|made| made == call)
     }
 
     pub(super) fn reports(&self) -> Vec<pb::ExecutionReport> {
-        lock(&self.running).values().cloned().collect()
+        self.running.lock().values().cloned().collect()
     }
 
     /// Moves all running tasks to a state and returns their reports.
     pub(super) fn all_become(&self, state: ExecutionState) -> Vec<pb::ExecutionReport> {
-        for report in lock(&self.running).values_mut() {
+        for report in self.running.lock().values_mut() {
             report.set_state(state);
             if state == ExecutionState::Finished {
                 let name = format!("{}-{}", report.subtask, report.generation);
@@ -119,7 +116,9 @@ impl TaskExecutorGateway for TaskExecutor {
                 allocation_id: task.allocation_id,
                 ..pb::ExecutionReport::default()
             };
-            lock(&self.running).insert((task.vertex_id, task.subtask), report);
+            self.running
+                .lock()
+                .insert((task.vertex_id, task.subtask), report);
         }
         Ok(pb::SubmitTasksResponse::default())
     }
@@ -148,7 +147,7 @@ impl TaskExecutorGateway for TaskExecutor {
         _: pb::HeartbeatFromJobMasterRequest,
     ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
         self.answer("heartbeat".to_owned()).await?;
-        let allocation_ids = lock(&self.slots).clone();
+        let allocation_ids = self.slots.lock().clone();
         Ok(pb::HeartbeatFromJobMasterResponse {
             outputs: Vec::new(),
             executions: self.reports(),
@@ -161,9 +160,9 @@ impl TaskExecutorGateway for TaskExecutor {
         request: pb::DisconnectJobMasterRequest,
     ) -> GatewayResult<pb::Ack> {
         let goodbye = format!("disconnect, ended: {}", request.job_ended);
-        if *lock(&self.mood) != Mood::Well {
+        if *self.mood.lock() != Mood::Well {
             // The call is recorded even if it fails.
-            lock(&self.calls).push(goodbye.clone());
+            self.calls.lock().push(goodbye.clone());
         }
         self.answer(goodbye).await
     }
@@ -223,12 +222,12 @@ impl Connector for Surroundings {
 #[async_trait]
 impl ResourceRequirementsGateway for Surroundings {
     async fn register_job_master(&self, registration: JobMasterRegistration) -> GatewayResult<()> {
-        lock(&self.registered).push(registration);
+        self.registered.lock().push(registration);
         Ok(())
     }
 
     async fn disconnect_job_master(&self, _: JobId, _: Departure) -> GatewayResult<()> {
-        lock(&self.declared).push(0);
+        self.declared.lock().push(0);
         Ok(())
     }
 
@@ -236,7 +235,7 @@ impl ResourceRequirementsGateway for Surroundings {
         &self,
         requirements: ResourceRequirements,
     ) -> GatewayResult<()> {
-        if let Some(refusal) = lock(&self.refusals).pop() {
+        if let Some(refusal) = self.refusals.lock().pop() {
             return Err(refusal);
         }
         let needed = requirements
@@ -244,7 +243,7 @@ impl ResourceRequirementsGateway for Surroundings {
             .iter()
             .map(|resource| resource.minimum)
             .sum();
-        lock(&self.declared).push(needed);
+        self.declared.lock().push(needed);
         Ok(())
     }
 
@@ -256,22 +255,22 @@ impl ResourceRequirementsGateway for Surroundings {
 #[async_trait]
 impl Refusals for Surroundings {
     async fn count(&self, _: &str) -> bool {
-        !*lock(&self.is_cut_off)
+        !*self.is_cut_off.lock()
     }
 }
 
 #[async_trait]
 impl SinkCommitter for Surroundings {
     async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
-        let mut failing = lock(&self.failing_commits);
+        let mut failing = self.failing_commits.lock();
         if *failing > 0 {
             *failing -= 1;
             return Err(CommitError::Failed("no space".to_owned()));
         }
-        if *lock(&self.is_occupied) {
+        if *self.is_occupied.lock() {
             return Err(CommitError::Refused("/out/part-0 is there".to_owned()));
         }
-        lock(&self.committed).extend_from_slice(committables);
+        self.committed.lock().extend_from_slice(committables);
         Ok(())
     }
 }
@@ -331,7 +330,7 @@ impl Fixture {
         let surroundings = Arc::new(surroundings);
         let deposed_by = Arc::new(Mutex::new(None));
         let heard = deposed_by.clone();
-        let on_higher_epoch: OnHigherEpoch = Arc::new(move |epoch, _| *lock(&heard) = Some(epoch));
+        let on_higher_epoch: OnHigherEpoch = Arc::new(move |epoch, _| *heard.lock() = Some(epoch));
         let context = JobMasterContext {
             graph: graph.clone().into(),
             is_recovered: !state.regions.is_empty(),
@@ -382,7 +381,7 @@ impl Fixture {
             profile: None,
         });
         let offers: Vec<pb::SlotOffer> = offers.collect();
-        *lock(&self.task_executor(name).slots) = offers
+        *self.task_executor(name).slots.lock() = offers
             .iter()
             .map(|offer| offer.allocation_id.clone())
             .collect();

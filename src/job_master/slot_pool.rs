@@ -17,7 +17,7 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 
 use super::idle_slots::IdleSlots;
-use crate::small_map::SmallMap;
+use crate::compact::SmallMap;
 
 /// The need for one slot: subtask `index` of each vertex in slot sharing group `group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,8 +3,7 @@
 //! Very many regions have the same need: a result for one of them is valid for all. Invariant: no list is
 //! empty.
 
-use crate::small_map::SmallMap;
-use crate::small_set::SmallSet;
+use crate::compact::{SmallMap, SmallSet};
 
 /// The slots that a region still needs. Ordered by size, the smallest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]

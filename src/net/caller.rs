@@ -11,8 +11,9 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 
+use parking_lot::Mutex;
 use rustix::process::geteuid;
 
 use super::diag::{Diag, Ends, Uid, listed_user};
@@ -71,7 +72,7 @@ impl Callers {
     }
 
     fn user(&self, ends: Ends) -> Option<Uid> {
-        let mut diag = self.diag.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut diag = self.diag.lock();
         if diag.is_none() {
             *diag = Diag::open().ok();
         }

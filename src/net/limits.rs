@@ -12,9 +12,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -178,13 +179,9 @@ enum Phase {
 }
 
 impl Slot {
-    fn activity(&self) -> MutexGuard<'_, Activity> {
-        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Eviction order: the smallest rank goes first; `None`: it stays.
     fn rank(&self) -> Option<(u8, Instant)> {
-        let Activity { phase, since } = *self.activity();
+        let Activity { phase, since } = *self.activity.lock();
         match phase {
             Phase::Fresh | Phase::Asking => Some((0, since)),
             Phase::Idle => Some((1, since)),
@@ -194,7 +191,7 @@ impl Slot {
 
     /// Evicts it, unless it has become busy.
     fn evict(&self) -> bool {
-        let mut activity = self.activity();
+        let mut activity = self.activity.lock();
         if matches!(activity.phase, Phase::Busy(_) | Phase::Evicted) {
             return false;
         }
@@ -212,10 +209,6 @@ impl PortConnections {
             released: Notify::new(),
             over: Minutely::default(),
         }
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn say(&self, became: &str) {
@@ -250,7 +243,7 @@ impl PortConnections {
         let is_gone = self.released.notified();
         tokio::pin!(is_gone);
         {
-            let mut open = self.open();
+            let mut open = self.open.lock();
             if open.slots.len() < share {
                 return Some(self.insert(&mut open));
             }
@@ -266,14 +259,14 @@ impl PortConnections {
         self.say("the oldest that asked for nothing were closed");
         // Its descriptor must be free before another one is used.
         let _is_there_room = timeout(GONE_TIMEOUT, is_gone).await;
-        let mut open = self.open();
+        let mut open = self.open.lock();
         (open.slots.len() < share).then(|| self.insert(&mut open))
     }
 }
 
 impl fmt::Debug for PortConnections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let open = self.open().slots.len();
+        let open = self.open.lock().slots.len();
         write!(f, "{open} connections of the {} port", self.port.name())
     }
 }
@@ -288,7 +281,7 @@ pub struct Connection {
 impl Connection {
     /// Begins a request. It is in progress until the returned value is dropped.
     pub fn begin(self: &Arc<Self>) -> Busy {
-        let mut activity = self.slot.activity();
+        let mut activity = self.slot.activity.lock();
         activity.phase = match activity.phase {
             Phase::Busy(requests) => Phase::Busy(requests.saturating_add(1)),
             Phase::Fresh | Phase::Asking | Phase::Idle | Phase::Evicted => Phase::Busy(1),
@@ -299,14 +292,14 @@ impl Connection {
 
     /// The connection has said what it wants, and counts as busy until it is closed.
     pub fn establish(&self) {
-        let mut activity = self.slot.activity();
+        let mut activity = self.slot.activity.lock();
         activity.phase = Phase::Busy(u32::MAX);
         activity.since = Instant::now();
     }
 
     /// Records a read. The first one after an answer begins another request.
     pub(super) fn note_read(&self) {
-        let mut activity = self.slot.activity();
+        let mut activity = self.slot.activity.lock();
         if activity.phase == Phase::Idle {
             activity.phase = Phase::Asking;
             activity.since = Instant::now();
@@ -320,7 +313,7 @@ impl Connection {
 
     /// Returns the time by which it must have sent more, given its idle timeout; `None` while it is busy.
     pub(super) fn deadline(&self, idle: Duration) -> Option<Instant> {
-        let Activity { phase, since } = *self.slot.activity();
+        let Activity { phase, since } = *self.slot.activity.lock();
         match phase {
             Phase::Fresh | Phase::Asking => Some(since + HANDSHAKE_TIMEOUT),
             Phase::Idle => Some(since + idle),
@@ -331,13 +324,13 @@ impl Connection {
 
     /// Whether it was served before and sends no request now.
     pub(super) fn is_idle(&self) -> bool {
-        self.slot.activity().phase == Phase::Idle
+        self.slot.activity.lock().phase == Phase::Idle
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.of.open().slots.remove(&self.number);
+        self.of.open.lock().slots.remove(&self.number);
         self.of.released.notify_waiters();
     }
 }
@@ -345,7 +338,7 @@ impl Drop for Connection {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
-            .field("activity", &*self.slot.activity())
+            .field("activity", &*self.slot.activity.lock())
             .finish_non_exhaustive()
     }
 }
@@ -356,7 +349,7 @@ pub struct Busy(Arc<Connection>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut activity = self.0.slot.activity();
+        let mut activity = self.0.slot.activity.lock();
         activity.phase = match activity.phase {
             Phase::Busy(requests) if requests > 1 => Phase::Busy(requests - 1),
             Phase::Busy(_) => Phase::Idle,
@@ -418,7 +411,7 @@ mod tests {
         let _request = another.begin();
         let _last = admit(&port).await.expect("the idle one goes");
         assert!(idle.is_finished());
-        assert_eq!(port.open().slots.len(), 3);
+        assert_eq!(port.open.lock().slots.len(), 3);
     }
 
     #[tokio::test(start_paused = true)]
@@ -446,7 +439,7 @@ mod tests {
             assert!(admit(&port).await.is_none());
         }
         assert!(admit(&port).await.is_none());
-        assert_eq!(port.open().slots.len(), 3);
+        assert_eq!(port.open.lock().slots.len(), 3);
     }
 
     #[tokio::test(start_paused = true)]

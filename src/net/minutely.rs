@@ -1,8 +1,8 @@
 //! Limits the log of a frequent event to one message per minute, with the number of events.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 const PERIOD: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ impl Minutely {
     /// Counts an event. If a message is due, returns the number of events since the last one.
     pub(super) fn note(&self) -> Option<u64> {
         let now = Instant::now();
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock();
         said.count += 1;
         if said.at.is_some_and(|at| now.duration_since(at) < PERIOD) {
             return None;

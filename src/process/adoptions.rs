@@ -4,10 +4,11 @@
 //! It makes no decision and delays nothing. A JobMaster that ends before it has reconciled (because its job is
 //! started again, or the term is over) is not counted.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::gateway::Adoption;
@@ -33,7 +34,7 @@ struct Lists {
 impl Adoptions {
     /// Adds a JobMaster that was started for a recovered job.
     pub(super) fn started(&self, job_master: &JobMasterHandle) {
-        let mut lists = self.lock();
+        let mut lists = self.lists.lock();
         lists.reconciling.push(job_master.clone());
         lists.beginning.push(job_master.clone());
     }
@@ -49,7 +50,7 @@ impl Adoptions {
         let mut are_all_started = self.are_all_started.subscribe();
         let known = are_all_started.wait_for(|all| *all).await;
         known.expect("its sender is here");
-        let started = std::mem::take(&mut self.lock().reconciling);
+        let started = std::mem::take(&mut self.lists.lock().reconciling);
         let waits = started.into_iter();
         let waits = waits.map(|job_master| async move { job_master.reconciled().await });
         let mut waits: FuturesUnordered<_> = waits.collect();
@@ -63,13 +64,9 @@ impl Adoptions {
     /// Waits until every JobMaster that was started up to this call has begun, then drops their handles. Begun:
     /// the term's record names the job, or the job has ended and its process has not ended with it.
     pub(super) async fn stand(&self) {
-        let started = std::mem::take(&mut self.lock().beginning);
+        let started = std::mem::take(&mut self.lists.lock().beginning);
         for job_master in started {
             job_master.begun().await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Lists> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,9 +12,10 @@
 //! It ends with its term, by being dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tanist_ha::election::Epoch;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::ResourceId;
@@ -105,7 +106,7 @@ struct AwaitingInner {
 impl Awaiting {
     /// Adds a JobMaster that was started for a recovered job.
     pub(super) fn started(&self, job_id: &str, job_master: &JobMasterHandle) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         for (id, incarnation) in &inner.gone {
             job_master.task_manager_gone(id.clone(), incarnation.clone());
         }
@@ -117,7 +118,7 @@ impl Awaiting {
 
     fn gone(&self, (id, incarnation): Incarnation) {
         info!(task_manager = %id, incarnation, "the TaskManager that ran tasks is gone");
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         for job_master in inner.job_masters.values() {
             job_master.task_manager_gone(id.clone(), incarnation.clone());
         }
@@ -126,13 +127,9 @@ impl Awaiting {
 
     /// Dialling is over, so no handle is kept.
     fn end(&self) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.job_masters.clear();
         inner.is_over = true;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AwaitingInner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard, Semaphore, oneshot};
 
 /// Number of directories that may hang before work on other file systems has to wait for them.
@@ -70,7 +71,7 @@ impl FileWork {
     }
 
     fn turn_of(&self, directory: PathBuf) -> Arc<Turn<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.turns.lock();
         let known = turns.get(&directory).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
             turns.retain(|_, turn| turn.strong_count() > 0);

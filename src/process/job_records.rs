@@ -10,9 +10,9 @@
 //! state that names another job counts as unreadable.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_ha::Error;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_ha::jobs::store::{RecordStore, Stored};
@@ -78,7 +78,7 @@ impl StoredJobRecords {
     /// Removes from `jobs` those that are known as of this transaction and returns them; drops older knowledge,
     /// and jobs that are not queried.
     fn take_known(&self, term: &Term, jobs: &mut Vec<JobId>) -> BTreeMap<JobId, JobStanding> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let is_current =
             known.incarnation.as_ref() == Some(&term.incarnation) && known.change == term.change;
         if !is_current {
@@ -90,7 +90,7 @@ impl StoredJobRecords {
     }
 
     fn keep(&self, term: &Term, jobs: &BTreeMap<JobId, JobStanding>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         *known = Known {
             incarnation: Some(term.incarnation.clone()),
             change: term.change,

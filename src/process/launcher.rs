@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
@@ -12,6 +13,7 @@ use tokio::task::JoinSet;
 use super::adoptions::Adoptions;
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::peers::Reports;
+use crate::compact::{shrink_graph, shrink_state};
 use crate::dispatcher::JobStore;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::fencing::OnHigherEpoch;
@@ -20,7 +22,6 @@ use crate::gateway::{
     Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
     ResourceRequirementsGateway,
 };
-use crate::job::shrinking::{shrink_graph, shrink_state};
 use crate::job_master::{
     Beginnings, JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, SinkCommitter,
 };
@@ -74,18 +75,14 @@ impl Launcher {
 
     /// Records that all jobs that are recovered at the beginning of the term were started.
     pub(super) fn all_recovered(&self) {
-        self.lock().recovering = None;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Launched> {
-        self.launched.lock().unwrap_or_else(PoisonError::into_inner)
+        self.launched.lock().recovering = None;
     }
 
     /// Announces a JobMaster to the job's TaskExecutors as soon as the record names it, if it starts late, or
     /// if another JobMaster of the job, to which they are connected, broke in this term: they then register
     /// again at once, not only when they miss a heartbeat.
     fn started(&self, job_id: &str, placements: Placements, job_master: &JobMasterHandle) {
-        let mut launched = self.lock();
+        let mut launched = self.launched.lock();
         while launched.announcing.try_join_next().is_some() {}
         let recovering = launched.recovering.as_mut();
         if recovering.is_some_and(|jobs| jobs.insert(job_id.to_owned())) {

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
+use parking_lot::RwLock;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::detector::service::PEER;
 use tanist_ha::detector::{Beat, Phase, Stance, TransferError};
@@ -46,23 +46,27 @@ pub struct TermComponents {
 /// The current term of this process, if it leads.
 #[derive(Debug, Default)]
 pub struct CurrentTerm {
-    components: ArcSwapOption<TermComponents>,
+    components: RwLock<Option<Arc<TermComponents>>>,
 }
 
 impl CurrentTerm {
     /// Sets the components of a term that begins.
     pub fn begin(&self, components: TermComponents) {
-        self.components.store(Some(Arc::new(components)));
+        let former = self.components.write().replace(Arc::new(components));
+        // Not dropped while the lock is held.
+        drop(former);
     }
 
     /// Clears the components at the end of the term.
     pub fn end(&self) {
-        self.components.store(None);
+        let former = self.components.write().take();
+        // Not dropped while the lock is held.
+        drop(former);
     }
 
     fn get(&self) -> GatewayResult<Arc<TermComponents>> {
         let not_yet = || GatewayError::NotYet("this JobManager does not lead".to_owned());
-        self.components.load_full().ok_or_else(not_yet)
+        self.components.read().clone().ok_or_else(not_yet)
     }
 }
 

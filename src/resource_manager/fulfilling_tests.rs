@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use super::scripted::{ScriptedTaskExecutor, id, needs, registration, start};
 use super::*;
+use crate::compact::WatchCell;
 use crate::gateway::{
     JobMasterRegistration, ResourceManagerGateway as _, ResourceRequirement, ResourceRequirements,
     ResourceRequirementsGateway as _, Unfulfillable,
 };
-use crate::notice::Notice;
 
 const JOB: JobId = JobId::from_bits(0xA);
 
@@ -45,7 +45,7 @@ fn job_master() -> JobMasterRegistration {
     JobMasterRegistration {
         job: JOB,
         job_master: id(1),
-        verdict: Notice::default(),
+        verdict: WatchCell::default(),
     }
 }
 

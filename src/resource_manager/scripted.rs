@@ -2,10 +2,11 @@
 //! messages of TaskExecutors and JobMasters, and a ResourceManager of epoch 5 without drivers. Decides nothing;
 //! has no tests.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, TermHolder};
 use tanist_proto::id::JobId;
 use tanist_proto::resources::ResourceProfile;
@@ -14,13 +15,13 @@ use tokio::sync::mpsc;
 
 use super::drains::DrainsServices;
 use super::{Options, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term};
+use crate::compact::WatchCell;
 use crate::gateway::refusals::{Refusals, RefusalsCount};
 use crate::gateway::{
     GatewayError, GatewayResult, JobMasterId, JobMasterRegistration, LocalConnector,
     ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _, SubmissionNumber,
     TaskExecutorGateway, Verdict,
 };
-use crate::notice::Notice;
 
 pub(super) const BOUND: Duration = Duration::from_secs(600);
 
@@ -66,7 +67,7 @@ impl ScriptedTaskExecutor {
     }
 
     pub(super) fn report(&self) -> pb::SlotReport {
-        let slots = self.slots.lock().expect("not poisoned");
+        let slots = self.slots.lock();
         let status = |(slot, allocation): (usize, &Option<pb::SlotAllocation>)| pb::SlotStatus {
             slot: u32::try_from(slot).expect("few slots"),
             allocation: allocation.clone(),
@@ -92,7 +93,7 @@ impl TaskExecutorGateway for ScriptedTaskExecutor {
         };
         let index = usize::try_from(request.slot).expect("a slot number");
         let answer = {
-            let mut slots = self.slots.lock().expect("not poisoned");
+            let mut slots = self.slots.lock();
             let holder = slots[index].get_or_insert_with(|| wanted.clone());
             if *holder == wanted {
                 Answer::Allocated(pb::Ack {})
@@ -243,8 +244,8 @@ pub(super) async fn job_master(
     handle: &ResourceManagerHandle,
     job: JobId,
     incarnation: u64,
-) -> GatewayResult<Notice<Verdict>> {
-    let verdict = Notice::default();
+) -> GatewayResult<WatchCell<Verdict>> {
+    let verdict = WatchCell::default();
     let registration = JobMasterRegistration {
         job,
         job_master: id(incarnation),

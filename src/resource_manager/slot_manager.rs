@@ -32,8 +32,8 @@ use super::choosing::{Balance, Choice, choose, choose_all};
 use super::lacking::{Bound, Wanting};
 use super::queue::{Queue, Reservation, Search};
 use super::slots::{Slot, Slots};
+use crate::compact::SmallMap;
 use crate::gateway::{ResourceRequirement, ResourceRequirements, SubmissionNumber};
-use crate::small_map::SmallMap;
 
 /// A slot to ask a TaskExecutor for. Sent again unchanged until the answer is definite.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,8 +13,8 @@ use super::scripted::{declared, id};
 use super::slot_manager::{
     RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotsReport, SlotsVersion,
 };
+use crate::compact::SmallMap;
 use crate::gateway::ResourceRequirements;
-use crate::small_map::SmallMap;
 
 /// The version of TaskExecutors that do not report one.
 const NONE: SlotsVersion = SlotsVersion(0);

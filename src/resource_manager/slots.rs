@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
-use crate::small_map::SmallMap;
+use crate::compact::SmallMap;
 
 /// The holder of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

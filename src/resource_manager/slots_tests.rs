@@ -7,7 +7,7 @@ use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
 use super::slots::*;
-use crate::small_map::SmallMap;
+use crate::compact::SmallMap;
 
 fn state() -> impl Strategy<Value = SlotState> {
     let holder = (0..3_u128, 0..4_u128).prop_map(|(job, allocation)| SlotHolder {

@@ -261,7 +261,7 @@ async fn slots_of_a_job_that_nobody_speaks_for_are_asked_back_after_the_job_time
         allocation_id: "0000000000000000000000000000000a".to_owned(),
         job_id: JobId::random().to_string(),
     };
-    executor.slots.lock().expect("not poisoned")[0] = Some(allocation.clone());
+    executor.slots.lock()[0] = Some(allocation.clone());
     let handle = cluster.manager.handle();
     let start = tokio::time::Instant::now();
     handle

@@ -1,9 +1,8 @@
 //! Gateways of a ResourceManager and a JobMaster for tests of the TaskExecutor: they answer as the test says, and
 //! report all messages to their [`super::scripted_leader::Leader`]. They send nothing themselves.
 
-use std::sync::Mutex;
-
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 
@@ -57,7 +56,7 @@ impl Script {
     }
 
     fn answer(&self, sender: Option<&pb::Sender>, highest: u64) -> pb::RegistrationResponse {
-        let rejection = self.rejection.lock().expect("not poisoned").clone();
+        let rejection = self.rejection.lock().clone();
         let number = sender.expect("a sender").registration;
         let answer = match rejection {
             Some(reason) => Answer::Rejection(reason),
@@ -72,7 +71,7 @@ impl Script {
                 draining: false,
             }),
         };
-        answer.into_message(&self.incarnation.lock().expect("not poisoned"))
+        answer.into_message(&self.incarnation.lock())
     }
 }
 
@@ -82,7 +81,7 @@ impl ResourceManagerGateway for Script {
         &self,
         request: pb::RegisterTaskExecutorRequest,
     ) -> GatewayResult<pb::RegistrationResponse> {
-        let highest = self.highest.lock().expect("not poisoned").0;
+        let highest = self.highest.lock().0;
         let answer = self.answer(request.sender.as_ref(), highest);
         self.hear(Heard::AtResourceManager(request)).await;
         Ok(answer)
@@ -111,7 +110,7 @@ impl JobMasterGateway for Script {
         &self,
         request: pb::RegisterTaskManagerRequest,
     ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
-        let highest = self.highest.lock().expect("not poisoned").1;
+        let highest = self.highest.lock().1;
         let registration = Some(self.answer(request.sender.as_ref(), highest));
         self.hear(Heard::AtJobMaster(request)).await;
         Ok(pb::RegisterTaskManagerResponse {
@@ -130,11 +129,11 @@ impl JobMasterGateway for Script {
             .map(|offer| offer.allocation_id.clone())
             .collect();
         self.hear(Heard::Offer(request)).await;
-        if *self.is_ignoring_offers.lock().expect("not poisoned") {
+        if *self.is_ignoring_offers.lock() {
             std::future::pending::<()>().await;
         }
         let mut answer = pb::OfferSlotsResponse::default();
-        if *self.is_rejecting_offers.lock().expect("not poisoned") {
+        if *self.is_rejecting_offers.lock() {
             answer.rejected_allocation_ids = ids;
         } else {
             answer.accepted_allocation_ids = ids;

@@ -2,8 +2,9 @@
 //! the registrations that it received last. Its answers are in [`super::scripted_gateways`].
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId, TermHolder};
 use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
@@ -54,10 +55,12 @@ impl Leader {
                     .expect("the leader listens");
                 match &heard {
                     Heard::AtResourceManager(request) => {
-                        self.lock().0 = request.sender.as_ref().expect("a sender").registration;
+                        self.registrations.lock().0 =
+                            request.sender.as_ref().expect("a sender").registration;
                     }
                     Heard::AtJobMaster(request) => {
-                        self.lock().1 = request.sender.as_ref().expect("a sender").registration;
+                        self.registrations.lock().1 =
+                            request.sender.as_ref().expect("a sender").registration;
                     }
                     _ => {}
                 }
@@ -138,11 +141,11 @@ impl Leader {
     }
 
     pub fn resource_manager_sender(&self) -> Option<pb::Sender> {
-        Some(self.sender(self.lock().0))
+        Some(self.sender(self.registrations.lock().0))
     }
 
     pub fn job_master_sender(&self) -> Option<pb::Sender> {
-        Some(self.sender(self.lock().1))
+        Some(self.sender(self.registrations.lock().1))
     }
 
     pub fn task_executor(&self) -> Arc<dyn TaskExecutorGateway> {
@@ -373,9 +376,5 @@ impl Leader {
             registration,
             ..sender_of(&incarnation, Epoch::new(self.epoch), &self.holder(), None)
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, (u64, u64)> {
-        self.registrations.lock().expect("not poisoned")
     }
 }

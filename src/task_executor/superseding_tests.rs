@@ -235,7 +235,7 @@ async fn a_registration_in_its_delay_is_woken_by_a_dial() {
 async fn the_time_to_take_a_slot_stands_still_while_nobody_leads() {
     let world = World::start(false);
     let (script, leader) = world.with_leader("jm1:1", 1).await;
-    *script.is_ignoring_offers.lock().expect("not poisoned") = true;
+    *script.is_ignoring_offers.lock() = true;
     leader.request_slot(1, A2).await;
     leader.offered().await;
     world.records.say_generation(1, 0);
@@ -254,7 +254,7 @@ async fn the_time_to_take_a_slot_stands_still_while_nobody_leads() {
 async fn a_slot_that_is_given_while_nobody_leads_has_all_its_time_once_somebody_does() {
     let world = World::start(false);
     let (script, leader) = world.with_leader("jm1:1", 1).await;
-    *script.is_ignoring_offers.lock().expect("not poisoned") = true;
+    *script.is_ignoring_offers.lock() = true;
     leader.request_slot(0, A1).await;
     leader.registered_job().await;
     world.records.say_generation(1, 0);
@@ -278,11 +278,11 @@ async fn a_slot_that_is_given_while_nobody_leads_has_all_its_time_once_somebody_
 async fn the_time_to_take_a_slot_begins_when_the_next_job_master_is_there() {
     let world = World::start(false);
     let (script, old) = world.with_leader("jm1:1", 1).await;
-    *script.is_ignoring_offers.lock().expect("not poisoned") = true;
+    *script.is_ignoring_offers.lock() = true;
     old.request_slot(0, A1).await;
     old.offered().await;
     let (script, next) = Leader::start(&world.connector, "jm2:1", 2);
-    *script.is_ignoring_offers.lock().expect("not poisoned") = true;
+    *script.is_ignoring_offers.lock() = true;
     // Its recovery of jobs takes longer than that timeout.
     world.connector.remove_job_master("jm2:1", JOB);
     world.records.say_generation(2, 0);

@@ -1,10 +1,11 @@
 //! Test environment of a TaskExecutor: a launcher controlled by the test, and leaders that come and go.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_ha::clock::Clock;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_ha::retrieval::LeaderView;
@@ -118,17 +119,17 @@ impl TaskLauncher for ScriptedLauncher {
     }
 
     fn release_task(&self, _: JobId, _: JobVertexId, subtask: u32, up_to: Generation) {
-        let mut released = self.released_tasks.lock().expect("not poisoned");
+        let mut released = self.released_tasks.lock();
         released.push((subtask, up_to.get()));
     }
 
     fn release_files(&self, job: JobId) {
-        let mut released = self.released_files.lock().expect("not poisoned");
+        let mut released = self.released_files.lock();
         released.push(job);
     }
 
     fn release_job(&self, job: JobId, _up_to: Generation) {
-        self.released.lock().expect("not poisoned").push(job);
+        self.released.lock().push(job);
     }
 
     fn kept_outputs(&self) -> watch::Receiver<usize> {
@@ -182,23 +183,23 @@ pub struct ScriptedRecords {
 impl ScriptedRecords {
     /// Sets the answer and its epoch. `None`: no answer.
     pub fn say(&self, answer: Option<(u64, JobStanding)>) {
-        *self.answer.lock().expect("not poisoned") = answer;
-        *self.is_silent.lock().expect("not poisoned") = false;
+        *self.answer.lock() = answer;
+        *self.is_silent.lock() = false;
     }
 
     /// Makes it answer nothing.
     pub fn be_silent(&self) {
-        *self.is_silent.lock().expect("not poisoned") = true;
+        *self.is_silent.lock() = true;
     }
 
     /// Sets the latency of answers.
     pub fn answer_after(&self, latency: Duration) {
-        *self.latency.lock().expect("not poisoned") = latency;
+        *self.latency.lock() = latency;
     }
 
     /// When the last answered question began.
     pub fn last_answered(&self) -> Instant {
-        let answered = *self.answered.lock().expect("not poisoned");
+        let answered = *self.answered.lock();
         answered.expect("one was answered")
     }
 
@@ -209,28 +210,25 @@ impl ScriptedRecords {
     }
 
     pub fn asked(&self) -> usize {
-        self.questions.lock().expect("not poisoned").len()
+        self.questions.lock().len()
     }
 }
 
 #[async_trait]
 impl JobRecords for ScriptedRecords {
     async fn standings(&self, jobs: &[JobId]) -> Result<JobStandings, NoAnswer> {
-        self.questions
-            .lock()
-            .expect("not poisoned")
-            .push(Instant::now());
-        if *self.is_silent.lock().expect("not poisoned") {
+        self.questions.lock().push(Instant::now());
+        if *self.is_silent.lock() {
             std::future::pending::<()>().await;
         }
         let began = Instant::now();
-        let latency = *self.latency.lock().expect("not poisoned");
+        let latency = *self.latency.lock();
         if !latency.is_zero() {
             pass(latency).await;
         }
-        let answer = self.answer.lock().expect("not poisoned").clone();
+        let answer = self.answer.lock().clone();
         if answer.is_some() {
-            *self.answered.lock().expect("not poisoned") = Some(began);
+            *self.answered.lock() = Some(began);
         }
         let (epoch, standing) = answer.ok_or_else(|| NoAnswer("a test says so".to_owned()))?;
         Ok(JobStandings {

@@ -148,12 +148,12 @@ async fn messages_of_an_earlier_registration_are_refused() {
     let earlier = leader.job_master_sender();
     leader.registered_job().await;
     let current = leader.job_master_sender();
-    leader.registrations.lock().expect("not poisoned").1 = earlier.expect("a sender").registration;
+    leader.registrations.lock().1 = earlier.expect("a sender").registration;
     assert!(matches!(
         leader.submit(2, A1).await,
         Err(GatewayError::Outdated { .. })
     ));
-    leader.registrations.lock().expect("not poisoned").1 = current.expect("a sender").registration;
+    leader.registrations.lock().1 = current.expect("a sender").registration;
     assert_eq!(
         leader.submit(2, A1).await.expect("is registered").refused,
         []
@@ -209,14 +209,7 @@ async fn a_cancelled_generation_never_starts_even_if_it_comes_later() {
 #[tokio::test(start_paused = true)]
 async fn the_output_of_a_cancelled_generation_is_released_when_it_has_ended() {
     let (world, leader, task) = running(true).await;
-    let released = || {
-        world
-            .launcher
-            .released_tasks
-            .lock()
-            .expect("not poisoned")
-            .clone()
-    };
+    let released = || world.launcher.released_tasks.lock().clone();
     leader.cancel(1).await;
     assert_eq!(released(), []);
     // It finished before the cancellation took effect: no consumer takes its output.
@@ -259,10 +252,7 @@ async fn a_freed_slot_is_free_only_after_its_task_ended() {
 async fn what_was_fetched_for_a_job_stays_over_attempts_and_goes_with_its_last_slot() {
     let (mut world, leader, task) = running(true).await;
     let launcher = world.launcher.clone();
-    let released = || {
-        let released = launcher.released_files.lock();
-        released.expect("not poisoned").clone()
-    };
+    let released = || launcher.released_files.lock().clone();
     leader.cancel(1).await;
     task.status.send_replace(TaskStatus::Canceled);
     leader.updated(ExecutionState::Canceled).await;
@@ -321,7 +311,7 @@ async fn the_resource_manager_frees_nothing_that_a_job_master_speaks_for() {
 async fn a_rejected_slot_is_freed_and_reported() {
     let world = World::start(false);
     let (script, leader) = world.with_leader("jm1:1", 1).await;
-    *script.is_rejecting_offers.lock().expect("not poisoned") = true;
+    *script.is_rejecting_offers.lock() = true;
     leader.request_slot(0, A1).await;
     leader.freed(0).await;
 }
@@ -330,7 +320,7 @@ async fn a_rejected_slot_is_freed_and_reported() {
 async fn an_allocated_slot_that_a_job_master_does_not_take_is_freed_after_the_slot_timeout() {
     let world = World::start(false);
     let (script, leader) = world.with_leader("jm1:1", 1).await;
-    *script.is_ignoring_offers.lock().expect("not poisoned") = true;
+    *script.is_ignoring_offers.lock() = true;
     leader.request_slot(0, A1).await;
     leader.offered().await;
     let start = Instant::now();
@@ -389,10 +379,7 @@ async fn the_end_of_a_job_stops_its_tasks_frees_its_slots_and_forgets_it() {
     assert_eq!(*task.status.borrow(), TaskStatus::Canceling);
     task.status.send_replace(TaskStatus::Canceled);
     leader.freed(0).await;
-    assert_eq!(
-        *world.launcher.released.lock().expect("not poisoned"),
-        [JOB]
-    );
+    assert_eq!(*world.launcher.released.lock(), [JOB]);
     executor
         .disconnect_job_master(end)
         .await
@@ -468,7 +455,7 @@ async fn stopping_ends_the_tasks_and_says_goodbye_with_the_cause() {
 async fn a_rejected_registration_is_fatal_and_says_why() {
     let world = World::start(false);
     let (script, leader) = Leader::start(&world.connector, "jm1:1", 1);
-    *script.rejection.lock().expect("not poisoned") = Some("wrong cluster".to_owned());
+    *script.rejection.lock() = Some("wrong cluster".to_owned());
     world.lead(&leader);
     let fatal = tokio::time::timeout(BOUND, world.executor.fatal()).await;
     let Fatal::Refused(reason) = fatal.expect("it is fatal") else {

@@ -2,8 +2,10 @@
 //! wait for the output. The user of the queue defines the state, its limit, and what happens beyond the limit.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -33,7 +35,7 @@ impl<S: Send + 'static> Backlog<S> {
 impl<S> Backlog<S> {
     /// Locks the state. Hold the lock only briefly.
     pub(crate) fn lock(&self) -> MutexGuard<'_, S> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Wakes waiting threads. Call it after the state was changed.
@@ -48,17 +50,15 @@ impl<S> Backlog<S> {
             if let Some(taken) = something(&mut state) {
                 return taken;
             }
-            let waited = self.changed.wait(state);
-            state = waited.unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
     }
 
     /// Waits until `is_so` holds, for at most `bound`. Returns whether it holds.
     pub(crate) fn wait_until(&self, bound: Duration, is_so: impl Fn(&S) -> bool) -> bool {
-        let waited = self
-            .changed
-            .wait_timeout_while(self.lock(), bound, |state| !is_so(state));
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        self.changed
+            .wait_while_for(&mut state, |state| !is_so(state), bound);
         is_so(&state)
     }
 }

@@ -81,8 +81,9 @@ impl Visit for Line<'_> {
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::{Arc, Mutex, PoisonError};
+    use std::sync::Arc;
 
+    use parking_lot::Mutex;
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
@@ -92,7 +93,7 @@ mod tests {
 
     impl io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.0.lock();
             all.extend_from_slice(bytes);
             Ok(bytes.len())
         }
@@ -113,7 +114,7 @@ mod tests {
             .fmt_fields(Fields)
             .with_writer(move || writer.clone());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), log);
-        let bytes = lines.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = lines.0.lock();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 

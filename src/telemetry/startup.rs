@@ -130,7 +130,9 @@ fn total_memory_mb(meminfo: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -140,10 +142,7 @@ mod tests {
 
     impl Write for Collected {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0
-                .lock()
-                .expect("no writer panics")
-                .extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -173,7 +172,7 @@ mod tests {
             settings: vec![setting],
         };
         tracing::subscriber::with_default(subscriber, || startup_log(&startup));
-        let bytes = collected.0.lock().expect("no writer panics").clone();
+        let bytes = collected.0.lock().clone();
         let event: serde_json::Value = serde_json::from_slice(&bytes).expect("one JSON object");
         assert_eq!(event["level"], "INFO");
         assert_eq!(event["message"], "starting jobmanager");

@@ -4,16 +4,7 @@ use crate::paths::{NamedPath, named_paths};
 
 /// The layers of `src/`, lowest first. A module uses only modules of lower layers.
 const LAYERS: [&[&str]; 11] = [
-    &[
-        "job",
-        "config",
-        "telemetry",
-        "draws",
-        "notice",
-        "small_map",
-        "small_set",
-        "umask",
-    ],
+    &["job", "config", "telemetry", "compact", "draws", "umask"],
     &["net"],
     &["dataflow"],
     &["gateway"],

@@ -4,10 +4,11 @@
 mod programs;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist::gateway::fencing::{HighestEpoch, OwnStore};
 use tanist::gateway::refusals::RefusalsCount;
 use tanist::gateway::{
@@ -15,7 +16,7 @@ use tanist::gateway::{
     JobStandings, LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
     ResourceRequirementsGateway as _, SubmissionNumber,
 };
-use tanist::notice::Notice;
+use tanist::compact::WatchCell;
 use tanist::resource_manager::drains::DrainsServices;
 use tanist::resource_manager::{
     self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
@@ -68,7 +69,7 @@ impl JobMasterGateway for TakingJobMaster {
             let at = (location.resource_id.clone(), slot.slot);
             (slot.allocation_id, at)
         });
-        self.slots.lock().expect("not poisoned").extend(held);
+        self.slots.lock().extend(held);
         let success = pb::RegistrationSuccess {
             epoch: self.epoch,
             // A very long timeout, because this JobMaster sends no heartbeats.
@@ -90,7 +91,7 @@ impl JobMasterGateway for TakingJobMaster {
         &self,
         request: pb::OfferSlotsRequest,
     ) -> GatewayResult<pb::OfferSlotsResponse> {
-        let mut slots = self.slots.lock().expect("not poisoned");
+        let mut slots = self.slots.lock();
         let mut accepted_allocation_ids = Vec::new();
         for offer in request.offers {
             slots.insert(
@@ -127,10 +128,7 @@ impl JobMasterGateway for TakingJobMaster {
         &self,
         request: pb::DisconnectTaskManagerRequest,
     ) -> GatewayResult<pb::Ack> {
-        self.goodbyes
-            .lock()
-            .expect("not poisoned")
-            .push(request.cause);
+        self.goodbyes.lock().push(request.cause);
         Ok(pb::Ack {})
     }
 }
@@ -254,7 +252,7 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
     let registration = JobMasterRegistration {
         job,
         job_master,
-        verdict: Notice::default(),
+        verdict: WatchCell::default(),
     };
     handle
         .register_job_master(registration)
@@ -283,7 +281,7 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
 async fn slots_of(job_master: &TakingJobMaster, number: usize) -> BTreeMap<String, (String, u32)> {
     let start = Instant::now();
     loop {
-        let slots = job_master.slots.lock().expect("not poisoned").clone();
+        let slots = job_master.slots.lock().clone();
         if slots.len() == number {
             return slots;
         }
@@ -336,10 +334,7 @@ async fn a_task_executor_that_says_goodbye_is_replaced_at_once() {
     let _second = cluster.task_executor("tm2", 1);
     let start = Instant::now();
     first.stop("SIGTERM").await;
-    assert_eq!(
-        *job_master.goodbyes.lock().expect("not poisoned"),
-        ["SIGTERM"]
-    );
+    assert_eq!(*job_master.goodbyes.lock(), ["SIGTERM"]);
     let slots = slots_of(&job_master, 2).await;
     assert!(slots.values().any(|(name, _)| name == "tm2"), "{slots:?}");
     assert!(

@@ -6,9 +6,10 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
+use parking_lot::Mutex;
 
 use crate::guard::Guard;
 
@@ -112,13 +113,9 @@ pub fn run_self_inside(name: &str, arguments: &[&str]) -> anyhow::Result<Output>
         .spawn()
         .context("cannot start unshare")?;
     let pid = child.id();
-    if let Ok(mut guard) = guard.lock() {
-        guard.watch(pid);
-    }
+    guard.lock().watch(pid);
     let output = child.wait_with_output()?;
-    if let Ok(mut guard) = guard.lock() {
-        guard.forget(pid);
-    }
+    guard.lock().forget(pid);
     Ok(output)
 }
 

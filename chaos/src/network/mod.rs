@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, ensure};
+use parking_lot::Mutex;
 
 use namespace::{Namespace, ip_here};
 
@@ -252,10 +252,7 @@ impl Network {
 
     /// Creates the namespace that answers in place of `host` with resets, unless it exists.
     fn make_rejecting(&self, host: Host) -> anyhow::Result<()> {
-        let mut rejecting = self
-            .rejecting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut rejecting = self.rejecting.lock();
         if rejecting.contains_key(&host) {
             return Ok(());
         }
@@ -276,11 +273,8 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Interfaces disappear with their namespace, but not at once.
-        let rejecting = self
-            .rejecting
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        // A namespace takes its interfaces with it, though not at once.
+        let rejecting = self.rejecting.get_mut();
         let mut lines: String = self
             .hosts
             .keys()

@@ -124,10 +124,7 @@ mod cases {
         let network = Network::create(1, 1)?;
         network.set(Host::JobManager(0), Host::TaskManager(0), Link::Rejecting)?;
         let mut holders: Vec<u32> = network.hosts.values().map(Namespace::holder).collect();
-        let rejecting = network
-            .rejecting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let rejecting = network.rejecting.lock();
         holders.extend(rejecting.values().map(Namespace::holder));
         drop(rejecting);
         drop(network);

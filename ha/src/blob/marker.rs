@@ -5,11 +5,12 @@
 //! [guarded](BlobStore::guarded) store writes nothing unless the marker is there before and after, and
 //! deletes nothing unless the marker was written by leaders of this coordination store only.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -62,12 +63,6 @@ pub(super) struct Content {
     is_known: watch::Sender<bool>,
 }
 
-impl Content {
-    fn lock(&self) -> MutexGuard<'_, Expected> {
-        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl BlobStore {
     /// The same store, guarded for the leading term: it requires the marker set by [`BlobStore::rely_on`],
     /// once that was called.
@@ -103,7 +98,7 @@ impl BlobStore {
     /// coordination store.
     pub fn rely_on(&self, storage: &str, confirmations: &[String]) {
         if let Some(Guard::Content(content)) = &self.guard {
-            let mut expected = content.lock();
+            let mut expected = content.expected.lock();
             storage.clone_into(&mut expected.storage);
             expected.confirmations = confirmations.to_vec();
             drop(expected);
@@ -114,7 +109,7 @@ impl BlobStore {
     /// Sets whether another cluster was detected in this storage. While set, nothing is deleted.
     pub fn set_contested(&self, is_contested: bool) {
         if let Some(Guard::Content(content)) = &self.guard {
-            content.lock().is_contested = is_contested;
+            content.expected.lock().is_contested = is_contested;
         }
     }
 
@@ -199,7 +194,7 @@ impl BlobStore {
         if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
             return Err(self.refusal("the leader has not begun to use it yet".to_owned()));
         }
-        Ok(content.lock().clone())
+        Ok(content.expected.lock().clone())
     }
 
     /// The error for a missing marker.

@@ -7,10 +7,11 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::alive::{Members, OwnFile, Owner, wait_for_end};
@@ -44,10 +45,6 @@ pub struct EmbeddedElection {
     incarnation: Mutex<Option<ClusterIncarnation>>,
     /// Ends its thread when dropped.
     _listener: Option<Listener>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The view as stored, without a dead leader.
@@ -117,7 +114,7 @@ impl Follow {
 
     /// Ensures that a thread waits for the leader's death. Returns false if it is already dead.
     fn await_end(&self, leader: &LeaderKey) -> Result<bool> {
-        if self.own.as_ref() == Some(&leader.nonce) || lock(&self.awaited).contains(&leader.nonce) {
+        if self.own.as_ref() == Some(&leader.nonce) || self.awaited.lock().contains(&leader.nonce) {
             return Ok(true);
         }
         let open = self
@@ -125,21 +122,21 @@ impl Follow {
             .open_alive(&leader.process, &leader.nonce)
             .map_err(unreadable)?;
         let Some(file) = open else { return Ok(false) };
-        lock(&self.awaited).insert(leader.nonce.clone());
+        self.awaited.lock().insert(leader.nonce.clone());
         let (awaited, queue) = (Arc::clone(&self.awaited), self.queue.clone());
         let nonce = leader.nonce.clone();
         let wait = move || {
             if let Err(error) = wait_for_end(file) {
                 tracing::warn!(%error, "can't wait for the leader's lock");
             }
-            lock(&awaited).remove(&nonce);
+            awaited.lock().remove(&nonce);
             if let Some(queue) = queue.upgrade() {
                 // An error means that the worker has ended.
                 let _ = queue.send(Message::Poll);
             }
         };
         spawn("await-leader-end", wait).inspect_err(|_| {
-            lock(&self.awaited).remove(&leader.nonce);
+            self.awaited.lock().remove(&leader.nonce);
         })?;
         Ok(true)
     }
@@ -208,11 +205,11 @@ impl EmbeddedElection {
     }
 
     fn owner(&self) -> Option<Owner> {
-        lock(&self.own).as_ref().map(|own| own.owner.clone())
+        self.own.lock().as_ref().map(|own| own.owner.clone())
     }
 
     fn incarnation(&self) -> Option<ClusterIncarnation> {
-        lock(&self.incarnation).clone()
+        self.incarnation.lock().clone()
     }
 
     /// `SessionLost` if `leader` names another start than this process's.
@@ -285,7 +282,7 @@ impl ElectionDriver for EmbeddedElection {
         leader: &LeaderKey,
     ) -> Result<Attempt> {
         self.check_session(leader)?;
-        *lock(&self.incarnation) = Some(next.incarnation.clone());
+        *self.incarnation.lock() = Some(next.incarnation.clone());
         let (seen, next, leader) = (seen.clone(), next.clone(), leader.clone());
         self.write(move |tables| tables.advance(&seen, &next, &leader))
             .await
@@ -331,7 +328,7 @@ impl ElectionDriver for EmbeddedElection {
 
     async fn close(&self) {
         self.session.send_replace(SessionState::None);
-        drop(lock(&self.own).take());
+        drop(self.own.lock().take());
         self.reader.poll();
     }
 }

@@ -4,11 +4,12 @@
 //! of all calls forever. Here each endpoint has its own client, all calls and streams use the same endpoint,
 //! and a failure moves all of them to the next. Every call has a deadline.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
 use futures::TryFutureExt as _;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -140,9 +141,9 @@ impl Connection {
         self.leave(silent);
     }
 
-    fn slot(&self, position: Position) -> std::sync::MutexGuard<'_, Option<Client>> {
+    fn slot(&self, position: Position) -> MutexGuard<'_, Option<Client>> {
         let slot = &self.shared.clients[position.index];
-        slot.lock().unwrap_or_else(PoisonError::into_inner)
+        slot.lock()
     }
 
     /// The client of an endpoint; connects it on first use.

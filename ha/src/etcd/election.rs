@@ -1,10 +1,11 @@
 //! The election part of the etcd backend.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -82,7 +83,7 @@ impl EtcdElection {
     }
 
     fn remember(&self, token: EpochToken, record: &EpochRecord, replace: bool) {
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records = self.records.lock();
         let known = records.iter_mut().find(|(known, _)| *known == token);
         match known {
             Some((_, known)) if replace => known.clone_from(record),
@@ -97,7 +98,7 @@ impl EtcdElection {
     }
 
     fn remembered(&self, token: EpochToken) -> Option<EpochRecord> {
-        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let records = self.records.lock();
         records
             .iter()
             .find(|(known, _)| *known == token)

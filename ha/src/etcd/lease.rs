@@ -185,7 +185,7 @@ fn seconds(ttl: i64) -> Duration {
 /// The member that this process announced, and the lease under which it is in etcd.
 #[derive(Debug, Default)]
 pub(super) struct Membership {
-    wanted: std::sync::Mutex<Option<Announced>>,
+    wanted: parking_lot::Mutex<Option<Announced>>,
     changed: Notify,
     /// One put at a time, so that an older one can't be applied last.
     putting: tokio::sync::Mutex<()>,
@@ -198,15 +198,9 @@ struct Announced {
 }
 
 impl Membership {
-    fn wanted(&self) -> std::sync::MutexGuard<'_, Option<Announced>> {
-        self.wanted
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
     /// Announces this member from now on.
     pub(super) fn announce(&self, member: &Member) {
-        *self.wanted() = Some(Announced {
+        *self.wanted.lock() = Some(Announced {
             member: member.clone(),
             under: None,
         });
@@ -216,7 +210,7 @@ impl Membership {
     /// Puts the announced member under `lease`, unless it is there.
     pub(super) async fn put(&self, connection: &Connection, keys: &Keys, lease: i64) -> Result<()> {
         let _one = self.putting.lock().await;
-        let Some(announced) = self.wanted().clone() else {
+        let Some(announced) = self.wanted.lock().clone() else {
             return Ok(());
         };
         if announced.under == Some(lease) {
@@ -230,7 +224,7 @@ impl Membership {
             async move { client.kv_client().put(key, value, Some(options)).await }
         });
         put.await?;
-        let mut wanted = self.wanted();
+        let mut wanted = self.wanted.lock();
         if wanted.as_ref() == Some(&announced) {
             *wanted = Some(Announced {
                 under: Some(lease),

@@ -4,16 +4,17 @@
 //! Invariants: the session's deadline counts from before the renewal was sent. After
 //! [`ElectionDriver::close`] no new lease is requested.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{self, Faults, Link, Server, lock};
+use super::link::{self, Faults, Link, Server};
 use crate::clock::Clock;
 use crate::election::{
     Attempt, ClusterIncarnation, ElectionDriver, ElectionView, EpochRecord, EpochToken,
@@ -86,7 +87,7 @@ impl MemoryElection {
     }
 
     fn incarnation(&self) -> Option<ClusterIncarnation> {
-        lock(&self.incarnation).clone()
+        self.incarnation.lock().clone()
     }
 }
 
@@ -115,7 +116,7 @@ impl Contender {
         let asked = self.clock.now();
         // Locked until the session is published: a concurrent `announce` is put under the new lease either
         // here, or by its caller, who then sees the new session.
-        let member = lock(&self.member);
+        let member = self.member.lock();
         let known = self.session.borrow().nonce().cloned();
         let renewed = self.link.reach_now(|state| {
             let deadline = link::deadline(options);
@@ -201,7 +202,7 @@ impl ElectionDriver for MemoryElection {
         next: &EpochRecord,
         leader: &LeaderKey,
     ) -> Result<Attempt> {
-        *lock(&self.incarnation) = Some(next.incarnation.clone());
+        *self.incarnation.lock() = Some(next.incarnation.clone());
         let (seen, next, leader) = (seen.clone(), next.clone(), leader.clone());
         self.link
             .write(move |state| state.advance(&seen, &next, &leader))
@@ -243,7 +244,7 @@ impl ElectionDriver for MemoryElection {
             ));
         };
         let nonce = {
-            let mut announced = lock(&contender.member);
+            let mut announced = contender.member.lock();
             *announced = Some(member.clone());
             self.session.borrow().nonce().cloned()
         };

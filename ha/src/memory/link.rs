@@ -7,10 +7,11 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -21,11 +22,6 @@ use crate::error::{Error, Result};
 use crate::store::Change;
 
 const STORE: &str = "the memory store";
-
-/// Locks state that a panic can't leave half changed: every change of it is one assignment.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The present outages.
 #[derive(Debug, Default, Clone)]
@@ -65,7 +61,7 @@ impl Server {
 
     /// Runs one transaction, then publishes its changes to the watches, in order.
     pub(super) fn apply<T>(&self, transaction: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let result = transaction(&mut state);
         let view = state.view();
         self.view
@@ -129,29 +125,29 @@ impl Faults {
 
     /// Delays every request but renewals.
     pub fn delay(&self, delay: Duration) {
-        lock(&self.link.injected).delay = delay;
+        self.link.injected.lock().delay = delay;
     }
 
     /// Delays every update of the watches.
     pub fn watch_lag(&self, lag: Duration) {
-        lock(&self.link.injected).watch_lag = lag;
+        self.link.injected.lock().watch_lag = lag;
     }
 
     /// Sets whether reads of records by key are denied.
     pub fn deny_gets(&self, denies: bool) {
-        lock(&self.link.injected).denies_gets = denies;
+        self.link.injected.lock().denies_gets = denies;
     }
 
     /// Applies the next `n` guarded writes and answers them with `NoAnswer`.
     pub fn lose_replies(&self, n: usize) {
-        lock(&self.link.injected).replies_to_lose = n;
+        self.link.injected.lock().replies_to_lose = n;
     }
 
     /// Holds the next guarded write that no earlier hold takes, and answers it with `NoAnswer`: a late
     /// duplicate.
     pub fn hold_next(&self) -> Held {
         let (sender, receiver) = watch::channel(HeldState::Waiting);
-        lock(&self.link.injected).holds.push_back(sender.clone());
+        self.link.injected.lock().holds.push_back(sender.clone());
         Held {
             link: Arc::clone(&self.link),
             _sender: sender,
@@ -186,7 +182,7 @@ impl Held {
     pub fn release(self) -> bool {
         let request = match &*self.receiver.borrow() {
             HeldState::Waiting => None,
-            HeldState::Holding(request) => lock(request).take(),
+            HeldState::Holding(request) => request.lock().take(),
         };
         let Some(request) = request else { return false };
         self.link.server.apply(request);
@@ -241,7 +237,7 @@ impl Link {
     }
 
     async fn travel(&self) -> Result<()> {
-        let delay = lock(&self.injected).delay;
+        let delay = self.injected.lock().delay;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -276,7 +272,7 @@ impl Link {
 
     /// Sends a read of records by key.
     pub(super) async fn get<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T> {
-        if lock(&self.injected).denies_gets {
+        if self.injected.lock().denies_gets {
             let reason = "a test has it denied".to_owned();
             return Err(Error::Denied {
                 store: STORE,
@@ -292,7 +288,7 @@ impl Link {
         request: impl FnOnce(&mut State) -> T + Send + 'static,
     ) -> Result<T> {
         self.travel().await?;
-        let hold = lock(&self.injected).holds.pop_front();
+        let hold = self.injected.lock().holds.pop_front();
         if let Some(hold) = hold {
             let request: Request = Box::new(move |state| drop(request(state)));
             hold.send_replace(HeldState::Holding(Mutex::new(Some(request))));
@@ -303,7 +299,7 @@ impl Link {
             });
         }
         let reply = self.server.apply(request);
-        let mut injected = lock(&self.injected);
+        let mut injected = self.injected.lock();
         if injected.replies_to_lose > 0 {
             injected.replies_to_lose -= 1;
             let reason = "the reply was dropped".to_owned();
@@ -332,7 +328,7 @@ impl Link {
         loop {
             self.reachable().await;
             let value = from.borrow_and_update().clone();
-            let lag = lock(&self.injected).watch_lag;
+            let lag = self.injected.lock().watch_lag;
             if !lag.is_zero() {
                 tokio::time::sleep(lag).await;
                 self.reachable().await;

@@ -7,12 +7,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use crate::election::{
@@ -128,13 +129,9 @@ impl fmt::Debug for Faults {
 }
 
 impl Faults {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Replaces the next `n` answers of the store to such requests with `NoAnswer`.
     pub fn lose_replies(&self, operation: Operation, n: usize) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let fates = state.fates.entry(operation).or_default();
         fates.extend((0..n).map(|_| Fate::LoseReply));
     }
@@ -142,7 +139,7 @@ impl Faults {
     /// Holds the next such request, and answers it with `NoAnswer`.
     pub fn hold_next(&self, operation: Operation) -> Holding {
         let (sender, receiver) = oneshot::channel();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let fates = state.fates.entry(operation).or_default();
         fates.push_back(Fate::Hold(sender));
         Holding { receiver }
@@ -150,22 +147,22 @@ impl Faults {
 
     /// Stops the watches of the election's keys.
     pub fn hold_views(&self) {
-        self.state().views.send_replace(Views::Held);
+        self.state.lock().views.send_replace(Views::Held);
     }
 
     /// Resumes them: first they report the last reported view again, like a late one, and shortly after that
     /// the present view.
     pub fn tell_views_late(&self) {
-        self.state().views.send_replace(Views::Told);
+        self.state.lock().views.send_replace(Views::Told);
     }
 
     /// Each applied request to take leadership: the view before it, and the key that it wrote.
     pub fn takings(&self) -> Vec<(ElectionView, LeaderKey)> {
-        self.state().takings.clone()
+        self.state.lock().takings.clone()
     }
 
     fn next(&self, operation: Operation) -> Option<Fate> {
-        self.state().fates.get_mut(&operation)?.pop_front()
+        self.state.lock().fates.get_mut(&operation)?.pop_front()
     }
 
     async fn meet(
@@ -179,7 +176,7 @@ impl Faults {
                 Ok(_) => Err(lost("the answer was dropped")),
                 // There was no answer to lose: lose the next one.
                 Err(error) => {
-                    let mut state = self.state();
+                    let mut state = self.state.lock();
                     let fates = state.fates.entry(operation).or_default();
                     fates.push_front(Fate::LoseReply);
                     Err(error)
@@ -271,7 +268,7 @@ impl ElectionDriver for Faulty<dyn ElectionDriver> {
     fn observed(&self) -> watch::Receiver<Option<ElectionView>> {
         let start = || {
             let (told, observed) = watch::channel(self.inner.observed().borrow().clone());
-            let views = self.faults.state().views.subscribe();
+            let views = self.faults.state.lock().views.subscribe();
             tokio::spawn(tell_views(self.inner.observed(), views, told));
             observed
         };
@@ -293,7 +290,7 @@ impl ElectionDriver for Faulty<dyn ElectionDriver> {
         let request = async move {
             let attempt = inner.advance(&seen, &next, &leader).await?;
             if matches!(attempt, Attempt::Applied(_)) {
-                faults.state().takings.push((seen, leader));
+                faults.state.lock().takings.push((seen, leader));
             }
             Ok(attempt)
         };

@@ -5,7 +5,9 @@
 //! means nothing, so no predicate relies on it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::election::{Epoch, LeaderSession, Leadership, ProcessId};
 use crate::keys::Key;
@@ -55,10 +57,7 @@ pub struct History {
 impl History {
     /// Adds an event.
     pub fn note(&self, event: Event) {
-        self.events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(event);
+        self.events.lock().push(event);
     }
 
     /// Adds an event for a leadership status that matters.
@@ -81,10 +80,7 @@ impl History {
 
     /// The events so far.
     pub fn events(&self) -> Vec<Event> {
-        self.events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.events.lock().clone()
     }
 
     /// Checks all invariants that a history alone can show.

@@ -5,9 +5,10 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -48,10 +49,7 @@ impl Connection {
 
     /// Runs a task that ends with the connection.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .spawn(task);
+        self.tasks.lock().spawn(task);
     }
 
     /// The absolute path of a node that is named relative to the namespace.
@@ -86,8 +84,7 @@ impl Connection {
 
     /// Ends the tasks and the session, and waits until the server has closed it, within the request timeout.
     pub async fn close(&self) {
-        let mut tasks =
-            std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
         tasks.shutdown().await;
         let Some(session) = self.current.send_replace(None) else {
             return;

@@ -8,10 +8,11 @@
 //! checks the version of `epoch`. The later operations of that transaction may be adapted to existing nodes
 //! and tried again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use zookeeper_client::SessionState as ConnectionState;
@@ -254,7 +255,7 @@ impl Shared {
     /// Whether the term at `token` continues. The version alone does not distinguish it from a term of
     /// another incarnation.
     fn goes_on(&self, view: &ElectionView, token: EpochToken) -> bool {
-        let term = self.term.lock().unwrap_or_else(PoisonError::into_inner);
+        let term = self.term.lock();
         view.epoch.as_ref().is_some_and(|(record, found)| {
             *found == token
                 && term
@@ -343,8 +344,7 @@ impl ElectionDriver for ZooKeeperElection {
                 Ok(found) => found,
                 Err(view) => return Ok(Attempt::Refused(view)),
             };
-            *shared.term.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some((token, next.clone()));
+            *shared.term.lock() = Some((token, next.clone()));
             let mut operations = put_epoch.to_vec();
             operations.extend(without_leader(&session, &found));
             operations.push(put_leader(&session, leader)?);

@@ -10,11 +10,12 @@
 //! can be applied after another one, and none in a store that was wiped in between.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -150,7 +151,7 @@ impl ZooKeeperStore {
     }
 
     fn remember(&self, nodes: impl IntoIterator<Item = (String, bool)>) {
-        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.present.lock();
         for (node, there) in nodes {
             if there {
                 present.insert(node);
@@ -170,7 +171,7 @@ impl ZooKeeperStore {
         changes_version: i32,
         looked_up: bool,
     ) -> Result<Vec<Operation>> {
-        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let present = self.present.lock();
         let put = |node: &str, data: Bytes| {
             let path = session.path(node);
             if present.contains(node) {
@@ -259,7 +260,7 @@ impl CoordinationStore for ZooKeeperStore {
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
         let session = self.connection.session()?;
         let kept = page.as_ref().and_then(|_| {
-            let listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+            let listings = self.listings.lock();
             listings.get(&kind).cloned()
         });
         let names = match kept {
@@ -278,7 +279,7 @@ impl CoordinationStore for ZooKeeperStore {
         let (_, nodes) = try_join(session.barrier(), nodes).await?;
         self.remember(keys.into_iter().zip(nodes.iter().map(Option::is_some)));
 
-        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listings = self.listings.lock();
         let next = if end < names.len() {
             listings.insert(kind, names.clone());
             Some(PageToken {

@@ -7,9 +7,10 @@
 //! consumer's queue are that credit.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
 use super::budget::NetworkBudget;
@@ -70,26 +71,22 @@ impl Channel {
     /// Creates a channel that uses this budget.
     pub(super) fn within(budget: &NetworkBudget) -> Channel {
         let channel = Channel::default();
-        channel.lock().budget = budget.clone();
+        channel.state.lock().budget = budget.clone();
         channel
     }
 
     /// Creates a channel with its consumer attached.
     pub(super) fn read_by(reader: &Arc<Notify>, budget: &NetworkBudget) -> Arc<Channel> {
         let channel = Channel::within(budget);
-        channel.lock().reader = Some(Arc::clone(reader));
+        channel.state.lock().reader = Some(Arc::clone(reader));
         reader.notify_one();
         Arc::new(channel)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Attaches the only consumer and how it is woken. Returns false if there is one already.
     #[must_use]
     pub(super) fn attach(&self, reader: &Arc<Notify>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.reader.is_some() {
             return false;
         }
@@ -101,7 +98,7 @@ impl Channel {
     /// Whether the consumer is attached.
     #[cfg(test)]
     pub(super) fn is_attached(&self) -> bool {
-        self.lock().reader.is_some()
+        self.state.lock().reader.is_some()
     }
 
     /// Adds a batch; waits while there is no place.
@@ -109,7 +106,7 @@ impl Channel {
         let size = size_of(&batch);
         loop {
             {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 match &state.end {
                     Some(End::Failed(cause)) => return Err(Closed(cause.clone())),
                     Some(End::Finished) => return Err(Closed("it has ended".to_owned())),
@@ -129,7 +126,7 @@ impl Channel {
     /// Adds a batch that arrived over the network on credit. Returns false if there was no credit.
     #[must_use]
     pub(super) fn push_on_credit(&self, batch: RecordBatch) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.outstanding == 0 {
             return false;
         }
@@ -141,7 +138,7 @@ impl Channel {
 
     /// Adds an event-time signal. It replaces the last watermark if no batch was added since.
     pub(super) fn signal(&self, signal: TimeSignal) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.end.is_some() {
             return;
         }
@@ -159,7 +156,7 @@ impl Channel {
     pub(super) async fn grant(&self) -> usize {
         loop {
             {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 let free = PLACES.saturating_sub(state.batches + state.outstanding);
                 if !state.budget.has_room_for(0) {
                     // One batch at a time, so that the channel makes progress.
@@ -187,7 +184,7 @@ impl Channel {
     }
 
     fn end(&self, end: End) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match (&state.end, &end) {
             // The first reason stays. A finished channel can still be failed from outside.
             (Some(End::Failed(_)), _) | (Some(End::Finished), End::Finished) => return,
@@ -205,7 +202,7 @@ impl Channel {
 
     /// Takes the next element.
     pub(super) fn pop(&self) -> Popped {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let batch = match state.queue.pop_front() {
             Some(Element::Batch(batch)) => batch,
             Some(Element::Time(signal)) => return Popped::Time(signal),
@@ -229,7 +226,7 @@ impl Channel {
 impl Channel {
     /// Takes the next element; a batch uses one credit. `None`: a batch is queued and there is no credit.
     pub(super) fn pop_with(&self, credit: &Semaphore) -> Option<Popped> {
-        let wants_credit = matches!(self.lock().queue.front(), Some(Element::Batch(_)));
+        let wants_credit = matches!(self.state.lock().queue.front(), Some(Element::Batch(_)));
         if !wants_credit {
             return Some(self.pop());
         }

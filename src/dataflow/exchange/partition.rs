@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tokio::sync::watch;
 
@@ -113,12 +114,6 @@ impl Partitions {
         &self.budget
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PartitionId, Partition>> {
-        self.partitions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers the partition that a task is about to produce, for these target subtasks.
     pub(in crate::dataflow) fn register(
         self: &Arc<Self>,
@@ -130,7 +125,7 @@ impl Partitions {
             .into_iter()
             .map(|target| (target, Arc::new(Channel::within(&self.budget))))
             .collect();
-        let mut partitions = self.lock();
+        let mut partitions = self.partitions.lock();
         if let Some(present) = partitions.get(&id) {
             let (generation, present_one) = (attempt.generation, present.attempt.generation);
             if present_one >= generation
@@ -167,7 +162,7 @@ impl Partitions {
     /// Looks a channel up. An older generation than asked for is ignored; a newer one means that the consumer
     /// itself is outdated.
     pub(super) fn lookup(&self, id: PartitionId, attempt: Attempt, target: u32) -> Lookup {
-        let partitions = self.lock();
+        let partitions = self.partitions.lock();
         let Some(partition) = partitions.get(&id) else {
             return Lookup::NotYet;
         };
@@ -213,7 +208,7 @@ impl Partitions {
 
     /// Records that a channel was read to its end. The partition is removed with its last channel.
     pub(super) fn consumed(&self, id: PartitionId, target: u32, channel: &Arc<Channel>) {
-        let mut partitions = self.lock();
+        let mut partitions = self.partitions.lock();
         let Some(partition) = partitions.get_mut(&id) else {
             return;
         };
@@ -228,13 +223,9 @@ impl Partitions {
         }
     }
 
-    fn lock_complete(&self) -> MutexGuard<'_, HashMap<PartitionId, (Generation, Arc<Kept>)>> {
-        self.complete.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps a complete output, unless one of a newer generation is kept.
     pub(super) fn keep(&self, id: PartitionId, generation: Generation, kept: Kept) {
-        let mut all = self.lock_complete();
+        let mut all = self.complete.lock();
         if all
             .get(&id)
             .is_none_or(|(present, _)| *present < generation)
@@ -250,7 +241,7 @@ impl Partitions {
         generation: Generation,
         target: u32,
     ) -> Result<Arc<Kept>, String> {
-        match self.lock_complete().get(&id) {
+        match self.complete.lock().get(&id) {
             Some((present, kept)) if *present == generation && kept.is_for(target) => {
                 Ok(Arc::clone(kept))
             }
@@ -263,7 +254,7 @@ impl Partitions {
     }
 
     fn remove(&self, id: PartitionId, attempt: Attempt) {
-        let mut partitions = self.lock();
+        let mut partitions = self.partitions.lock();
         if partitions
             .get(&id)
             .is_some_and(|partition| partition.attempt == attempt)
@@ -275,7 +266,7 @@ impl Partitions {
 
     /// Closes and removes the partitions that `chosen` selects.
     pub(super) fn release(&self, chosen: impl Fn(&PartitionId, Generation) -> bool) {
-        let mut partitions = self.lock();
+        let mut partitions = self.partitions.lock();
         partitions.retain(|id, partition| {
             let released = chosen(id, partition.attempt.generation);
             if released {
@@ -283,7 +274,8 @@ impl Partitions {
             }
             !released
         });
-        self.lock_complete()
+        self.complete
+            .lock()
             .retain(|id, (generation, _)| !chosen(id, *generation));
         self.note_kept(&partitions);
     }
@@ -300,7 +292,7 @@ impl Partitions {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lock().len() + self.lock_complete().len()
+        self.partitions.lock().len() + self.complete.lock().len()
     }
 }
 

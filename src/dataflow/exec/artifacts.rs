@@ -11,8 +11,9 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tanist_proto::v1::Artifact;
 
@@ -138,7 +139,7 @@ impl ArtifactCache {
         path: PathBuf,
         put: impl FnOnce(&Path) -> io::Result<()>,
     ) -> io::Result<HeldArtifact> {
-        let mut all = self.inner.lock();
+        let mut all = self.inner.holders.lock();
         let held = all.get_mut(&path);
         let before = held.as_ref().map_or(0, |held| held.holders);
         if !held.is_some_and(|held| held.is_intact(&path)) {
@@ -160,7 +161,7 @@ impl ArtifactCache {
 
     /// Holds the file if it has a holder and is as it was placed.
     fn hold_again(&self, path: &Path) -> Option<HeldArtifact> {
-        let mut all = self.inner.lock();
+        let mut all = self.inner.holders.lock();
         let held = all.get_mut(path).filter(|held| held.is_intact(path))?;
         held.holders += 1;
         Some(HeldArtifact {
@@ -266,7 +267,7 @@ impl Writing {
 impl Inner {
     /// Returns the lock that callers who fetch the same file take in turn.
     fn turn_of(&self, path: &Path) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.turns.lock();
         turns.retain(|_, turn| turn.strong_count() > 0);
         if let Some(turn) = turns.get(path).and_then(Weak::upgrade) {
             return turn;
@@ -274,10 +275,6 @@ impl Inner {
         let turn = Arc::default();
         turns.insert(path.to_owned(), Arc::downgrade(&turn));
         turn
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Held>> {
-        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -315,7 +312,7 @@ impl HeldArtifact {
 
 impl Drop for HeldArtifact {
     fn drop(&mut self) {
-        let mut all = self.cache.inner.lock();
+        let mut all = self.cache.inner.holders.lock();
         let Some(held) = all.get_mut(&self.path) else {
             return;
         };

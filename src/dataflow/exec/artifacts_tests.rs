@@ -25,7 +25,7 @@ fn one_content_is_one_file_as_long_as_somebody_holds_it() {
     assert_eq!(fs::read(&path).expect("it is held"), b"content");
     drop(second);
     assert!(!path.exists());
-    assert!(cache.inner.lock().is_empty());
+    assert!(cache.inner.holders.lock().is_empty());
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_file_that_somebody_changed_is_placed_anew_for_the_next_one() {
     drop((first, second));
     assert_eq!(fs::read(third.path()).expect("it is held"), b"content");
     drop(third);
-    assert!(cache.inner.lock().is_empty());
+    assert!(cache.inner.holders.lock().is_empty());
 }
 
 #[test]
@@ -161,7 +161,7 @@ async fn what_was_uploaded_and_changed_here_is_fetched_again() {
     let content = fs::read(second.path()).expect("it is held");
     assert_eq!(content, b"first second");
     drop((first, second));
-    assert!(cache.inner.lock().is_empty());
+    assert!(cache.inner.holders.lock().is_empty());
 }
 
 #[tokio::test]

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tanist_proto::id::JobId;
 
 use super::artifacts::HeldArtifact;
@@ -25,7 +26,7 @@ impl KeptArtifacts {
     pub(crate) fn keep(&self, job: JobId, held: HeldArtifact) {
         let path = held.path().to_owned();
         let earlier = {
-            let mut all = self.lock();
+            let mut all = self.by_job.lock();
             all.entry(job).or_default().insert(path, held)
         };
         // The later handle holds the same file, so dropping the earlier one removes nothing.
@@ -35,10 +36,6 @@ impl KeptArtifacts {
     /// Stops keeping files for the job. Files without another holder are removed when the returned value is
     /// dropped, which blocks.
     pub(crate) fn let_go(&self, job: JobId) -> Option<impl Send + use<>> {
-        self.lock().remove(&job)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Files>> {
-        self.by_job.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_job.lock().remove(&job)
     }
 }

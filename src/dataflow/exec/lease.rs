@@ -5,8 +5,9 @@
 //! extended only after the store was read.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tanist_ha::clock::{Clock, Moment};
 use tanist_proto::id::JobId;
 use tokio::sync::watch;
@@ -21,7 +22,7 @@ impl ProgramLeases {
     /// Extends the lease of the job's programs to `ends`, for those that run and those that are started later.
     pub(crate) fn extend(&self, job: JobId, ends: Moment) {
         let ends_ms = ends.as_millis();
-        let mut all = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.ends.lock();
         let lease = all.entry(job).or_insert_with(|| watch::Sender::new(0));
         lease.send_if_modified(|known| {
             let is_longer = ends_ms > *known;
@@ -32,13 +33,13 @@ impl ProgramLeases {
 
     /// Removes the lease of a job that has nothing here any more.
     pub(crate) fn forget(&self, job: JobId) {
-        let mut all = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.ends.lock();
         all.remove(&job);
     }
 
     /// Follows the end of the lease of a job's programs; `None`: no limit.
     pub(super) fn of(&self, job: JobId) -> Option<watch::Receiver<u64>> {
-        let all = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.ends.lock();
         all.get(&job).map(watch::Sender::subscribe)
     }
 }

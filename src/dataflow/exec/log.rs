@@ -1,8 +1,9 @@
 //! Text output of a program: each line is logged, and the last lines are kept for the cause of its failure.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 
 /// Identifies the task whose program wrote the lines.
@@ -29,7 +30,7 @@ pub(super) struct LastLines {
 
 impl LastLines {
     fn add(&self, line: &str) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         if lines.len() == KEPT_LINES {
             lines.pop_front();
         }
@@ -38,7 +39,7 @@ impl LastLines {
 
     /// Formats the lines as the end of a sentence; empty if there are none.
     pub(super) fn tell(&self) -> String {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.lines.lock();
         if lines.is_empty() {
             return String::new();
         }

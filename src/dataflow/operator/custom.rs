@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use serde_json::Value;
 use tanist_proto::v1::JobGraph;
 
@@ -39,12 +40,12 @@ static REGISTRY: RwLock<BTreeMap<String, CustomOperator>> = RwLock::new(BTreeMap
 
 /// Registers an operator of this process, or replaces the one of that name.
 pub fn register(name: impl Into<String>, operator: CustomOperator) {
-    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    let mut registry = REGISTRY.write();
     registry.insert(name.into(), operator);
 }
 
 fn find(name: &str) -> Option<CustomOperator> {
-    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    let registry = REGISTRY.read();
     registry.get(name).cloned()
 }
 

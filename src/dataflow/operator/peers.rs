@@ -1,8 +1,9 @@
 //! Unreachable peers of a task's operators. They are reported with the task's counters, so that people see why
 //! no record flows. Nothing is decided from them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tanist_ha::clock::wall_clock_ms;
 
 /// The unreachable peers of one task. Clones share them.
@@ -24,7 +25,7 @@ impl Peers {
     #[must_use]
     pub fn away(&self) -> Away {
         let since_ms = wall_clock_ms();
-        self.lock().push(since_ms);
+        self.away.lock().push(since_ms);
         Away {
             peers: self.clone(),
             since_ms,
@@ -33,17 +34,13 @@ impl Peers {
 
     /// Since when the longest unreachable peer is unreachable, in milliseconds since 1970; 0 if none is.
     pub fn away_since_ms(&self) -> u64 {
-        self.lock().iter().copied().min().unwrap_or_default()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+        self.away.lock().iter().copied().min().unwrap_or_default()
     }
 }
 
 impl Drop for Away {
     fn drop(&mut self) {
-        let mut away = self.peers.lock();
+        let mut away = self.peers.away.lock();
         if let Some(index) = away.iter().position(|since_ms| *since_ms == self.since_ms) {
             away.swap_remove(index);
         }

@@ -6,8 +6,10 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
+
+use parking_lot::Mutex;
 
 use crate::telemetry::backlog::Backlog;
 
@@ -30,15 +32,11 @@ struct Progress {
     waker: Option<Waker>,
 }
 
-fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Printer {
     /// The process's own printer, started on first use.
     pub(super) fn stdout() -> io::Result<Printer> {
         static STDOUT: Mutex<Option<Printer>> = Mutex::new(None);
-        let mut stdout = STDOUT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stdout = STDOUT.lock();
         match &*stdout {
             Some(printer) => Ok(printer.clone()),
             None => Ok(stdout.insert(Printer::start(io::stdout())?).clone()),
@@ -65,7 +63,7 @@ fn write_all(backlog: &Backlog<VecDeque<Piece>>, mut sink: impl Write) {
     loop {
         let Piece { lines, of } = backlog.take(VecDeque::pop_front);
         let written = sink.write_all(&lines).and_then(|()| sink.flush());
-        let mut progress = lock(&of);
+        let mut progress = of.lock();
         progress.unwritten -= lines.len();
         if let Err(error) = written {
             progress.failed.get_or_insert(error);
@@ -85,7 +83,7 @@ pub(super) struct Printing {
 impl Printing {
     /// Queues lines to be written; never waits.
     pub(super) fn print(&self, lines: Vec<u8>) {
-        lock(&self.progress).unwritten += lines.len();
+        self.progress.lock().unwritten += lines.len();
         let of = self.progress.clone();
         let backlog = &self.printer.backlog;
         backlog.lock().push_back(Piece { lines, of });
@@ -94,7 +92,7 @@ impl Printing {
 
     /// Returns the number of unwritten bytes; the task is woken when it decreases. An error is returned once.
     pub(super) fn poll_unwritten(&self, cx: &mut Context<'_>) -> io::Result<usize> {
-        let mut progress = lock(&self.progress);
+        let mut progress = self.progress.lock();
         if let Some(error) = progress.failed.take() {
             return Err(error);
         }
@@ -104,7 +102,7 @@ impl Printing {
 
     /// Whether everything is written and no error is pending.
     pub(super) fn is_done(&self) -> bool {
-        let progress = lock(&self.progress);
+        let progress = self.progress.lock();
         progress.unwritten == 0 && progress.failed.is_none()
     }
 }

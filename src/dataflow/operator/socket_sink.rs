@@ -11,11 +11,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -62,15 +63,11 @@ struct State {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the next lines, which stay in the queue; `None` if there will be no more.
     async fn first(&self) -> Option<Bytes> {
         loop {
             {
-                let state = self.lock();
+                let state = self.state.lock();
                 match state.waiting.front() {
                     Some(lines) => return Some(lines.clone()),
                     None if state.ended => return None,
@@ -82,7 +79,7 @@ impl Queue {
     }
 
     fn remove_first(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(lines) = state.waiting.pop_front() {
             state.bytes -= lines.len();
         }
@@ -198,7 +195,7 @@ impl Operator for SocketSink {
     fn process(&mut self, batch: RecordBatch, _output: &mut Output) -> Result<(), OperatorError> {
         let mut lines = Vec::new();
         write_lines(&batch, &mut lines)?;
-        let mut state = self.queue.lock();
+        let mut state = self.queue.state.lock();
         state.bytes += lines.len();
         state.waiting.push_back(lines.into());
         drop(state);
@@ -207,7 +204,7 @@ impl Operator for SocketSink {
     }
 
     fn without_room(&self) -> Option<Arc<Notify>> {
-        let full = self.queue.lock().bytes >= MOST_WAITING;
+        let full = self.queue.state.lock().bytes >= MOST_WAITING;
         full.then(|| Arc::clone(&self.queue.room))
     }
 
@@ -215,7 +212,7 @@ impl Operator for SocketSink {
         let (written, queue) = (self.written.take()?, Arc::clone(&self.queue));
         let address = self.address.clone();
         Some(Box::new(move || {
-            queue.lock().ended = true;
+            queue.state.lock().ended = true;
             queue.more.notify_one();
             // A task that is stopped also drops the writer, which ends this wait.
             written.blocking_recv().map(|()| Vec::new()).map_err(|_| {

@@ -6,9 +6,10 @@
 
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, Receiver, error::TryRecvError};
 use tokio::time::Instant;
@@ -127,7 +128,7 @@ fn refusal(is_there: bool, is_of_a_command: bool) -> Option<OperatorError> {
 
 impl Source for StdinSource {
     fn open(&mut self) -> Result<(), OperatorError> {
-        let mut state = self.slot.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.slot.0.lock();
         self.inlet = Some(match std::mem::replace(&mut *state, State::Taken) {
             State::Free(inlet) => inlet,
             State::Taken => {
@@ -202,7 +203,7 @@ impl Source for StdinSource {
 impl Drop for StdinSource {
     fn drop(&mut self) {
         if let Some(inlet) = self.inlet.take() {
-            let mut state = self.slot.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.slot.0.lock();
             *state = State::Free(inlet);
         }
     }

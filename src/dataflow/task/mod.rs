@@ -24,9 +24,10 @@ mod word_count_tests;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures::FutureExt as _;
+use parking_lot::Mutex;
 use tanist_ha::clock::Moment;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::JobId;
@@ -116,10 +117,7 @@ impl TaskRuntime {
     /// The caller has to send them on. A later call replaces the receiver.
     pub fn questions(&self) -> mpsc::Receiver<Question> {
         let (sender, questions) = mpsc::channel(WAITING_QUESTIONS);
-        *self
-            .questions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        *self.questions.lock() = Some(sender);
         questions
     }
 
@@ -130,10 +128,7 @@ impl TaskRuntime {
         let cancel = CancellationToken::new();
         let stop = CancellationToken::new();
         let (lingering, all_gone) = Lingering::new();
-        let questions = self
-            .questions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let questions = self.questions.lock();
         let task = run::Run {
             spec,
             questions: questions.clone(),

@@ -15,10 +15,11 @@ mod proof_tests;
 mod tests;
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, StoreIdentity, TermHolder};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::v1 as pb;
@@ -312,11 +313,7 @@ impl HighestEpoch {
         let reason = format!("this process's own store shows epoch {epoch}");
         let refused = unproven(claim, &reason);
         let now = Instant::now();
-        let mut said = self
-            .shared
-            .said
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.shared.said.lock();
         if said.is_none_or(|at| now.saturating_duration_since(at) >= SAID_INTERVAL) {
             *said = Some(now);
             tracing::warn!(%refused, "a message names a term that is not in this process's store");

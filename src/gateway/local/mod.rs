@@ -6,10 +6,11 @@ mod way;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_proto::id::JobId;
 
 use self::way::{Way, WayToJob};
@@ -110,7 +111,7 @@ impl LocalConnector {
 
     /// Makes `roads` decide about every call.
     pub fn set_roads(&self, roads: Arc<dyn Roads>) {
-        self.lock().roads = Some(roads);
+        self.network.lock().roads = Some(roads);
     }
 
     /// Registers the components of a JobManager at `address`. A call uses the components of that moment.
@@ -150,15 +151,17 @@ impl LocalConnector {
 
     /// Removes everything that listens at `address`, as the end of its process does.
     pub fn remove(&self, address: &str) {
-        self.lock().hosts.remove(address);
+        self.network.lock().hosts.remove(address);
     }
 
     fn host<T>(&self, address: &str, change: impl FnOnce(&mut Host) -> T) -> T {
-        change(self.lock().hosts.entry(address.to_owned()).or_default())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Network> {
-        self.network.lock().unwrap_or_else(PoisonError::into_inner)
+        change(
+            self.network
+                .lock()
+                .hosts
+                .entry(address.to_owned())
+                .or_default(),
+        )
     }
 
     fn way(&self, address: &str) -> Arc<Way> {
@@ -188,7 +191,7 @@ impl Connector for LocalConnector {
 
     fn job_masters(&self, address: &str) -> Option<Arc<dyn JobMastersGateway>> {
         let is_there = |host: &Host| host.components.is_some();
-        let is_there = self.lock().hosts.get(address).is_some_and(is_there);
+        let is_there = self.network.lock().hosts.get(address).is_some_and(is_there);
         is_there.then(|| self.way(address) as Arc<dyn JobMastersGateway>)
     }
 
@@ -198,7 +201,7 @@ impl Connector for LocalConnector {
 
     /// An address is abandoned once everything at it was removed. A connection that is cut proves nothing.
     async fn is_abandoned(&self, address: &str) -> bool {
-        !self.lock().hosts.contains_key(address)
+        !self.network.lock().hosts.contains_key(address)
     }
 
     fn blobs(&self, address: &str) -> Arc<dyn BlobGateway> {

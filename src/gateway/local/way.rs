@@ -42,7 +42,7 @@ enum Found<G: ?Sized> {
 
 impl Way {
     fn roads(&self) -> Option<Arc<dyn Roads>> {
-        self.connector.lock().roads.clone()
+        self.connector.network.lock().roads.clone()
     }
 
     fn named(&self, method: &'static str) -> Call<'_> {
@@ -98,7 +98,7 @@ impl Way {
         let roads = self.roads();
         pass(journey.there).await;
         held_up(roads.as_ref(), &call).await;
-        let (fault, found) = match self.connector.lock().hosts.get(&self.address) {
+        let (fault, found) = match self.connector.network.lock().hosts.get(&self.address) {
             Some(host) => (host.fault, find(host)),
             None => (Fault::Unreachable, Err(GatewayError::gone(&target))),
         };

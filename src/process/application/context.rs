@@ -7,9 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::Name;
@@ -217,7 +218,7 @@ impl ApplicationContext {
 
     /// Takes the next number; returns it with its id.
     fn next(&self) -> (u32, JobId) {
-        let mut noted = self.lock();
+        let mut noted = self.inner.noted.lock();
         let position = noted.position;
         noted.position += 1;
         (position, job_id_of(&self.inner.cluster_id, position))
@@ -337,7 +338,7 @@ impl ApplicationContext {
 
     /// Adds the next job that the cluster has.
     fn has(&self, job: JobId) -> ApplicationJob {
-        self.lock().jobs.push(job);
+        self.inner.noted.lock().jobs.push(job);
         let context = self.clone();
         ApplicationJob { context, job }
     }
@@ -437,12 +438,7 @@ impl ApplicationContext {
 
     /// The submitted jobs, by number.
     pub(super) fn jobs(&self) -> Vec<JobId> {
-        self.lock().jobs.clone()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Noted> {
-        let noted = self.inner.noted.lock();
-        noted.unwrap_or_else(PoisonError::into_inner)
+        self.inner.noted.lock().jobs.clone()
     }
 }
 

@@ -321,9 +321,8 @@ async fn remove(term: &ApplicationTerm, kind: Kind) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use async_trait::async_trait;
+    use parking_lot::Mutex;
     use tanist_ha::election::ClusterIncarnation;
     use tanist_proto::id::ResourceId;
 
@@ -368,12 +367,12 @@ mod tests {
         }
 
         async fn finish(&self, end: &ClusterEnd) -> Result<(), DriverError> {
-            let mut refusals = self.refusals.lock().expect("not poisoned");
+            let mut refusals = self.refusals.lock();
             if *refusals > 0 {
                 *refusals -= 1;
                 return Err(DriverError::new("busy"));
             }
-            self.taken.lock().expect("not poisoned").push(end.clone());
+            self.taken.lock().push(end.clone());
             Ok(())
         }
     }
@@ -386,11 +385,11 @@ mod tests {
             diagnosis: "no input".to_owned(),
         };
         let driver = Reluctant::default();
-        *driver.refusals.lock().expect("not poisoned") = 2;
+        *driver.refusals.lock() = 2;
         assert_eq!(finish(&driver, &end).await, Ok(()));
-        let taken = driver.taken.lock().expect("not poisoned").clone();
+        let taken = driver.taken.lock().clone();
         assert_eq!(taken, std::slice::from_ref(&end));
-        *driver.refusals.lock().expect("not poisoned") = u32::MAX;
+        *driver.refusals.lock() = u32::MAX;
         let refused = finish(&driver, &end).await;
         assert_eq!(refused, Err(DriverError::new("busy")));
     }

@@ -7,8 +7,7 @@
 //! Invariants: writes are made one after the other, and none after the program's run is over: the decision how
 //! the application ended is written last. Readers never wait for a write.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use tanist_ha::Error;
 use tanist_ha::keys::Name;
 use tanist_ha::store::pipeline::CommitPipeline;
@@ -58,7 +57,7 @@ impl Submissions {
     }
 
     pub(super) fn has(&self, position: u32) -> bool {
-        self.lock().submitted.has(position)
+        self.record.lock().submitted.has(position)
     }
 
     /// The cluster has the job. Durable when it returns; it never does if the term is over.
@@ -74,7 +73,7 @@ impl Submissions {
         record.submitted.note(position);
         match commit(&self.pipeline, vec![record.write(&self.cluster_id)]).await {
             Ok(()) => {
-                *self.lock() = record;
+                *self.record.lock() = record;
                 Ok(())
             }
             Err(NotCommitted::TooLarge(error)) => Err(NotNoted::TooLarge(error)),
@@ -92,10 +91,6 @@ impl Submissions {
     }
 
     fn record(&self) -> ApplicationRecord {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ApplicationRecord> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        self.record.lock().clone()
     }
 }

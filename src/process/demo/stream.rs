@@ -1,8 +1,9 @@
 //! Reads the streaming job's records from the output of the TaskManagers.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::ChildStdout;
 use tokio::sync::watch;
@@ -37,7 +38,7 @@ impl StreamWatch {
             tokio::spawn(async move {
                 let mut lines = BufReader::new(output).lines();
                 while let Ok(Some(line)) = lines.next_line().await {
-                    let mut seen = seen.lock().expect("nothing panics holding it");
+                    let mut seen = seen.lock();
                     if seen.take(&line, Instant::now()) {
                         count.send_modify(|count| *count += 1);
                     }
@@ -62,7 +63,7 @@ impl StreamWatch {
 
     /// The result until now; an error if a record is missing or came twice.
     pub(super) fn summary(&self) -> Result<Summary, DemoError> {
-        let mut seen = self.seen.lock().expect("nothing panics holding it");
+        let mut seen = self.seen.lock();
         match seen.wrong() {
             Some(wrong) => Err(DemoError::WrongResult(wrong.to_owned())),
             None => Ok(Summary {

@@ -1,10 +1,11 @@
 //! The state of this process that its heartbeats report to its peers. The main runtime writes the current
 //! values, the election's runtime reads them.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::detector::service::PEER;
 use tanist_ha::detector::{Phase, Progress, Stance, Turns};
@@ -73,7 +74,7 @@ impl Reports {
             Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Stance::Standby,
         };
         let progress = *self.progress.borrow();
-        let mut known = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.standing.lock();
         let before = known.filter(|it| it.stance == stance && it.progress.phase == progress.phase);
         let since_ms = before.map_or_else(wall_clock_ms, |it| it.since_ms);
         *known.insert(Standing {

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// An event that has to happen in some run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,7 +87,7 @@ impl Reached {
     }
 
     pub fn add(&self, landmark: Landmark, times: u64) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.lock();
         *counts.entry(landmark).or_default() += times;
     }
 
@@ -97,7 +99,7 @@ impl Reached {
     }
 
     pub fn counts(&self) -> BTreeMap<Landmark, u64> {
-        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.counts.lock();
         counts.clone()
     }
 }

@@ -1,9 +1,10 @@
 //! Scripted tasks: they run until the test ends them, or finish by themselves after a while.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
@@ -33,14 +34,10 @@ pub struct Tasks {
     questions: Arc<Mutex<BTreeMap<String, mpsc::Sender<Question>>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Tasks {
     /// The running tasks of a job, each with its TaskManager's life.
     pub fn of(&self, job: JobId) -> Vec<(AttemptKey, String)> {
-        let running = lock(&self.running);
+        let running = self.running.lock();
         let of_job = running.iter().filter(|(key, _)| key.job == job);
         of_job
             .map(|(key, running)| (key.clone(), running.life.clone()))
@@ -49,23 +46,23 @@ impl Tasks {
 
     /// Makes tasks of this job ignore cancellations: they end with their process.
     pub fn ignore_cancellations(&self, job: JobId) {
-        lock(&self.stubborn).insert(job);
+        self.stubborn.lock().insert(job);
     }
 
     /// Makes tasks of this job that start later finish by themselves.
     pub fn finish_after(&self, job: JobId, time: Duration) {
-        lock(&self.durations).insert(job, time);
+        self.durations.lock().insert(job, time);
     }
 
     /// Makes tasks of this job that read others finish by themselves, some time after those have finished
     /// because the job is being stopped.
     pub fn follow_stopped_sources(&self, job: JobId) {
-        lock(&self.followers).insert(job);
+        self.followers.lock().insert(job);
     }
 
     fn may_follow(&self, attempt: &AttemptKey, sources: &[AttemptKey]) -> bool {
-        let finished = lock(&self.finished);
-        lock(&self.followers).contains(&attempt.job)
+        let finished = self.finished.lock();
+        self.followers.lock().contains(&attempt.job)
             && sources.iter().all(|source| finished.contains(source))
     }
 }
@@ -82,7 +79,7 @@ impl World {
         number: u64,
     ) -> oneshot::Receiver<Heard> {
         let (reply, answer) = oneshot::channel();
-        let running = lock(&self.tasks.running);
+        let running = self.tasks.running.lock();
         let life = &running.get(attempt).expect("it runs").life;
         let question = Question {
             asker: Asker {
@@ -95,14 +92,14 @@ impl World {
             number,
             reply,
         };
-        let line = lock(&self.tasks.questions)[life].clone();
+        let line = self.tasks.questions.lock()[life].clone();
         line.try_send(question).expect("few questions wait");
         answer
     }
 
     /// Ends a task with this status.
     pub fn end_task(&self, attempt: &AttemptKey, status: TaskStatus) {
-        let removed = lock(&self.tasks.running).remove(attempt);
+        let removed = self.tasks.running.lock().remove(attempt);
         if let Some(running) = removed {
             self.note(Event::Ended(attempt.clone()));
             running.status.send_replace(status);
@@ -117,7 +114,7 @@ impl World {
     }
 
     pub fn finish_task(&self, attempt: &AttemptKey) {
-        lock(&self.tasks.finished).insert(attempt.clone());
+        self.tasks.finished.lock().insert(attempt.clone());
         let committables = vec![committable(attempt)];
         self.end_task(attempt, TaskStatus::Finished { committables });
     }
@@ -162,8 +159,12 @@ impl TaskLauncher for ScriptedTasks {
             life: self.life.clone(),
             status: status.clone(),
         };
-        lock(&self.world.tasks.running).insert(attempt.clone(), running);
-        let duration = lock(&self.world.tasks.durations).get(&task.job).copied();
+        self.world
+            .tasks
+            .running
+            .lock()
+            .insert(attempt.clone(), running);
+        let duration = self.world.tasks.durations.lock().get(&task.job).copied();
         if let Some(duration) = duration {
             let (world, attempt) = (self.world.clone(), attempt.clone());
             tokio::spawn(async move {
@@ -189,7 +190,11 @@ impl TaskLauncher for ScriptedTasks {
 
     fn questions(&self) -> Option<mpsc::Receiver<Question>> {
         let (line, questions) = mpsc::channel(16);
-        lock(&self.world.tasks.questions).insert(self.life.clone(), line);
+        self.world
+            .tasks
+            .questions
+            .lock()
+            .insert(self.life.clone(), line);
         Some(questions)
     }
 }
@@ -224,7 +229,7 @@ fn sources_of(task: &TaskStart) -> Vec<AttemptKey> {
 
 impl RunningTask for ScriptedTask {
     fn cancel(&self) {
-        if lock(&self.world.tasks.stubborn).contains(&self.attempt.job) {
+        if self.world.tasks.stubborn.lock().contains(&self.attempt.job) {
             return;
         }
         self.world.end_task(&self.attempt, TaskStatus::Canceled);

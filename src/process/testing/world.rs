@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tanist_ha::election::ProcessId;
 use tanist_ha::memory::MemoryCluster;
 use tokio::sync::{oneshot, watch};
@@ -147,30 +148,26 @@ impl World {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records an event.
     pub fn note(&self, event: Event) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.stored.apply(&event);
         inner.events.push(event);
     }
 
     pub fn events(&self) -> Vec<Event> {
-        self.lock().events.clone()
+        self.inner.lock().events.clone()
     }
 
     /// The jobs in the store.
     pub fn stored(&self) -> Stored {
-        self.lock().stored.clone()
+        self.inner.lock().stored.clone()
     }
 
     /// Makes the next JobManager that takes such a step die before it.
     pub fn strike_at(&self, strike: impl FnMut(&Step<'_>) -> bool + Send + 'static) {
         self.struck.send_replace(None);
-        self.lock().strike = Some(Box::new(strike));
+        self.inner.lock().strike = Some(Box::new(strike));
     }
 
     /// Waits until a JobManager was struck; returns its life.
@@ -182,7 +179,7 @@ impl World {
 
     /// Whether a life may take a step: false if it is dead, or is struck at this moment.
     pub fn takes(&self, life: &str, step: &Step<'_>) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.dead.contains(life) {
             return false;
         }
@@ -200,23 +197,28 @@ impl World {
     /// Records that a JobManager's life begins.
     pub fn begins(&self, life: &str) {
         let process = process_of(life).to_owned();
-        self.lock().lives.insert(process, life.to_owned());
+        self.inner.lock().lives.insert(process, life.to_owned());
     }
 
     /// Whether the called JobManager is struck at this moment.
     fn strikes_callee(&self, call: &Call<'_>, step: &Step<'_>) -> bool {
-        let life = self.lock().lives.get(process_of(call.to)).cloned();
+        let life = self.inner.lock().lives.get(process_of(call.to)).cloned();
         life.is_some_and(|life| !self.is_dead(&life) && !self.takes(&life, step))
     }
 
     /// The number of calls of a method until now, with any result.
     pub fn calls(&self, method: &str) -> u32 {
-        self.lock().calls.get(method).copied().unwrap_or_default()
+        self.inner
+            .lock()
+            .calls
+            .get(method)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// From now on, nothing that this life sends arrives.
     pub fn kill(&self, life: &str) {
-        self.lock().dead.insert(life.to_owned());
+        self.inner.lock().dead.insert(life.to_owned());
         self.ends(process_of(life));
         if is_job_manager(life) {
             self.memory.partition(&ProcessId::new(process_of(life)));
@@ -224,39 +226,39 @@ impl World {
     }
 
     pub fn is_dead(&self, life: &str) -> bool {
-        self.lock().dead.contains(life)
+        self.inner.lock().dead.contains(life)
     }
 
     /// Cuts the network between a process and all others. The store is on another network.
     pub fn cut(&self, process: &str) {
-        self.lock().cut.insert(process.to_owned());
+        self.inner.lock().cut.insert(process.to_owned());
         self.note(Event::Disturbed(process.to_owned()));
     }
 
     /// Cuts the network between these processes and all others.
     pub fn set_apart(&self, processes: &[&str]) {
         for process in processes {
-            self.lock().apart.insert((*process).to_owned());
+            self.inner.lock().apart.insert((*process).to_owned());
             self.note(Event::Disturbed((*process).to_owned()));
         }
     }
 
     /// Undoes [`set_apart`](Self::set_apart).
     pub fn together(&self) {
-        self.lock().apart.clear();
+        self.inner.lock().apart.clear();
     }
 
     pub fn heal(&self, process: &str) {
-        self.lock().cut.remove(process);
+        self.inner.lock().cut.remove(process);
     }
 
     pub fn set_weather(&self, weather: Option<Weather>) {
-        self.lock().weather = weather;
+        self.inner.lock().weather = weather;
     }
 
     /// The fate of the next transaction.
     pub fn fate(&self) -> Fate {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner
             .weather
             .as_mut()
@@ -266,7 +268,7 @@ impl World {
 
     /// Duration of a request's way to the store.
     pub fn way_to_store(&self) -> Duration {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let slowness = inner.slowness;
         let weather = inner.weather.as_mut();
         slowness + weather.map_or(Duration::ZERO, Weather::way_to_store)
@@ -274,19 +276,19 @@ impl World {
 
     /// From now on, each request to the store takes longer by this time.
     pub fn slow_store(&self, time: Duration) {
-        self.lock().slowness = time;
+        self.inner.lock().slowness = time;
     }
 
     /// Delays the next transaction by this time; the receiver reports that it was sent.
     pub fn hold_write(&self, time: Duration) -> oneshot::Receiver<()> {
         let (sender, sent) = oneshot::channel();
-        self.lock().held = Some((time, sender));
+        self.inner.lock().held = Some((time, sender));
         sent
     }
 
     /// The delay of the transaction that is sent, if it is delayed.
     pub fn held_write(&self) -> Option<Duration> {
-        let (time, sent) = self.lock().held.take()?;
+        let (time, sent) = self.inner.lock().held.take()?;
         // The receiver may not wait any more.
         let _ = sent.send(());
         Some(time)
@@ -294,31 +296,31 @@ impl World {
 
     /// Freezes a process until then: messages from and to it wait.
     pub fn stop(&self, process: &str, until: Instant) {
-        self.lock().stopped.insert(process.to_owned(), until);
+        self.inner.lock().stopped.insert(process.to_owned(), until);
     }
 
     /// Whether a process that lives is, or was, frozen until that moment.
     pub fn stood_until(&self, process: &str, until: Instant) -> bool {
-        self.lock().stopped.get(process) == Some(&until)
+        self.inner.lock().stopped.get(process) == Some(&until)
     }
 
     /// A process ends: the next one of that name is not frozen, and its clock runs.
     fn ends(&self, process: &str) {
-        self.lock().stopped.remove(process);
+        self.inner.lock().stopped.remove(process);
         self.stubborn
             .send_if_modified(|stubborn| stubborn.remove(process));
     }
 
     /// Unfreezes all processes, and starts all clocks.
     pub fn all_go_on(&self) {
-        self.lock().stopped.clear();
+        self.inner.lock().stopped.clear();
         self.stubborn.send_modify(BTreeSet::clear);
     }
 
     /// The time for which a process is still frozen.
     fn stopped_for(&self, process: &str) -> Duration {
         let now = Instant::now();
-        let until = self.lock().stopped.get(process).copied();
+        let until = self.inner.lock().stopped.get(process).copied();
         until.map_or(Duration::ZERO, |until| until.duration_since(now))
     }
 
@@ -336,7 +338,7 @@ impl World {
     /// Raises the highest epoch whose messages this life of a TaskManager has accepted to `epoch`; returns the
     /// previous one.
     pub fn accepts(&self, life: &str, epoch: u64) -> u64 {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let highest = inner.accepted.entry(life.to_owned()).or_default();
         std::mem::replace(highest, epoch.max(*highest))
     }
@@ -356,7 +358,7 @@ impl Roads for World {
             return silent;
         }
         let ends = [process_of(from), process_of(call.to)];
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         *inner.calls.entry(call.method).or_default() += 1;
         if inner.is_cut(ends) {
             return silent;
@@ -380,7 +382,7 @@ impl Roads for World {
     }
 
     fn delivers_late(&self, call: &Call<'_>) -> bool {
-        !self.lock().cut.contains(process_of(call.to))
+        !self.inner.lock().cut.contains(process_of(call.to))
     }
 
     fn arrive(&self, call: &Call<'_>) -> bool {
@@ -388,7 +390,7 @@ impl Roads for World {
             return false;
         }
         let from = call.from.unwrap_or_default();
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let ends = [process_of(from), process_of(call.to)];
         !inner.dead.contains(from) && !inner.is_cut(ends)
     }

@@ -15,6 +15,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::compact::WatchCell;
 use crate::config::{Configuration, LoadOptions};
 use crate::gateway::fencing::{HighestEpoch, OwnStore};
 use crate::gateway::refusals::RefusalsCount;
@@ -23,7 +24,6 @@ use crate::gateway::{
     JobMasterId, JobMasterRegistration, LocalConnector, ResourceManagerGateway,
     ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _, SubmissionNumber,
 };
-use crate::notice::Notice;
 use crate::process::job_records::StoredJobRecords;
 use crate::process::taskmanager::describe;
 use crate::process::testing::cluster::{TestCluster, graph};
@@ -263,7 +263,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
         let registration = JobMasterRegistration {
             job,
             job_master,
-            verdict: Notice::default(),
+            verdict: WatchCell::default(),
         };
         resources.register_job_master(registration).await?;
         resources.declare_required_resources(needs(job)).await

@@ -1,10 +1,11 @@
 //! TaskManagers that a driver starts, while leaders die: none is started twice, given up, or left over.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::{JobId, ResourceId};
 use tokio::sync::watch;
@@ -30,12 +31,12 @@ struct ScriptedDriver {
 
 impl ScriptedDriver {
     fn started(&self) -> Vec<String> {
-        let started = self.started.lock().expect("not poisoned");
+        let started = self.started.lock();
         started.iter().map(ToString::to_string).collect()
     }
 
     fn stopped(&self) -> Vec<String> {
-        let stopped = self.stopped.lock().expect("not poisoned");
+        let stopped = self.stopped.lock();
         stopped.iter().map(ToString::to_string).collect()
     }
 
@@ -61,10 +62,7 @@ impl ResourceManagerDriver for ScriptedDriver {
 
     async fn start_worker(&self, request: &WorkerRequest) -> Result<(), DriverError> {
         let worker = request.worker.clone();
-        self.started
-            .lock()
-            .expect("not poisoned")
-            .push(worker.clone());
+        self.started.lock().push(worker.clone());
         self.live.send_if_modified(|live| live.insert(worker));
         Ok(())
     }
@@ -91,10 +89,7 @@ impl ResourceManagerDriver for ScriptedDriver {
     }
 
     async fn stop_worker(&self, worker: &ResourceId) -> Result<(), DriverError> {
-        self.stopped
-            .lock()
-            .expect("not poisoned")
-            .push(worker.clone());
+        self.stopped.lock().push(worker.clone());
         self.live.send_if_modified(|live| live.remove(worker));
         Ok(())
     }

@@ -16,10 +16,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use rustix::process::Signal;
 use tanist_ha::election::ClusterIncarnation;
 use tanist_ha::own_directory;
@@ -220,7 +220,7 @@ impl LocalProcessDriver {
     }
 
     fn child(&self, worker: &ResourceId) -> Option<watch::Receiver<Option<String>>> {
-        let children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        let children = self.children.lock();
         children.get(worker).cloned()
     }
 }
@@ -297,10 +297,7 @@ impl ResourceManagerDriver for LocalProcessDriver {
         };
         tracing::info!(%worker, pid = child.id(), log = %self.log_path(worker).display(), "started a worker");
         let (ended, follow) = watch::channel(None);
-        self.children
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(worker.clone(), follow);
+        self.children.lock().insert(worker.clone(), follow);
         let (log, processes, worker) = (
             self.log_path(worker),
             self.processes.clone(),
@@ -382,10 +379,7 @@ impl ResourceManagerDriver for LocalProcessDriver {
                 return Err(DriverError::new(text));
             }
         }
-        self.children
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(worker);
+        self.children.lock().remove(worker);
         Ok(())
     }
 }

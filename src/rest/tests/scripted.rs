@@ -1,8 +1,8 @@
 //! A scripted cluster, a server over it, and a client.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::election::{Claim, Detection, Epoch, LeaderInformation, Member, ProcessId};
@@ -62,7 +63,7 @@ impl ScriptedDispatcher {
     }
 
     fn script(&self) -> GatewayResult<()> {
-        let mut errors = self.errors.lock().expect("nothing panics holding it");
+        let mut errors = self.errors.lock();
         errors.pop_front().map_or(Ok(()), Err)
     }
 
@@ -81,7 +82,7 @@ impl DispatcherGateway for ScriptedDispatcher {
         &self,
         request: pb::SubmitJobRequest,
     ) -> GatewayResult<pb::SubmitJobResponse> {
-        let mut submissions = self.submissions.lock().expect("nothing panics holding it");
+        let mut submissions = self.submissions.lock();
         let token = request.submission_token.clone();
         let repeated = submissions
             .iter()
@@ -98,14 +99,14 @@ impl DispatcherGateway for ScriptedDispatcher {
 
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {
         self.script()?;
-        let mut canceled = self.canceled.lock().expect("nothing panics holding it");
+        let mut canceled = self.canceled.lock();
         canceled.push(request.job_id);
         Ok(pb::Ack {})
     }
 
     async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack> {
         self.script()?;
-        let mut stopped = self.stopped.lock().expect("nothing panics holding it");
+        let mut stopped = self.stopped.lock();
         stopped.push(request.job_id);
         Ok(pb::Ack {})
     }
@@ -116,14 +117,14 @@ impl DispatcherGateway for ScriptedDispatcher {
         }
         self.read(request.consistent)?;
         Ok(pb::ListJobsResponse {
-            jobs: self.jobs.lock().expect("nothing panics holding it").clone(),
+            jobs: self.jobs.lock().clone(),
             as_of: self.as_of(),
         })
     }
 
     async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails> {
         self.read(request.consistent)?;
-        let jobs = self.jobs.lock().expect("nothing panics holding it");
+        let jobs = self.jobs.lock();
         let found = jobs.iter().find(|job| job.job_id == request.job_id);
         let missing = || GatewayError::NotFound(format!("job {} is not known", request.job_id));
         Ok(pb::JobDetails {
@@ -170,7 +171,7 @@ impl DispatcherGateway for ScriptedDispatcher {
             location.resource_id == request.resource_id || host == Some(&request.host)
         };
         if locations.any(is_there) {
-            self.drains.lock().expect("no panic").push(request);
+            self.drains.lock().push(request);
             return Ok(pb::Ack {});
         }
         Err(GatewayError::NotFound("no TaskManager".to_owned()))
@@ -181,7 +182,7 @@ impl DispatcherGateway for ScriptedDispatcher {
         request: pb::ResolveQuarantineRequest,
     ) -> GatewayResult<pb::Ack> {
         self.script()?;
-        let mut jobs = self.jobs.lock().expect("nothing panics holding it");
+        let mut jobs = self.jobs.lock();
         let found = jobs.iter_mut().find(|job| job.job_id == request.job_id);
         match found {
             None => Err(GatewayError::NotFound("no such job".to_owned())),
@@ -351,7 +352,7 @@ impl ClusterView for ScriptedView {
     }
 
     fn role(&self) -> Role {
-        *self.role.lock().expect("nothing panics holding it")
+        *self.role.lock()
     }
 
     fn leader(&self) -> LeaderView {
@@ -468,7 +469,7 @@ impl Served {
     }
 
     pub(super) fn set_role(&self, role: Role) {
-        *self.role.lock().expect("nothing panics holding it") = role;
+        *self.role.lock() = role;
     }
 
     pub(super) async fn get(&self, path: &str) -> Answer {

@@ -158,7 +158,7 @@ async fn cancelling_is_accepted_once_the_leader_has_it() {
         assert_eq!(answer.body, json!({}));
     }
     assert_eq!(
-        leader.canceled.lock().expect("no panic").as_slice(),
+        leader.canceled.lock().as_slice(),
         [job().job_id, job().job_id]
     );
     let answer = served
@@ -181,7 +181,7 @@ async fn stopping_is_asked_for_in_both_of_flinks_ways() {
         assert_eq!(answer.status, StatusCode::ACCEPTED);
         assert_eq!(answer.body, json!({"request-id": job().job_id}));
     }
-    let stopped = leader.stopped.lock().expect("no panic").len();
+    let stopped = leader.stopped.lock().len();
     assert_eq!(stopped, 4);
     let refused = [
         ("no", "not valid JSON: line 1, column 2"),
@@ -302,11 +302,11 @@ async fn a_leader_that_goes_in_the_middle_is_replaced_by_the_next() {
         },
     ];
     let leader = ScriptedDispatcher::failing(errors);
-    leader.jobs.lock().expect("no panic").push(job());
+    leader.jobs.lock().push(job());
     let (served, leader) = Served::leading(leader).await;
     let answer = served.get("/v1/jobs").await;
     assert_eq!(answer.status, StatusCode::OK);
-    assert!(leader.errors.lock().expect("no panic").is_empty());
+    assert!(leader.errors.lock().is_empty());
 }
 
 #[tokio::test]
@@ -401,5 +401,5 @@ async fn task_managers_are_drained_one_or_all_of_a_host_with_what_the_body_says(
         },
         undrain(&of_host),
     ];
-    assert_eq!(*leader.drains.lock().expect("no panic"), expected);
+    assert_eq!(*leader.drains.lock(), expected);
 }

@@ -75,10 +75,7 @@ async fn a_graph_is_handed_to_the_leader_with_the_clients_token_and_deadline_of_
         graph_reference: None,
         deadline_epoch: 6,
     };
-    assert_eq!(
-        leader.submissions.lock().expect("no panic").as_slice(),
-        [expected]
-    );
+    assert_eq!(leader.submissions.lock().as_slice(), [expected]);
 
     let again = served.ask(Method::POST, "/v1/jobs", &headers, body).await;
     assert_eq!(again.status, StatusCode::ACCEPTED);
@@ -100,7 +97,7 @@ async fn a_submission_without_a_token_keeps_the_one_it_got_over_a_change_of_lead
     assert_eq!(answer.status, StatusCode::ACCEPTED);
     assert_eq!(answer.body["repeated"], true);
     let first = {
-        let submissions = leader.submissions.lock().expect("no panic");
+        let submissions = leader.submissions.lock();
         assert_eq!(submissions.len(), 3);
         let first = &submissions[0];
         for tried in submissions.iter() {
@@ -114,7 +111,7 @@ async fn a_submission_without_a_token_keeps_the_one_it_got_over_a_change_of_lead
         submissions[0].submission_token.clone()
     };
     served.ask(Method::POST, "/jobs", &[PROTOBUF], body).await;
-    let submissions = leader.submissions.lock().expect("no panic");
+    let submissions = leader.submissions.lock();
     assert_ne!(submissions[3].submission_token, first);
 }
 
@@ -134,7 +131,7 @@ async fn a_client_whose_deadline_is_of_another_term_is_told_at_once_to_ask_for_t
     let answer = served.ask(Method::POST, "/v1/jobs", &headers, body).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(answer.body.to_string().contains("ask for its time"));
-    assert_eq!(leader.submissions.lock().expect("no panic").len(), 1);
+    assert_eq!(leader.submissions.lock().len(), 1);
     let time = served.get("/v1/ha/time").await;
     assert_eq!(
         time.body,
@@ -150,7 +147,7 @@ async fn a_job_file_is_compiled_with_the_querys_parameters() {
     let answer = served.ask(Method::POST, &path, &[YAML], JOB_FILE).await;
     assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
     assert_eq!(answer.body["jobid"], job.to_string());
-    let submissions = leader.submissions.lock().expect("no panic");
+    let submissions = leader.submissions.lock();
     let graph = submissions[0].graph.as_ref().expect("a graph");
     assert_eq!(graph.name, "numbers");
     assert!(graph.vertices.iter().all(|vertex| vertex.parallelism == 3));
@@ -167,7 +164,7 @@ async fn every_problem_of_a_job_file_is_an_error_of_its_own() {
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     let errors = answer.body["errors"].as_array().expect("an array");
     assert!(errors.len() >= 2, "{errors:?}");
-    assert!(leader.submissions.lock().expect("no panic").is_empty());
+    assert!(leader.submissions.lock().is_empty());
 }
 
 #[tokio::test]
@@ -206,7 +203,7 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
         assert_eq!(answer.status, code, "{headers:?} {query}: {answer:?}");
         assert!(answer.body["errors"][0].is_string(), "{answer:?}");
     }
-    assert!(leader.submissions.lock().expect("no panic").is_empty());
+    assert!(leader.submissions.lock().is_empty());
 }
 
 /// A client that must wait half a minute for the error of a full disk has given up before.

@@ -1,11 +1,12 @@
 //! Processes with an election and a detector each, on a network that a test breaks. Runs on paused time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
@@ -62,12 +63,8 @@ pub struct Process {
 }
 
 impl Network {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state());
+        change(&mut self.state.lock());
         self.changed.send_modify(|count| *count += 1);
     }
 
@@ -140,10 +137,7 @@ impl Network {
         self.change(|state| {
             state.nodes.insert(name.to_owned(), node);
         });
-        let mut witnesses = self
-            .witnesses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut witnesses = self.witnesses.lock();
         witnesses.push(name.to_owned());
     }
 
@@ -195,7 +189,7 @@ impl Network {
 
     /// `Ok(None)`: it is silent.
     fn reach(&self, from: &str, to: &str) -> Result<Option<Node>, Break> {
-        let state = self.state();
+        let state = self.state.lock();
         let cut = state.cuts.get(&(from.to_owned(), to.to_owned()));
         let node = state.nodes.get(to).filter(|_| !state.dead.contains(to));
         match (cut, node) {
@@ -231,11 +225,8 @@ impl Network {
             Leadership::Suspended(session) => Stance::Suspended(session.epoch()),
             Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Stance::Standby,
         };
-        let witnesses = self
-            .witnesses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let state = self.state();
+        let witnesses = self.witnesses.lock();
+        let state = self.state.lock();
         Some(Beat {
             process: node.identity.process.clone(),
             incarnation: node.identity.incarnation.clone(),

@@ -1,7 +1,6 @@
 //! The server's answers to requests: the operations, and errors as S3's XML.
 
 use std::convert::Infallible;
-use std::sync::Mutex;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -11,10 +10,11 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED, RANGE};
 use hyper::{Method, Request, Response, StatusCode};
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::signature::{self, hex};
-use super::{BUCKET, Conduct, Credentials, Object, PUBLIC, State, locked, put};
+use super::{BUCKET, Conduct, Credentials, Object, PUBLIC, State, put};
 
 /// Keys in a page: few, so that tests have several pages.
 const PAGE: usize = 3;
@@ -38,7 +38,7 @@ pub(super) async fn answer(
         .split_once('/')
         .unwrap_or((path.trim_start_matches('/'), ""));
     let conduct = {
-        let mut state = locked(state);
+        let mut state = state.lock();
         state.requests.push(format!("{method} {key}"));
         state.conduct
     };
@@ -59,7 +59,7 @@ pub(super) async fn answer(
         return Ok(refused((StatusCode::NOT_FOUND, "NoSuchBucket")));
     }
     let query = query(request.uri().query().unwrap_or_default());
-    let mut state = locked(state);
+    let mut state = state.lock();
     let answered = match (&method, key) {
         (&Method::GET, "") => Ok(list(&state, &query)),
         (&Method::POST, "") => Ok(delete_all(&mut state, &body)),

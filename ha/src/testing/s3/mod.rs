@@ -10,13 +10,14 @@ mod signature;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -147,43 +148,39 @@ impl S3Server {
 
     /// Sets how later requests are handled; waiting requests keep waiting.
     pub fn conduct(&self, conduct: Conduct) {
-        self.state().conduct = conduct;
+        self.state.lock().conduct = conduct;
     }
 
     /// Stores an object without a request.
     pub fn put(&self, key: &str, bytes: impl Into<Bytes>) {
-        put(&mut self.state(), key, bytes.into());
+        put(&mut self.state.lock(), key, bytes.into());
     }
 
     /// The object of that key.
     pub fn object(&self, key: &str) -> Option<Bytes> {
-        self.state().objects.get(key).map(|it| it.bytes.clone())
+        self.state
+            .lock()
+            .objects
+            .get(key)
+            .map(|it| it.bytes.clone())
     }
 
     /// All keys, in order.
     pub fn keys(&self) -> Vec<String> {
-        self.state().objects.keys().cloned().collect()
+        self.state.lock().objects.keys().cloned().collect()
     }
 
     /// Makes every object older by `age`.
     pub fn let_pass(&self, age: Duration) {
-        for object in self.state().objects.values_mut() {
+        for object in self.state.lock().objects.values_mut() {
             object.written = object.written.checked_sub(age).unwrap_or(object.written);
         }
     }
 
     /// All requests so far, as `GET key`, including unsigned ones.
     pub fn requests(&self) -> Vec<String> {
-        self.state().requests.clone()
+        self.state.lock().requests.clone()
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
-    }
-}
-
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn put(state: &mut State, key: &str, bytes: Bytes) {

@@ -6,7 +6,8 @@
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 const RANGE: std::ops::Range<u16> = 12_000..32_000;
 
@@ -14,7 +15,7 @@ static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
 /// A port of 127.0.0.1 on which no process listens.
 pub fn free_port() -> u16 {
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut given = GIVEN.lock();
     let given = given.get_or_insert_default();
     loop {
         let port = rand::random_range(RANGE);

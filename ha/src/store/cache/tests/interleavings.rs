@@ -66,7 +66,7 @@ async fn play(moves: Vec<Move>) {
                 let _ = tokio::time::timeout(bound, cache.follow()).await;
             }
             Move::Depose => {
-                lock(&store.acts).clear();
+                store.acts.lock().clear();
                 term = Term::begin(&cluster, "next").await;
             }
             Move::LoseWatch(lost) => {
@@ -75,7 +75,7 @@ async fn play(moves: Vec<Move>) {
             }
             Move::TakeOver => {
                 // Late writes of the deposed term are refused.
-                lock(&store.acts).clear();
+                store.acts.lock().clear();
                 term = Term::begin(&cluster, "next").await;
                 let at = term.number().await;
                 let proven = cache
@@ -95,7 +95,7 @@ async fn play(moves: Vec<Move>) {
         let status = *cache.status.borrow();
         assert!(status.bytes <= 2000 + 6 * 200, "{status:?}");
     }
-    lock(&store.acts).clear();
+    store.acts.lock().clear();
     if by_hand {
         store.faults().watch_lag(Duration::ZERO);
         let rounds = Duration::from_secs(300);

@@ -5,11 +5,12 @@ mod cases;
 mod interleavings;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::*;
@@ -21,10 +22,6 @@ use crate::store::{
 };
 
 const ROOM: usize = 1 << 20;
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn key(kind: Kind, name: &str) -> Key {
     Key::new(kind, Name::new(name).expect("a name"))
@@ -142,12 +139,12 @@ impl Met {
     }
 
     fn act(&self, acts: impl IntoIterator<Item = Act>) {
-        lock(&self.acts).extend(acts);
+        self.acts.lock().extend(acts);
     }
 
     /// Cancels the actions that have not run yet.
     fn act_no_more(&self) {
-        lock(&self.acts).clear();
+        self.acts.lock().clear();
     }
 
     fn faults(&self) -> Faults {
@@ -156,12 +153,12 @@ impl Met {
 
     /// The reads since the last call.
     fn reads(&self) -> Vec<&'static str> {
-        std::mem::take(&mut lock(&self.reads))
+        std::mem::take(&mut self.reads.lock())
     }
 
     async fn meet(&self, read: &'static str) -> Result<()> {
-        lock(&self.reads).push(read);
-        let act = lock(&self.acts).pop_front();
+        self.reads.lock().push(read);
+        let act = self.acts.lock().pop_front();
         match act.unwrap_or(Act::Nothing) {
             Act::Nothing => Ok(()),
             Act::Hang => std::future::pending().await,

@@ -1,9 +1,10 @@
 //! The embedded backend, in its own directory.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -142,17 +143,12 @@ impl Subject for EmbeddedSubject {
     async fn lose_quorum(&self) -> CaseResult {
         let connection = self.connect()?;
         connection.execute_batch("begin immediate")?;
-        *self.blocker.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        *self.blocker.lock() = Some(connection);
         Ok(())
     }
 
     async fn regain_quorum(&self) -> CaseResult {
-        drop(
-            self.blocker
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(),
-        );
+        drop(self.blocker.lock().take());
         Ok(())
     }
 

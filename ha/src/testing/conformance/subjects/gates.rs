@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -24,22 +24,18 @@ impl fmt::Debug for Gates {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Gates {
     /// Returns a function that an election's thread calls to register itself.
     pub(super) fn enter(&self, process: &ProcessId) -> impl FnOnce() + Send + 'static {
         let (runtimes, process) = (self.runtimes.clone(), process.clone());
         move || {
-            lock(&runtimes).insert(process, Handle::current());
+            runtimes.lock().insert(process, Handle::current());
         }
     }
 
     /// Stops the thread of a process; returns when it is stopped.
     pub(super) async fn stop(&self, process: &ProcessId) {
-        let Some(runtime) = lock(&self.runtimes).get(process).cloned() else {
+        let Some(runtime) = self.runtimes.lock().get(process).cloned() else {
             return;
         };
         let (go_on, gate) = sync_channel(1);
@@ -50,11 +46,13 @@ impl Gates {
             let _ = gate.recv();
         });
         let _ = standing.await;
-        lock(&self.stopped).push((process.clone(), go_on));
+        self.stopped.lock().push((process.clone(), go_on));
     }
 
     /// Lets the thread of a process continue.
     pub(super) fn cont(&self, process: &ProcessId) {
-        lock(&self.stopped).retain(|(stopped, _)| stopped != process);
+        self.stopped
+            .lock()
+            .retain(|(stopped, _)| stopped != process);
     }
 }

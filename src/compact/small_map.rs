@@ -1,5 +1,7 @@
-//! A map for few entries: a sorted list. It allocates only what its entries need, where a `BTreeMap` allocates
-//! eleven entries for the first one. There may be very many jobs, and most have a slot or two.
+//! A map for few entries: a sorted list. Replaces `BTreeMap` where most maps have no entry, one or two.
+//!
+//! It allocates room for one entry with the first one, and then grows as a `Vec` does. A `BTreeMap` allocates a
+//! node of eleven entries with the first one.
 //!
 //! Not for large maps with unordered inserts: each insert moves the entries after it.
 

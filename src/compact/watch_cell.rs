@@ -1,17 +1,18 @@
-//! A shared value with notification of changes. Like tokio's `watch`, but smaller: for very many values with
-//! few waiters each. `watch` has eight lists of waiters per value (half a kilobyte), this has one.
+//! A shared value that tasks wait on until it meets a condition. Replaces tokio's `watch` where there are very many
+//! values with few waiters each: a `watch` has nine lists of waiters, this has one.
 //!
 //! Only the current value counts: a waiter may miss values in between.
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// A shared value; see the module. Clones share the value.
 #[derive(Default)]
-pub struct Notice<T> {
+pub struct WatchCell<T> {
     shared: Arc<Shared<T>>,
 }
 
@@ -21,28 +22,28 @@ struct Shared<T> {
     changed: Notify,
 }
 
-impl<T> Notice<T> {
+impl<T> WatchCell<T> {
     /// Creates it with a value.
-    pub fn new(value: T) -> Notice<T> {
+    pub fn new(value: T) -> WatchCell<T> {
         let (value, changed) = (Mutex::new(value), Notify::new());
         let shared = Arc::new(Shared { value, changed });
-        Notice { shared }
+        WatchCell { shared }
     }
 
     /// Reads the value.
     pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
-        look(&self.lock())
+        look(&self.shared.value.lock())
     }
 
     /// Changes the value and wakes the waiters.
     pub fn change(&self, change: impl FnOnce(&mut T)) {
-        change(&mut self.lock());
+        change(&mut self.shared.value.lock());
         self.shared.changed.notify_waiters();
     }
 
     /// Changes the value without waking the waiters. They see it with the next change that wakes them, or when they look.
     pub fn change_quietly(&self, change: impl FnOnce(&mut T)) {
-        change(&mut self.lock());
+        change(&mut self.shared.value.lock());
     }
 
     /// Waits until `find` returns something for the value.
@@ -57,23 +58,18 @@ impl<T> Notice<T> {
             changed.await;
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, T> {
-        let value = self.shared.value.lock();
-        value.unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl<T> Clone for Notice<T> {
-    fn clone(&self) -> Notice<T> {
+impl<T> Clone for WatchCell<T> {
+    fn clone(&self) -> WatchCell<T> {
         let shared = self.shared.clone();
-        Notice { shared }
+        WatchCell { shared }
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Notice<T> {
+impl<T: fmt::Debug> fmt::Debug for WatchCell<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.look(|value| f.debug_tuple("Notice").field(value).finish())
+        self.look(|value| f.debug_tuple("WatchCell").field(value).finish())
     }
 }
 
@@ -82,19 +78,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_waits_hears_of_the_change_that_it_waits_for() {
-        let notice = Notice::new(0);
+    async fn a_waiter_sees_the_change_that_it_waits_for() {
+        let cell = WatchCell::new(0);
         let waits = [2, 3, 3].map(|wanted| {
-            let notice = notice.clone();
+            let cell = cell.clone();
             tokio::spawn(async move {
-                notice
-                    .find(|value| (*value >= wanted).then_some(*value))
+                cell.find(|value| (*value >= wanted).then_some(*value))
                     .await
             })
         });
         for _ in 0..3 {
             tokio::task::yield_now().await;
-            notice.change(|value| *value += 1);
+            cell.change(|value| *value += 1);
         }
         for (wait, wanted) in waits.into_iter().zip([2, 3, 3]) {
             assert!(wait.await.expect("it does not break") >= wanted);
@@ -104,11 +99,21 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn no_change_is_missed_between_the_look_and_the_wait() {
         for _ in 0..1_000 {
-            let notice = Notice::new(false);
-            let told = notice.clone();
-            let told = tokio::spawn(async move { told.change(|value| *value = true) });
-            notice.find(|value| value.then_some(())).await;
-            told.await.expect("it does not break");
+            let cell = WatchCell::new(false);
+            let changed = cell.clone();
+            let changed = tokio::spawn(async move { changed.change(|value| *value = true) });
+            cell.find(|value| value.then_some(())).await;
+            changed.await.expect("it does not break");
         }
     }
+
+    #[test]
+    fn it_has_one_list_of_waiters() {
+        let value_and_lock = 2 * size_of::<u64>();
+        assert_eq!(
+            size_of::<Shared<u64>>(),
+            value_and_lock + size_of::<Notify>()
+        );
+    }
 }
+pub(super) type SharedForMeasure = Shared<u64>;

@@ -1,9 +1,8 @@
-//! An ordered set that allocates nothing while it is empty, and little for few entries. It is a sorted list
-//! that becomes a `BTreeSet` when it grows; its memory is freed when it becomes empty. A `BTreeSet` allocates
-//! eleven entries for the first one, and keeps them.
+//! An ordered set: a sorted list for few entries, a `BTreeSet` for many. Replaces `BTreeSet` where most sets are
+//! empty or have an entry or two.
 //!
-//! There may be very many jobs, and most have a region and a task or two; see also [`crate::small_map`]. Unlike
-//! that, this may grow large.
+//! It allocates nothing while it is empty, and frees its memory when it becomes empty. A `BTreeSet` allocates a
+//! node of eleven entries with the first one, and keeps it. Unlike a [`SmallMap`](super::SmallMap) it may grow large.
 
 use std::collections::{BTreeSet, btree_set};
 use std::fmt;
