@@ -1,7 +1,8 @@
-//! Containers that use less memory than those of std and tokio, for state that exists once a job: a leader may hold very many jobs.
+//! Containers that use less memory than those of std and tokio. For state that exists once for each job: a leader may
+//! hold ten thousand jobs.
 //!
-//! Each file names the type that it replaces and the condition under which it is smaller. `docs/adr/0054` has the numbers. Not here:
-//! what one component encodes or packs for itself, such as the JobMaster's `kept_graph`.
+//! Each file names the type that it replaces and the condition under which it is smaller. `docs/adr/0054` has the
+//! numbers. Not here: what one component encodes or packs for itself, such as the JobMaster's `kept_graph`.
 
 mod shrinking;
 mod small_map;

@@ -25,21 +25,3 @@ pub fn shrink_state(state: &mut pb::JobState) {
     state.statuses.shrink_to_fit();
     state.events.shrink_to_fit();
 }
-
-#[warn(unconditional_panic)]
-fn measure() {
-    use tanist_proto::id::{AllocationId, ResourceId};
-    let a = [0_u8; 1];
-    let _ = a[const { 1000 + size_of::<pb::JobVertex>() }];
-    let _ = a[const { 2000 + size_of::<pb::JobEdge>() }];
-    let _ = a[const { 3000 + size_of::<pb::Operator>() }];
-    let _ = a[const { 4000 + size_of::<pb::Column>() }];
-    let _ = a[const { 5000 + size_of::<pb::RegionState>() }];
-    let _ = a[const { 5500 + size_of::<pb::Placement>() }];
-    let _ = a[const { 5700 + size_of::<pb::StatusTimestamp>() }];
-    let _ = a[const { 5800 + size_of::<pb::JobEvent>() }];
-    let _ = a[const { 6000 + size_of::<(AllocationId, Box<u64>)>() }];
-    let _ = a[const { 7000 + size_of::<(ResourceId, Box<u64>)>() }];
-    let _ = a[const { 8000 + size_of::<tokio::sync::Notify>() }];
-    let _ = a[const { 9000 + size_of::<super::watch_cell::SharedForMeasure>() }];
-}

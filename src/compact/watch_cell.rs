@@ -41,7 +41,8 @@ impl<T> WatchCell<T> {
         self.shared.changed.notify_waiters();
     }
 
-    /// Changes the value without waking the waiters. They see it with the next change that wakes them, or when they look.
+    /// Changes the value without waking the waiters. They see it with the next change that wakes them, or when they
+    /// look.
     pub fn change_quietly(&self, change: impl FnOnce(&mut T)) {
         change(&mut self.shared.value.lock());
     }

@@ -21,7 +21,8 @@ high-availability.etcd.endpoints: [etcd-1:2379, etcd-2:2379]
 
 The environment variable of a key is `TANIST_` and the key in capitals, with `_` for `.` and `-`: `rest.port` is
 `TANIST_REST_PORT`. A key or `TANIST_` variable that is not listed here is an error, except `TANIST_CONF_DIR`,
-`TANIST_LOG` (a log filter such as `info,tanist::rpc=debug`), `TANIST_FAILPOINTS` and `TANIST_TEST_...` (both for tests).
+`TANIST_LOG` (a log filter such as `info,tanist::rpc=debug`), `TANIST_FAILPOINTS` and `TANIST_TEST_...` (both for
+tests).
 
 Durations are whole numbers with `ms`, `s`, `min`, `h` or `d` (a bare number is in milliseconds). Sizes are numbers
 with `b`, `kb`, `mb`, `gb` or `tb` (powers of 1024; a bare number is in bytes). Lists are YAML lists or separated by

@@ -43,8 +43,8 @@ pub(super) struct Retention {
 }
 
 impl Retention {
-    /// Goes on from what the results tell that can be read. Those without a count count as written now: they are of a term that could not
-    /// read all.
+    /// Continues from the counts in the readable results. A result without a count counts as written now: the term
+    /// that wrote it could not read all results.
     pub(super) fn resume(recovered: &mut RecoveredJobs) -> Retention {
         let counts = recovered.results.iter();
         let counts = counts.map(|(_, result)| result.counted_ms.max(result.kept_since_ms));

@@ -79,7 +79,7 @@ pub fn unsupported(graph: &JobGraph) -> Option<String> {
 
 /// The specification of an operator, if it has a half at the JobMaster.
 pub fn coordinated_spec(spec: &str) -> Option<OperatorSpec> {
-    // Whoever leads thousands of jobs looks at each operator, and most are none.
+    // Cheap first check: a leader of thousands of jobs calls this for each operator, and most are no file source.
     if !spec.contains("\"file-source\"") {
         return None;
     }

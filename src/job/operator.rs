@@ -17,7 +17,8 @@ use super::spec::{
 pub enum OperatorSpec {
     /// Reads text files line by line. Emits `line: string`. Bounded.
     FileSource {
-        /// Paths or globs. The JobMaster sorts the files that match, cuts them into byte ranges and shares these out among the subtasks.
+        /// Paths or globs. The JobMaster sorts the matching files, cuts them into byte ranges and gives these to the
+        /// subtasks.
         paths: Vec<String>,
     },
     /// Generates records. Emits `seq: int64, key: int64, value: int64`. Bounded if `count` is given.

@@ -1,7 +1,8 @@
 //! Properties that follow from the shape of a JobGraph: its regions, the slots that it needs, its connections.
 //! For an invalid graph the functions return some value and never panic.
 //!
-//! A job's record and its TaskManagers know regions by their numbers alone: every JobMaster of a job numbers them alike.
+//! A job's record and its TaskManagers know regions only by their numbers, so every JobMaster of a job must number them
+//! in the same way.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -9,16 +10,16 @@ use std::ops::Range;
 use tanist_proto::id::JobVertexId;
 use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
 
-/// How many regions a job may have. What happens to a region costs the same however many there are, but each takes memory of the
+/// Maximum number of regions of a job. The cost of an event does not depend on it, but each region takes memory in the
 /// leader, and each write of the job's record names all of them (`docs/adr/0026`).
 pub const MAX_REGIONS: usize = 20_000;
 
 /// The number of each subtask's region: by vertex in the graph's order, then by subtask.
 ///
-/// Subtasks are in one region if pipelined channels connect them, over however many others. So a set of vertices that pipelined edges
-/// connect falls into as many regions as its vertices have subtasks if all these edges are forward, and is one region otherwise.
-/// Regions stand in the topological order of these sets, within a set in the order of their first subtasks. Where there would be more
-/// than `max_regions`, each of the sets is one region.
+/// Subtasks are in one region if pipelined channels connect them, directly or over other subtasks. A set of vertices
+/// that is connected by pipelined edges has as many regions as its vertices have subtasks if all these edges are
+/// forward; otherwise it is one region. Regions are in the topological order of these sets, and within a set in the
+/// order of their first subtasks. If there would be more than `max_regions`, each set is one region.
 pub fn subtask_regions(graph: &JobGraph, max_regions: usize) -> Vec<usize> {
     let of_vertices = region_of(graph);
     let parallelism = |vertex: &JobVertex| usize::try_from(vertex.parallelism).unwrap_or_default();
@@ -109,8 +110,8 @@ fn count_parts(graph: &JobGraph) -> usize {
     counts.into_iter().fold(0, usize::saturating_add)
 }
 
-/// The sets of vertices that pipelined edges connect, and those joined that need each other's complete output. Sets, and the vertices in
-/// them, stand in topological order.
+/// The sets of vertices that pipelined edges connect; sets that need each other's complete output are joined. Sets and
+/// the vertices in them are in topological order.
 #[cfg(test)]
 pub(crate) fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
     let region_of = region_of(graph);
@@ -124,7 +125,8 @@ pub(crate) fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
     regions
 }
 
-/// The blocking edges within a set of vertices that pipelined edges connect: they would wait for what can't end before them.
+/// The blocking edges within a set of vertices that pipelined edges connect. Invalid: such a consumer waits for a
+/// producer that can't end before it.
 pub fn blocking_edges_within_regions(graph: &JobGraph) -> Vec<&JobEdge> {
     let region_of = region_of(graph);
     let index_of = index_of(graph);

@@ -221,8 +221,8 @@ impl OperatorSpec {
         }
     }
 
-    /// What it emits for this input (empty for a source), or everything that is wrong with the input. Nothing is wrong and
-    /// it is an error all the same where the fields' problems say it: a feature is missing.
+    /// The schema that it emits for this input (empty for a source), or all problems of the input. An error without
+    /// problems means that the problems of the fields already say it: a feature is missing.
     pub(crate) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
         match self {
             OperatorSpec::FileSource { .. }

@@ -326,7 +326,8 @@ impl JobMasterActor {
 
     /// Gives an event to the core and starts its effects. Returns the answer to an offer.
     pub(super) fn hear(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
-        // `has_room` wakes no JobMaster when it is set. It is taken before every event, since the core fails no region while it is set.
+        // `has_room` wakes no JobMaster when it is set. It is taken before every event, since the core fails no region
+        // while it is set.
         let has_room = self.calls.verdict.look(|told| told.has_room);
         if has_room != self.heard.has_room {
             self.heard.has_room = has_room;

@@ -1,5 +1,5 @@
-//! Jobs whose regions are sets of subtasks: what a failure restarts, what their coordinators know, and how often very many of them are
-//! written.
+//! Jobs whose regions are sets of subtasks: what a failure restarts, what their coordinators know, and how often a
+//! record with very many regions is written.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;

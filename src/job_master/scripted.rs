@@ -60,7 +60,7 @@ impl TaskExecutor {
                 let reason = "no such registration".to_owned();
                 Err(GatewayError::Outdated { epoch: 3, reason })
             }
-            Mood::RegistersAnew => Err(GatewayError::NotYet("registering anew".to_owned())),
+            Mood::RegistersAnew => Err(GatewayError::NotYet("registering again".to_owned())),
         }
     }
 

@@ -1,8 +1,9 @@
 //! The deadline of a submission, as given by its headers, and its form in the request to the leader.
 //!
-//! No clocks of two hosts are compared (ADR 29). A client that asked for the time of the leader's term names the deadline by that
-//! clock and the epoch beside it; that goes to the leader as it is. For a client that names none the time that this process held the
-//! submission is counted by its own clock, and each try tells the leader what is left by the leader's clock.
+//! No clocks of two hosts are compared (ADR 29). A client that asked for the time of the leader's term gives the
+//! deadline by that clock, together with the epoch; both go to the leader unchanged. For a client that gives none, this
+//! process counts by its own clock for how long it has held the submission, and each attempt gives the leader the rest
+//! by the leader's clock.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! Numbers of a job's pipelined regions in its record, by subtask. Pure.
 //!
-//! A deployment names the region of its task, so that nobody computes it here (`docs/adr/0024`). A subtask's number never changes.
+//! A deployment names the region of its task, so the TaskExecutor does not compute it (`docs/adr/0024`). A subtask's
+//! number never changes.
 
 use std::collections::BTreeMap;
 

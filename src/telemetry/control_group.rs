@@ -106,7 +106,7 @@ impl ControlGroups {
         if !missing.is_empty() {
             let missing = missing.join(", ");
             return Err(format!(
-                "the control group {shown} lacks the controllers {missing}: whoever is above it has to enable them \
+                "the control group {shown} lacks the controllers {missing}: the manager of the control group above it has to enable them \
                  (systemd: Delegate=yes)"
             ));
         }

@@ -1,8 +1,8 @@
 //! Writes log lines to a sink that may block, from a thread of its own: logging never waits for the reader.
 //!
-//! `tanist jobmanager 2>&1 | less` is enough to fill a pipe: whoever wrote to it directly would stand still, the thread that keeps
-//! the lease as well. Lines wait in memory up to a bound; what does not fit is dropped and counted, and the count is
-//! written in its place once lines are read again. Not here: formats and filters.
+//! `tanist jobmanager 2>&1 | less` is enough to fill a pipe. A thread that wrote to it directly would block, the one
+//! that keeps the lease as well. Lines wait in memory up to a limit. Lines beyond it are dropped and counted, and the
+//! count is written in their place once lines are read again. Not here: formats and filters.
 //!
 //! `tracing-appender` does not replace it: its queue is bounded by lines and not by bytes, it writes no count of
 //! dropped lines, it can drop the last line of a process, and its only flush is the drop of a guard, which calls

@@ -101,7 +101,7 @@ async fn the_demo_shows_three_takeovers_that_nobody_notices_and_leaves_nothing()
         "TOOK OVER",
         "ms after the kill",
         "THE RESULT IS RIGHT",
-        "NOBODY NOTICED",
+        "NO TASK NOTICED",
         "the longest gap between two records",
     ] {
         ensure!(story.contains(part), "{part:?} is not told:\n{story}");
@@ -186,7 +186,7 @@ async fn a_leader_that_somebody_else_kills_while_the_demo_submits_is_one_takeove
         story.contains("ms after that was seen (epoch 2)"),
         "{story}"
     );
-    ensure!(story.contains("NOBODY NOTICED"), "{story}");
+    ensure!(story.contains("NO TASK NOTICED"), "{story}");
     ensure!(story.contains("3 kills and 1 from outside"), "{story}");
     check_nothing_left(temporary.path())
 }

@@ -6,6 +6,8 @@ use std::process::Command;
 
 use anyhow::bail;
 
+use crate::prose;
+
 /// Features that tests need besides the default ones.
 const TEST_FEATURES: &str = "failpoints,tanist-ha/testing,s3,https";
 
@@ -53,6 +55,10 @@ pub fn lint() -> anyhow::Result<()> {
         if run(&mut check).is_err() {
             failed.push(name);
         }
+    }
+    if let Err(error) = prose::check() {
+        println!("{error}");
+        failed.push("prose");
     }
     if failed.is_empty() {
         Ok(())

@@ -4,6 +4,7 @@
 //! It depends on no crate of the project and needs no protoc, so that it builds on a machine that has only Rust.
 
 mod cargo;
+mod prose;
 mod setup;
 
 use clap::{Parser, Subcommand};

@@ -41,7 +41,7 @@ pub(super) async fn keep(
                 if !std::mem::replace(&mut warned, true) {
                     warn!(
                         epoch = %information.epoch,
-                        "leader-info was deleted or overwritten by somebody else: it is published again"
+                        "leader-info was deleted or overwritten by another writer: it is published again"
                     );
                 }
                 match driver.publish(session.fence().token, &information).await {

@@ -76,8 +76,8 @@ impl Held {
                 path = %path.display(),
                 placed = ?self.placed,
                 ?found,
-                "somebody, most likely a program of a job, has changed or removed the file of an artifact: it is placed anew for \
-                 whoever wants it next"
+                "a process, most likely a program of a job, has changed or removed the file of an artifact: it is placed again for \
+                 its next user"
             );
         }
         is_intact

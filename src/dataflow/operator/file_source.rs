@@ -1,8 +1,8 @@
 //! Reads text files line by line; subtasks share the files.
 //!
-//! A range of a file owns the lines that *start* in it, so that each line is read exactly once. The ranges of a subtask come from
-//! its coordinator, one split after the other (`file_splits.rs`), with the sizes that the files had when they were cut: what came
-//! later is not read, and a file that became shorter is an error.
+//! A range of a file owns the lines that *start* in it, so that each line is read exactly once. The coordinator gives
+//! a subtask its ranges, one split after the other (`file_splits.rs`), with the sizes that the files had when they were
+//! cut. What was appended later is not read, and a file that became shorter is an error.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};

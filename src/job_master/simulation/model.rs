@@ -2,11 +2,11 @@
 //! the graph and the stored record alone, each time from scratch, from the wording of the rules and not from
 //! their implementation.
 //!
-//! - Subtasks that pipelined channels connect run together, as one region; where that makes too many, all subtasks of a vertex do,
-//!   too.
+//! - Subtasks that pipelined channels connect run together, as one region. If that makes too many regions, all subtasks
+//!   of a vertex run together, too.
 //! - A region may start when all that it reads over blocking edges has finished, in the generations that count.
-//! - It starts as a whole, each of its tasks from CREATED, each subtask of a vertex in a slot of its own, and the same subtask
-//!   of a slot sharing group's vertices in one slot.
+//! - It starts as a whole, each of its tasks from CREATED, each subtask of a vertex in a slot of its own, and the same
+//!   subtask of a slot sharing group's vertices in one slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,8 +39,8 @@ fn channels(graph: &pb::JobGraph, edge: &pb::JobEdge) -> Vec<(TaskKey, TaskKey)>
     named.collect()
 }
 
-/// The tasks that run together with this one, itself included: as far as one gets along pipelined channels, and to all subtasks of a
-/// vertex if these are `whole`.
+/// The tasks that run together with this one, itself included: those that pipelined channels reach, and all subtasks of
+/// a vertex if regions are of `whole` vertices.
 fn together_with(graph: &pb::JobGraph, whole: bool, task: &TaskKey) -> BTreeSet<TaskKey> {
     let pipelined = graph
         .edges

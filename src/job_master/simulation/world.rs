@@ -95,7 +95,7 @@ pub(super) struct World {
     pub(super) graph: pb::JobGraph,
     /// The numbers of the blocking edges.
     pub(super) blocking: BTreeSet<u32>,
-    /// All subtasks of a vertex are in one region: so many as there would be otherwise are not allowed.
+    /// Whether all subtasks of a vertex are in one region, because there would be too many regions otherwise.
     pub(super) is_whole: bool,
     pub(super) strategy: RestartStrategy,
     pub(super) failover: FailoverStrategy,

@@ -230,7 +230,7 @@ impl ApplicationContext {
         job: JobId,
         mut graph: pb::JobGraph,
     ) -> Result<ApplicationJob, ApplicationError> {
-        // Before anything is sent: a job that somebody removed must not run a second time.
+        // Before anything is sent: a job that a user removed must not run a second time.
         if self.inner.submissions.has(position)
             && let Err(GatewayError::NotFound(_)) = self.describe(job).await
         {

@@ -1,8 +1,8 @@
-//! Which jobs an application has submitted, by their numbers: ids follow from these, so that a count says as much as a list
-//! (`docs/adr/0037`).
+//! The jobs that an application has submitted, by their numbers. Ids follow from the numbers, so a count is enough and
+//! no list is kept (`docs/adr/0037`).
 //!
-//! Invariants: what is noted stays noted. However many jobs there are, what is kept of them is bounded; it grows only where the
-//! program goes on after submissions that were refused, by a few bytes for each row of those.
+//! Invariants: a number that is recorded stays recorded. The size does not grow with the number of jobs, only by a few
+//! bytes for each run of submissions that were refused and after which the program went on.
 
 use serde::{Deserialize, Serialize};
 

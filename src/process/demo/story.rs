@@ -270,7 +270,7 @@ impl Story<'_> {
             others => format!("{KILLS} kills and {others} from outside"),
         };
         tell(&format!(
-            "NOBODY NOTICED: {} records through {kills}, none missing, none twice, no task restarted; \
+            "NO TASK NOTICED: {} records through {kills}, none missing, none twice, no task restarted; \
              the longest gap between two records of a key was {} ms",
             summary.records,
             summary.longest_gap.as_millis()

@@ -75,7 +75,7 @@ pub fn warnings(status: &HaStatusBody) -> Vec<String> {
 /// The warning while no process can lead for this reason.
 pub fn unreadable_warning(reason: &str) -> String {
     format!(
-        "nobody can lead: {reason}; the key that fences every write was overwritten, docs/operations.md says how to repair it"
+        "no process can lead: {reason}; the key that fences every write was overwritten, docs/operations.md says how to repair it"
     )
 }
 
@@ -91,7 +91,7 @@ pub fn store_warnings(store: &str, health: &StoreHealth) -> Vec<String> {
     let mut warnings = health.warnings();
     if health.alarms.iter().any(|alarm| alarm == NO_SPACE) {
         warnings.push(
-            "etcd is out of space: the leader goes on and deletes, submissions are refused, and nobody can take over from it. \
+            "etcd is out of space: the leader goes on and deletes, submissions are refused, and no standby can take over from it. \
              Make room: etcdctl alarm list; etcdctl endpoint status -w json (revision); etcdctl compact REVISION; \
              etcdctl defrag --cluster; etcdctl alarm disarm. Start etcd with --auto-compaction-retention, and with a larger \
              --quota-backend-bytes if that does not last"
@@ -151,7 +151,7 @@ mod tests {
         };
         let said = store_warnings("etcd", &full).join("\n");
         assert!(said.contains("etcdctl alarm disarm"), "{said}");
-        assert!(said.contains("nobody can take over"), "{said}");
+        assert!(said.contains("no standby can take over"), "{said}");
         let said = store_warnings("embedded", &filling).join("\n");
         assert!(!said.contains("etcdctl"), "{said}");
         assert!(store_warnings("etcd", &StoreHealth::default()).is_empty());
