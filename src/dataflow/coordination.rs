@@ -56,7 +56,9 @@ impl CoordinatorLine {
                     reply,
                 };
                 let answer = ask(&questions, question).await;
-                answer.unwrap_or_else(|_| Err("this process sends no more questions to coordinators".to_owned()))
+                answer.unwrap_or_else(|_| {
+                    Err("this process sends no more questions to coordinators".to_owned())
+                })
             }),
             answer: None,
         };

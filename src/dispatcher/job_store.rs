@@ -30,7 +30,6 @@ use super::sweep::Holdings;
 use crate::compact::{shrink_graph, shrink_state};
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
-use crate::job::is_coordinated;
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
 pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(5);

@@ -246,7 +246,10 @@ pub(super) enum Next {
 impl JobMasterActor {
     /// Takes the ResourceManager's verdict if it has changed since this actor last took it.
     fn look_at_verdict(&mut self) -> Next {
-        let told = self.calls.verdict.look(|told| (*told != self.heard).then(|| told.clone()));
+        let told = self
+            .calls
+            .verdict
+            .look(|told| (*told != self.heard).then(|| told.clone()));
         match told {
             Some(told) => self.take_verdict(told),
             None => Next::Continue,

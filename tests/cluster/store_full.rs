@@ -244,7 +244,9 @@ async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
     let nobody = |status: &serde_json::Value| {
         let warnings = status["warnings"].to_string();
         let says = |text: &str| warnings.contains(text);
-        says("no standby can take over") && says("etcdctl compact") && status["term"]["state"] == "none"
+        says("no standby can take over")
+            && says("etcdctl compact")
+            && status["term"]["state"] == "none"
     };
     cluster
         .wait_for_rest("what to do", BOUND, "/v1/ha/status", nobody)

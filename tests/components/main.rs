@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use tanist::compact::WatchCell;
 use tanist::gateway::fencing::{HighestEpoch, OwnStore};
 use tanist::gateway::refusals::RefusalsCount;
 use tanist::gateway::{
@@ -16,7 +17,6 @@ use tanist::gateway::{
     JobStandings, LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
     ResourceRequirementsGateway as _, SubmissionNumber,
 };
-use tanist::compact::WatchCell;
 use tanist::resource_manager::drains::DrainsServices;
 use tanist::resource_manager::{
     self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,

@@ -319,7 +319,9 @@ impl Attending {
         let reaped = reaping.await;
         for log in logs {
             if timeout(LAST_WORDS_TIMEOUT, log).await.is_err() {
-                tracing::debug!("another process holds a program's output open; the rest is not logged");
+                tracing::debug!(
+                    "another process holds a program's output open; the rest is not logged"
+                );
             }
         }
         let last_lines = last_lines.tell();

@@ -128,7 +128,10 @@ async fn what_a_lost_supervisor_leaves_in_the_control_group_is_gone_before_the_p
     assert!(written.expect("a shell").success());
     let program = made.start(&supervisor).expect("it can be executed");
     let cause = cause(program).await;
-    assert!(cause.contains("supervisor ended without a report"), "{cause}");
+    assert!(
+        cause.contains("supervisor ended without a report"),
+        "{cause}"
+    );
     // The kernel removes no control group in which a process runs.
     made.check_gone();
 }

@@ -94,7 +94,10 @@ async fn a_killed_supervisor_takes_its_program_along() {
     let TaskStatus::Failed { cause, .. } = task.ended().await else {
         panic!("its program is gone");
     };
-    assert!(cause.contains("supervisor ended without a report"), "{cause}");
+    assert!(
+        cause.contains("supervisor ended without a report"),
+        "{cause}"
+    );
     check_gone(&pids_of_two).await;
 }
 
@@ -116,7 +119,10 @@ async fn a_killed_supervisor_takes_along_what_left_its_session_if_that_is_in_a_c
     program.limits.processes = Some(4096);
     let source = JobBuilder::new("test").exec_source("it", program);
     let cause = world.cause(source.discard("out")).await;
-    assert!(cause.contains("supervisor ended without a report"), "{cause}");
+    assert!(
+        cause.contains("supervisor ended without a report"),
+        "{cause}"
+    );
     let pids = pids(&file, 1).await;
     assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
 }
