@@ -145,44 +145,48 @@ impl TaskManager {
     }
 }
 
-/// In place of a JobMaster: tells file sources what they read.
+/// In place of a JobMaster: looks at the files of file sources before any task starts, and tells each subtask what it reads.
 #[derive(Default)]
 struct Coordinator {
-    graphs: Mutex<BTreeMap<String, Arc<JobGraph>>>,
+    /// By job and vertex, for each subtask its only split.
+    splits: Mutex<BTreeMap<(JobId, JobVertexId), Vec<FileSplit>>>,
 }
 
 impl Coordinator {
-    fn note(&self, graph: &Arc<JobGraph>) {
-        let mut graphs = self.graphs.lock();
-        graphs.insert(graph.job_id.clone(), graph.clone());
+    fn prepare(&self, graph: &JobGraph) {
+        let job = graph.job_id.parse().expect("an id");
+        let mut splits = self.splits.lock().unwrap_or_else(PoisonError::into_inner);
+        for vertex in &graph.vertices {
+            let Some(OperatorSpec::FileSource { paths }) =
+                coordinated_spec(&vertex.operators[0].spec)
+            else {
+                continue;
+            };
+            let of_subtask = |subtask| only_split(&paths, subtask, vertex.parallelism);
+            let key = (job, vertex.id.parse().expect("an id"));
+            splits.entry(key).or_insert_with(|| {
+                let all: Result<_, _> = (0..vertex.parallelism).map(of_subtask).collect();
+                all.expect("its files are there")
+            });
+        }
     }
 
     async fn answer_all(self: Arc<Coordinator>, mut questions: mpsc::Receiver<Question>) {
         while let Some(question) = questions.recv().await {
             let answer = self.answer(&question);
             // Who asked may have been cancelled.
-            let _ = question.reply.send(answer);
+            let _ = question.reply.send(Ok(answer));
         }
     }
 
-    fn answer(&self, question: &Question) -> Result<Answer, String> {
+    fn answer(&self, question: &Question) -> Answer {
         if question.number > 1 {
-            return Ok(Answer::Exhausted(Ack {}));
+            return Answer::Exhausted(Ack {});
         }
         let asker = &question.asker;
-        let graphs = self.graphs.lock();
-        let graph = &graphs[&asker.job.to_string()];
-        let vertex = asker.vertex.to_string();
-        let mut vertices = graph.vertices.iter();
-        let vertex = vertices.find(|it| it.id == vertex).expect("it is deployed");
-        let Some(OperatorSpec::FileSource { paths }) = coordinated_spec(&vertex.operators[0].spec)
-        else {
-            panic!("only file sources ask");
-        };
-        let split = only_split(&paths, asker.subtask, vertex.parallelism);
-        split
-            .map(Answer::FileSplit)
-            .map_err(|error| error.to_string())
+        let splits = self.splits.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_vertex = &splits[&(asker.job, asker.vertex)];
+        Answer::FileSplit(of_vertex[asker.subtask as usize].clone())
     }
 }
 
@@ -307,7 +311,7 @@ pub(super) fn spec(
     generation: u64,
 ) -> TaskSpec {
     for manager in managers {
-        manager.coordinator.note(graph);
+        manager.coordinator.prepare(graph);
     }
     let target = &graph.vertices[vertex];
     let edges = (0..)
