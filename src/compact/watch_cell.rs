@@ -117,4 +117,3 @@ mod tests {
         );
     }
 }
-pub(super) type SharedForMeasure = Shared<u64>;
