@@ -18,7 +18,7 @@ use tanist::rpc::TonicPeers;
 use tanist_chaos::Cluster;
 use tanist_chaos::store::{Store, StoreKind};
 use tanist_ha::detector::service::PEER;
-use tanist_ha::detector::{Peers as _, Stance};
+use tanist_ha::detector::{Peers as _, Role};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -61,18 +61,18 @@ pub(super) async fn measure(
     let attempts = cluster.attempts(job).await?;
     let records = TickFollower::start(cluster.taskmanager(0).log_path());
     records.more(1).await?;
-    let beats = BeatFollower::start(&cluster).await?;
+    let heartbeats = BeatFollower::start(&cluster).await?;
 
     let load = BusyMachine::start(cluster.directory())?;
     let mut gap = Figure::new("longest gap in the records", Unit::Milliseconds);
     let mut silence = Figure::new("longest silence of the leader", Unit::Milliseconds);
     records.take_longest_gap();
-    beats.take_longest();
+    heartbeats.take_longest();
     let end = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < end {
         tokio::time::sleep_until(end.min(Instant::now() + WINDOW)).await;
         gap.push(milliseconds(records.take_longest_gap()));
-        silence.push(milliseconds(beats.take_longest()));
+        silence.push(milliseconds(heartbeats.take_longest()));
     }
     drop(load);
 
@@ -213,9 +213,9 @@ impl BeatFollower {
 async fn follow(address: String, cluster: String, heard: Arc<Mutex<Heard>>) {
     let peers = TonicPeers::new(cluster);
     loop {
-        if let Ok(mut beats) = peers.beats(&address).await {
-            while let Some(beat) = beats.next().await {
-                if beat.stance != Stance::Standby {
+        if let Ok(mut heartbeats) = peers.heartbeats(&address).await {
+            while let Some(heartbeat) = heartbeats.next().await {
+                if heartbeat.role != Role::Standby {
                     heard.lock().note();
                 }
             }

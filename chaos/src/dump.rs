@@ -85,7 +85,7 @@ fn result(name: &Name, value: &[u8]) -> anyhow::Result<pb::JobResult> {
         Payload::Inline { bytes, .. } => {
             pb::JobResult::decode(bytes).with_context(|| key.to_string())
         }
-        Payload::Blob { .. } | Payload::Parts { .. } => {
+        Payload::Blob { .. } | Payload::Chunks { .. } => {
             bail!("{key} is somewhere else, which no small result is")
         }
     }

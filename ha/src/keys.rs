@@ -12,11 +12,11 @@
 //! changes           persistent   number and epoch of the last committed transaction
 //! changes/<n>       persistent   the names that transaction number n (modulo 1024) touched
 //! graphs/<job>      persistent   the job's graph; immutable
-//! parts/<set>.<n>   persistent   a piece of a record that is too large for one transaction; immutable
+//! chunks/<set>.<n>  persistent   a chunk of a record that is too large for one transaction; immutable
 //! states/<job>      persistent   what must not be lost about a running job
 //! results/<job>     persistent   the terminal result: dirty until cleanup finished, then clean
 //! descriptions/<job> persistent  the full description of a job that has ended; immutable
-//! doomed/<object>   persistent   tombstones: blobs that are about to be deleted
+//! tombstones/<object> persistent   blobs that are about to be deleted
 //! history/<epoch>   persistent   one record a term
 //! applications/<cluster-id>      persistent   status of the application that owns this cluster, if any
 //! workers/<worker>  persistent   a worker that a driver has started, or will start
@@ -79,7 +79,7 @@ pub enum Kind {
     /// Job graphs.
     Graphs,
     /// Chunks of records that are too large for one transaction.
-    Parts,
+    Chunks,
     /// States of running jobs.
     States,
     /// Terminal results.
@@ -87,7 +87,7 @@ pub enum Kind {
     /// Descriptions of jobs that have ended.
     Descriptions,
     /// Blobs that are about to be deleted.
-    Doomed,
+    BlobTombstones,
     /// One record a term.
     History,
     /// The application that owns this cluster.
@@ -104,11 +104,11 @@ impl Kind {
     /// All kinds.
     pub const ALL: [Kind; 11] = [
         Kind::Graphs,
-        Kind::Parts,
+        Kind::Chunks,
         Kind::States,
         Kind::Results,
         Kind::Descriptions,
-        Kind::Doomed,
+        Kind::BlobTombstones,
         Kind::History,
         Kind::Applications,
         Kind::Workers,
@@ -120,11 +120,11 @@ impl Kind {
     pub fn directory(self) -> &'static str {
         match self {
             Kind::Graphs => "graphs",
-            Kind::Parts => "parts",
+            Kind::Chunks => "chunks",
             Kind::States => "states",
             Kind::Results => "results",
             Kind::Descriptions => "descriptions",
-            Kind::Doomed => "doomed",
+            Kind::BlobTombstones => "tombstones",
             Kind::History => "history",
             Kind::Applications => "applications",
             Kind::Workers => "workers",

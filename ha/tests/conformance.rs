@@ -65,11 +65,11 @@ macro_rules! suite {
                     Shared:
                         late_creates_updates_and_deletes_change_nothing,
                         a_commit_that_arrives_in_a_younger_term_changes_nothing,
-                        a_late_taking_changes_nothing,
+                        a_late_acquisition_changes_nothing,
                         a_late_resignation_changes_nothing,
                         a_late_attachment_changes_nothing,
                         late_leader_information_changes_nothing,
-                        a_taking_that_is_applied_after_it_was_given_up_is_taken_up;
+                        an_acquisition_that_is_applied_after_it_was_given_up_is_taken_up;
                 }
                 resign {
                     Shared:
@@ -99,10 +99,10 @@ macro_rules! suite {
                         values_of_all_sizes_are_kept,
                         a_transaction_too_large_harms_nothing;
                 }
-                parts {
+                chunks {
                     Shared:
-                        a_record_larger_than_a_transaction_is_kept_in_parts,
-                        parts_without_a_record_are_removed_by_the_next_term,
+                        a_record_larger_than_a_transaction_is_kept_in_chunks,
+                        chunks_without_a_record_are_removed_by_the_next_term,
                         a_record_above_the_limit_is_refused_before_anything_is_written;
                 }
                 watches {

@@ -3,9 +3,9 @@
 //! The result of a job says briefly how it ended; a leader keeps that in memory for each ended job. Vertices,
 //! subtasks, edges and failures are in the record `descriptions/<job>`, which neither standbys nor a takeover
 //! read. It is written in the transaction of the result. If it is too large for that, it is written before, to
-//! a blob or to parts, and the result names them.
+//! a blob or to chunks, and the result names them.
 //!
-//! What a crash leaves: before the transaction, a blob or parts that nothing points to, which a later term
+//! What a crash leaves: before the transaction, a blob or chunks that nothing points to, which a later term
 //! sweeps; the job's record still says how the job ended, so the next term writes result and description. After
 //! the transaction: both.
 //! Invariant: a description exists as long as its result names it, or the result says why it does not.
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) struct PreparedDescription {
     pub(super) write: Option<Write>,
     pub(super) blob: Option<Name>,
-    pub(super) parts: Vec<Write>,
+    pub(super) chunks: Vec<Write>,
 }
 
 /// Result of dropping descriptions.
@@ -48,8 +48,8 @@ pub(super) struct Dropped {
 }
 
 impl PreparedDescription {
-    fn part_names(&self) -> impl Iterator<Item = &Name> {
-        self.parts.iter().map(|part| &part.key().name)
+    fn chunk_names(&self) -> impl Iterator<Item = &Name> {
+        self.chunks.iter().map(|chunk| &chunk.key().name)
     }
 
     /// Returns the reference to it that the result keeps.
@@ -58,7 +58,7 @@ impl PreparedDescription {
         Some(pb::KeptDescription {
             size: size as u64,
             blobs: self.blob.iter().map(Name::to_string).collect(),
-            parts: self.part_names().map(Name::to_string).collect(),
+            chunks: self.chunk_names().map(Name::to_string).collect(),
         })
     }
 }
@@ -229,7 +229,7 @@ pub(super) fn beyond_capacity<'a>(
 }
 
 impl JobStore {
-    /// Prepares a description to be committed with its result: writes its blob or its parts. Returns the reason
+    /// Prepares a description to be committed with its result: writes its blob or its chunks. Returns the reason
     /// if no store accepts it. Fails only if the term is over.
     pub(super) async fn prepare_description(
         &self,
@@ -253,14 +253,14 @@ impl JobStore {
             Ok(prepared) => prepared,
             Err(error) => return not_kept(job, error),
         };
-        if let Err(error) = self.write_parts(job, &prepared.parts).await {
+        if let Err(error) = self.write_chunks(job, &prepared.chunks).await {
             return not_kept(job, error);
         }
         failpoint("job.description-prepared").await;
         Ok(Ok(PreparedDescription {
             write: Some(prepared.write),
             blob: prepared.blob,
-            parts: prepared.parts,
+            chunks: prepared.chunks,
         }))
     }
 
@@ -271,8 +271,8 @@ impl JobStore {
         prepared: &PreparedDescription,
         details: pb::JobDetails,
     ) {
-        let parts = prepared.part_names().cloned().collect();
-        self.lock_parts().note_described(job, parts);
+        let chunks = prepared.chunk_names().cloned().collect();
+        self.lock_chunks().note_described(job, chunks);
         self.lock_descriptions().put(job, Arc::new(details));
     }
 
@@ -281,9 +281,9 @@ impl JobStore {
         let named = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();
         let blobs: Vec<Name> = named(&kept.blobs);
         self.note_blob(job, Kind::Descriptions, blobs.into_iter().next());
-        let parts: Vec<Name> = named(&kept.parts);
-        self.lock_parts()
-            .note_described(job, parts.into_iter().collect());
+        let chunks: Vec<Name> = named(&kept.chunks);
+        self.lock_chunks()
+            .note_described(job, chunks.into_iter().collect());
     }
 
     /// Returns the full description of an ended job; if there is none, the short one and the reason.
@@ -348,21 +348,21 @@ impl JobStore {
         let job = job_id(&result.job_id)?;
         self.put_undescribed(job, result).await?;
         info!(%job, "the description of an ended job is dropped: it was the oldest beyond jobstore.max-capacity");
-        let parts = self.forget_descriptions(&[job]);
-        if let Err(failure) = self.remove_parts(&parts).await {
-            warn!(%job, %failure, "the parts of a description are left to the next term");
+        let chunks = self.forget_descriptions(&[job]);
+        if let Err(failure) = self.remove_chunks(&chunks).await {
+            warn!(%job, %failure, "the chunks of a description are left to the next term");
         }
         Ok(())
     }
 
-    /// Forgets dropped descriptions. Returns the parts that held them.
+    /// Forgets dropped descriptions. Returns the chunks that held them.
     pub(super) fn forget_descriptions(&self, jobs: &[JobId]) -> Vec<Name> {
         let mut cache = self.lock_descriptions();
-        let mut parts = self.lock_parts();
+        let mut chunks = self.lock_chunks();
         let mut gone: BTreeSet<Name> = BTreeSet::new();
         for job in jobs {
             cache.forget(*job);
-            gone.extend(parts.forget_described(*job));
+            gone.extend(chunks.forget_described(*job));
         }
         gone.into_iter().collect()
     }

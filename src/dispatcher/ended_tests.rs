@@ -162,7 +162,7 @@ async fn is_forgotten_with_the_result(in_blobs: bool) {
     end(&a, described(JOB, name.clone())).await;
     let objects = async || blobs.list().await.expect("listed").len();
     assert_eq!(objects().await, usize::from(in_blobs));
-    assert_eq!(count(&a, Kind::Parts).await > 1, !in_blobs);
+    assert_eq!(count(&a, Kind::Chunks).await > 1, !in_blobs);
     kill(&a).await;
     let options = DispatcherOptions {
         result_retention: Duration::ZERO,
@@ -175,10 +175,10 @@ async fn is_forgotten_with_the_result(in_blobs: bool) {
         assert!(details.vertices.is_empty() || details.vertices[0].name == name);
     }
     // The sweep of a later term keeps it, as a result names it.
-    b.store.remove_orphaned_parts().await.expect("swept");
+    b.store.remove_orphaned_chunks().await.expect("swept");
     for _ in 0..1000 {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let kinds = [Kind::Results, Kind::Descriptions, Kind::Parts];
+        let kinds = [Kind::Results, Kind::Descriptions, Kind::Chunks];
         let mut left = objects().await;
         for kind in kinds {
             left += count(&b, kind).await;
@@ -196,21 +196,21 @@ async fn a_description_in_a_blob_goes_with_the_result() {
 }
 
 #[tokio::test]
-async fn a_description_in_parts_goes_with_the_result() {
+async fn a_description_in_chunks_goes_with_the_result() {
     is_forgotten_with_the_result(false).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn parts_of_a_kept_description_are_not_swept_and_it_is_read_from_them() {
+async fn chunks_of_a_kept_description_are_not_swept_and_it_is_read_from_them() {
     let cluster = MemoryCluster::default();
     let a = Leader::of(&cluster, "a").await;
     let name: String = (0..400).map(|_| large_name()).collect();
     end(&a, described(JOB, name.clone())).await;
     kill(&a).await;
     let b = Leader::of(&cluster, "b").await;
-    let parts = count(&b, Kind::Parts).await;
-    b.store.remove_orphaned_parts().await.expect("swept");
-    assert_eq!(count(&b, Kind::Parts).await, parts);
+    let chunks = count(&b, Kind::Chunks).await;
+    b.store.remove_orphaned_chunks().await.expect("swept");
+    assert_eq!(count(&b, Kind::Chunks).await, chunks);
     let details = b.describe(JOB).await.expect("described");
     assert_eq!(details.vertices[0].name, name);
 }

@@ -72,9 +72,9 @@ impl DispatcherActor {
         let cleaner = self.context.cleaner.clone();
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            if let Err(failure) = store.clean_parts(job, &remove.parts).await {
+            if let Err(failure) = store.clean_chunks(job, &remove.chunks).await {
                 // The term is over: the next one resumes the cleanup.
-                warn!(%job, %failure, "the parts of a graph could not be removed");
+                warn!(%job, %failure, "the chunks of a graph could not be removed");
                 return Event::Done;
             }
             if let Err(reason) = cleaner.run(job, &remove).await {
@@ -101,7 +101,7 @@ impl DispatcherActor {
             // A TaskExecutor that is cut off may still write there: checked again when the result is removed.
             remove: result.remove.as_ref().map(|remove| pb::Cleanup {
                 blobs: Vec::new(),
-                parts: Vec::new(),
+                chunks: Vec::new(),
                 uploads: Vec::new(),
                 sink_directories: remove.sink_directories.clone(),
                 run: remove.run.clone(),
@@ -246,7 +246,7 @@ impl DispatcherActor {
                 // Blobs are gone; `on_cleaned_up` says what is kept.
                 if let Some(remove) = &mut result.remove {
                     remove.blobs.clear();
-                    remove.parts.clear();
+                    remove.chunks.clear();
                     remove.uploads.clear();
                 }
                 self.answer_waiting(job);

@@ -22,9 +22,9 @@ use tanist_proto::v1 as pb;
 use tokio::sync::Semaphore;
 use tracing::warn;
 
+use super::chunks::KnownChunks;
 use super::descriptions::DescriptionCache;
 use super::out_of_reach::READ_AT_ONCE;
-use super::parts::KnownParts;
 use super::storage::Storage;
 use super::sweep::Holdings;
 use crate::compact::{shrink_graph, shrink_state};
@@ -91,8 +91,8 @@ pub struct JobStore {
     pub(super) epoch: Epoch,
     /// Blobs that records point to.
     blobs: Mutex<BTreeMap<(JobId, Kind), Name>>,
-    /// Parts that graphs and descriptions point to.
-    parts: Mutex<KnownParts>,
+    /// Chunks that graphs and descriptions point to.
+    chunks: Mutex<KnownChunks>,
     descriptions: Mutex<DescriptionCache>,
     holdings: Mutex<Holdings>,
     /// Newest record format that was too new to be read; 0: none.
@@ -109,10 +109,10 @@ impl JobStore {
     /// Record kinds that a term needs to recover its jobs.
     pub const KINDS: [Kind; 9] = [
         Kind::Graphs,
-        Kind::Parts,
+        Kind::Chunks,
         Kind::States,
         Kind::Results,
-        Kind::Doomed,
+        Kind::BlobTombstones,
         Kind::Applications,
         Kind::Workers,
         Kind::Storages,
@@ -126,7 +126,7 @@ impl JobStore {
             pipeline,
             epoch,
             blobs: Mutex::default(),
-            parts: Mutex::default(),
+            chunks: Mutex::default(),
             descriptions: Mutex::new(DescriptionCache::new(DEFAULT_CACHE)),
             holdings: Mutex::default(),
             needed_format: AtomicU16::new(0),
@@ -170,7 +170,7 @@ impl JobStore {
         self.records.coordination_store()
     }
 
-    /// Writes graph and state of a new job in one transaction. The parts of a split graph are written before it.
+    /// Writes graph and state of a new job in one transaction. The chunks of a split graph are written before it.
     pub async fn put_submission(
         &self,
         graph: &pb::JobGraph,
@@ -208,9 +208,9 @@ impl JobStore {
         // The graph is prepared last: its blob would be orphaned if a step before the commit failed.
         let state = self.prepare(job, StateRecord(state.clone())).await?;
         let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
-        self.write_parts(job, &graph.parts).await?;
-        if !graph.parts.is_empty() {
-            failpoint("submit.parts-written").await;
+        self.write_chunks(job, &graph.chunks).await?;
+        if !graph.chunks.is_empty() {
+            failpoint("submit.chunks-written").await;
         }
         let written = vec![
             (job, Kind::Graphs, graph.blob),
@@ -219,10 +219,10 @@ impl JobStore {
         let committed = self.commit(vec![graph.write, state.write], written).await;
         match &committed {
             Ok(()) => {
-                let names = graph.parts.iter().map(|part| part.key().name.clone());
-                self.lock_parts().note(job, names.collect());
+                let names = graph.chunks.iter().map(|chunk| chunk.key().name.clone());
+                self.lock_chunks().note(job, names.collect());
             }
-            Err(error) => self.take_back(job, &graph.parts, error).await,
+            Err(error) => self.take_back(job, &graph.chunks, error).await,
         }
         committed
     }
@@ -288,8 +288,8 @@ impl JobStore {
         self.holdings.lock()
     }
 
-    pub(super) fn lock_parts(&self) -> MutexGuard<'_, KnownParts> {
-        self.parts.lock()
+    pub(super) fn lock_chunks(&self) -> MutexGuard<'_, KnownChunks> {
+        self.chunks.lock()
     }
 
     pub(super) fn lock_blobs(&self) -> MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {

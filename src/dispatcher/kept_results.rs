@@ -237,7 +237,7 @@ impl JobStore {
             }
             Err(error) => error,
         };
-        self.lock_parts().note_unreadable(job);
+        self.lock_chunks().note_unreadable(job);
         self.lock_holdings().note_unreadable_result(job);
         if may_pass(&error) {
             read.results_out_of_reach.push((job, error.to_string()));

@@ -19,12 +19,12 @@
 //! What a crash leaves behind, step by step:
 //! - before the submission's transaction: nothing; the client's retry with the same id and token is a first
 //!   submission;
-//! - between the parts of a large graph and the transaction: parts that no graph points to; the next term
+//! - between the chunks of a large graph and the transaction: chunks that no graph points to; the next term
 //!   removes them;
 //! - between transaction and acknowledgement: the job is stored and runs; the retry gets the same answer;
 //! - while running: graph and state; the next term recovers the job;
 //! - before the result's transaction: graph and state, which say that all tasks are finished or canceled; the
-//!   next term ends the job the same way. For a large description also a blob or parts that nothing points to,
+//!   next term ends the job the same way. For a large description also a blob or chunks that nothing points to,
 //!   which are swept;
 //! - between result and cleanup: a dirty result that names what to remove; the next term resumes the cleanup
 //!   and never runs the job;
@@ -38,6 +38,7 @@ mod actor;
 mod admission_tests;
 mod answers;
 mod breakage;
+mod chunks;
 mod cleanup;
 mod commits;
 pub mod core;
@@ -56,7 +57,6 @@ mod options;
 mod out_of_reach;
 #[cfg(test)]
 mod out_of_reach_tests;
-mod parts;
 mod quarantine;
 #[cfg(test)]
 mod quarantine_tests;

@@ -178,7 +178,7 @@ impl JobStore {
                 Some(Ok(Some(stored))) => {
                     let result = self.recovered_result(job, stored);
                     // The objects that it names are known now, so the sweep keeps them.
-                    self.lock_parts().forget(job);
+                    self.lock_chunks().forget(job);
                     self.lock_holdings().forget_result(job);
                     return Ok(result);
                 }

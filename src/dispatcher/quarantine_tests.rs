@@ -335,7 +335,7 @@ async fn a_job_under_whose_name_stands_what_is_another_ones_is_not_led() {
         Some(Ok(Stored {
             record,
             blob: None,
-            parts: Vec::new(),
+            chunks: Vec::new(),
         }))
     }
     let found = |graph: &Submission, state: &Submission| {

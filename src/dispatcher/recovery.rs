@@ -162,7 +162,7 @@ impl JobStore {
             kept: kept_results(records),
             ..RecoveredJobs::default()
         };
-        for (name, _) in records.of(Kind::Doomed) {
+        for (name, _) in records.of(Kind::BlobTombstones) {
             self.lock_holdings().doom(name.clone());
         }
         let mut states: BTreeMap<Name, Result<Stored<StateRecord>, Error>> =
@@ -224,7 +224,7 @@ impl JobStore {
                 && may_pass(error)
             {
                 // Its unread state may say that decoding the graph is dangerous.
-                self.lock_parts().note_unreadable(*job);
+                self.lock_chunks().note_unreadable(*job);
                 self.lock_holdings().hold(*job);
                 let later = RecoveredJob::OutOfReach {
                     state: None,
@@ -245,7 +245,7 @@ impl JobStore {
                 continue;
             }
             self.note_blob(job, Kind::States, found.blob.clone());
-            self.lock_parts().note_unreadable(job);
+            self.lock_chunks().note_unreadable(job);
             let state = Box::new(state.clone());
             self.lock_holdings().hold(job);
             let job_found = if is_suspect {
@@ -346,17 +346,17 @@ impl JobStore {
         };
         let graph = match graph {
             Some(Ok(stored)) if stored.record.0.job_id != job.to_string() => {
-                self.lock_parts().note_unreadable(job);
+                self.lock_chunks().note_unreadable(job);
                 Err(of_another("graphs", &stored.record.0.job_id))
             }
             Some(Ok(stored)) => {
                 self.note_blob(job, Kind::Graphs, stored.blob);
-                self.lock_parts().note(job, stored.parts);
+                self.lock_chunks().note(job, stored.chunks);
                 self.note_uploads(job, &stored.record.0);
                 Ok(Box::new(stored.record.0))
             }
             Some(Err(error)) => {
-                self.lock_parts().note_unreadable(job);
+                self.lock_chunks().note_unreadable(job);
                 Err(unreadable(&error))
             }
             None => Err(missing("graphs")),

@@ -51,7 +51,7 @@ impl JobStore {
     }
 
     /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Returns the
-    /// result as written: it also names the blobs and parts to remove.
+    /// result as written: it also names the blobs and chunks to remove.
     pub async fn put_result(
         &self,
         mut result: pb::JobResult,
@@ -66,9 +66,9 @@ impl JobStore {
         if !blobs.is_empty() {
             result.remove.get_or_insert_default().blobs.extend(blobs);
         }
-        let parts = self.lock_parts().of(job);
-        if !parts.is_empty() {
-            result.remove.get_or_insert_default().parts.extend(parts);
+        let chunks = self.lock_chunks().of(job);
+        if !chunks.is_empty() {
+            result.remove.get_or_insert_default().chunks.extend(chunks);
         }
         let uploads = self.lock_holdings().uploads_of(job);
         if !uploads.is_empty() {
@@ -88,7 +88,7 @@ impl JobStore {
         }
         // From here on the result names them.
         self.lock_blobs().retain(|key, _| !pointed_to.contains(key));
-        self.lock_parts().forget(job);
+        self.lock_chunks().forget(job);
         self.lock_holdings().release(job);
         Ok(result)
     }
@@ -125,7 +125,7 @@ impl JobStore {
         match self.try_put_result(job, result, prepared).await {
             Err(error @ JobStoreError::Refused(Error::TooLarge { .. })) => {
                 warn!(%job, %error, "the result is too large for the store: it is written without details");
-                self.take_back(job, &prepared.parts, &error).await;
+                self.take_back(job, &prepared.chunks, &error).await;
                 result.details = None;
                 result.description = None;
                 result.cause = shortened(&result.cause);
@@ -251,10 +251,10 @@ impl JobStore {
                 .await?;
             for job in some {
                 self.lock_holdings().forget_result(*job);
-                self.lock_parts().forget(*job);
+                self.lock_chunks().forget(*job);
             }
-            let parts = self.forget_descriptions(some);
-            self.remove_parts(&parts).await?;
+            let chunks = self.forget_descriptions(some);
+            self.remove_chunks(&chunks).await?;
         }
         Ok(())
     }

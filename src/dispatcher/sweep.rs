@@ -3,14 +3,14 @@
 //!
 //! An object of a *term* gets its first pointer in that term, under its fence: if no record names an object of
 //! an earlier term when a term begins, none ever will. An *upload* is named by a submission, which may come in
-//! any later term. So a fenced write (`doomed/<object>`) precedes the deletion of an upload. A submission that
-//! names a doomed upload is refused, also by the next leader; the client uploads it again under a new name.
+//! any later term. So a fenced write (`tombstones/<object>`) precedes the deletion of an upload. A submission that
+//! names an upload that has a tombstone is refused, also by the next leader; the client uploads it again under a new name.
 //!
 //! Interleavings, and why no job loses an object that it names:
 //! - A submission names an upload while it is swept: both use [`Holdings`]. Either the submission holds the job
-//!   first, and the sweep keeps its uploads; or the upload is doomed first, and the submission is refused.
+//!   first, and the sweep keeps its uploads; or the tombstone is written first, and the submission is refused.
 //! - The leader is deposed after the write, and deletes late: its successor reads from the store what is
-//!   doomed, and refuses submissions that name it; names are never reused.
+//!   marked with a tombstone, and refuses submissions that name it; names are never reused.
 //! - The leader is deposed before the write: the write is refused, and nothing is deleted.
 //! - A crash between write and deletion: the next sweep deletes the object and removes the record.
 //! - A crash between deletion and removing the record: the same; deleting a missing object changes nothing.
@@ -36,8 +36,8 @@ use tracing::{debug, info};
 
 use super::job_store::{JobStore, JobStoreError};
 
-/// Format of the record `doomed/<object>`, which has no content.
-const DOOMED_FORMAT: u16 = 1;
+/// Format of the record `tombstones/<object>`, which has no content.
+const TOMBSTONE_FORMAT: u16 = 1;
 
 /// Jobs whose objects are kept, and objects that are about to be deleted.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ pub(super) struct Holdings {
     uploads: BTreeMap<JobId, Vec<pb::UploadedContent>>,
     /// Ended jobs whose result can't be read.
     unreadable: BTreeSet<JobId>,
-    doomed: BTreeSet<Name>,
+    tombstones: BTreeSet<Name>,
 }
 
 impl Holdings {
@@ -83,11 +83,11 @@ impl Holdings {
     }
 
     pub(super) fn doom(&mut self, name: Name) {
-        self.doomed.insert(name);
+        self.tombstones.insert(name);
     }
 
-    pub(super) fn is_doomed(&self, name: &Name) -> bool {
-        self.doomed.contains(name)
+    pub(super) fn has_tombstone(&self, name: &Name) -> bool {
+        self.tombstones.contains(name)
     }
 
     fn keeps(&self, job: JobId) -> bool {
@@ -124,7 +124,7 @@ impl JobStore {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
         };
-        let left: Vec<Name> = self.lock_holdings().doomed.iter().cloned().collect();
+        let left: Vec<Name> = self.lock_holdings().tombstones.iter().cloned().collect();
         let mut refused = None;
         match self.carry_out(blobs, &left).await {
             Err(JobStoreError::Refused(error)) => refused = Some(error),
@@ -134,7 +134,7 @@ impl JobStore {
         let old = listed.into_iter().filter(|entry| entry.age >= grace);
         let orphans: Vec<Name> = old
             .map(|entry| entry.name)
-            .filter(|name| self.is_orphan(blobs, name) && !self.lock_holdings().is_doomed(name))
+            .filter(|name| self.is_orphan(blobs, name) && !self.lock_holdings().has_tombstone(name))
             .collect();
         let mut swept = 0;
         for some in orphans.chunks(self.pipeline.limits().writes.clamp(1, 64)) {
@@ -186,42 +186,45 @@ impl JobStore {
         blobs: &BlobStore,
         names: &[Name],
     ) -> Result<usize, JobStoreError> {
-        let doomed: Vec<Name> = {
+        let tombstones: Vec<Name> = {
             let mut holdings = self.lock_holdings();
             let is_held = |name: &Name| {
                 let owner = BlobName::read(name).map(|read| read.owner);
                 let job = owner.and_then(|owner| owner.as_str().parse::<JobId>().ok());
                 job.is_none_or(|job| holdings.keeps(job))
             };
-            let doomed: Vec<Name> = names.iter().filter(|it| !is_held(it)).cloned().collect();
-            holdings.doomed.extend(doomed.iter().cloned());
-            doomed
+            let tombstones: Vec<Name> = names.iter().filter(|it| !is_held(it)).cloned().collect();
+            holdings.tombstones.extend(tombstones.iter().cloned());
+            tombstones
         };
-        if doomed.is_empty() {
+        if tombstones.is_empty() {
             return Ok(0);
         }
         let put = |name: &Name| Write::Put {
-            key: Key::new(Kind::Doomed, name.clone()),
+            key: Key::new(Kind::BlobTombstones, name.clone()),
             value: nothing(),
         };
-        let written = self.pipeline.commit(doomed.iter().map(put).collect()).await;
+        let written = self
+            .pipeline
+            .commit(tombstones.iter().map(put).collect())
+            .await;
         if let Err(error) = written {
             // Without the record in the store nothing is deleted.
             let mut holdings = self.lock_holdings();
-            for name in &doomed {
-                holdings.doomed.remove(name);
+            for name in &tombstones {
+                holdings.tombstones.remove(name);
             }
             return Err(error.into());
         }
-        failpoint("blob.doomed").await;
-        self.carry_out(blobs, &doomed).await?;
-        Ok(doomed.len())
+        failpoint("blob.tombstones-written").await;
+        self.carry_out(blobs, &tombstones).await?;
+        Ok(tombstones.len())
     }
 
-    /// Deletes doomed objects, then their records. An object that can't be deleted does not block the others.
-    async fn carry_out(&self, blobs: &BlobStore, doomed: &[Name]) -> Result<(), JobStoreError> {
+    /// Deletes objects that have a tombstone, then the tombstones. An object that can't be deleted does not block the others.
+    async fn carry_out(&self, blobs: &BlobStore, tombstones: &[Name]) -> Result<(), JobStoreError> {
         let mut refused = None;
-        for some in doomed.chunks(self.pipeline.limits().writes.clamp(1, 64)) {
+        for some in tombstones.chunks(self.pipeline.limits().writes.clamp(1, 64)) {
             let mut deleted = Vec::with_capacity(some.len());
             for name in some {
                 match blobs.delete(name).await {
@@ -236,14 +239,14 @@ impl JobStore {
                 continue;
             }
             let delete = |name: &Name| Write::Delete {
-                key: Key::new(Kind::Doomed, name.clone()),
+                key: Key::new(Kind::BlobTombstones, name.clone()),
             };
             self.pipeline
                 .commit(deleted.iter().copied().map(delete).collect())
                 .await?;
             let mut holdings = self.lock_holdings();
             for name in deleted {
-                holdings.doomed.remove(name);
+                holdings.tombstones.remove(name);
             }
         }
         refused.map_or(Ok(()), |error| Err(JobStoreError::Refused(error)))
@@ -252,7 +255,7 @@ impl JobStore {
 
 /// A record without content.
 fn nothing() -> bytes::Bytes {
-    match record::encode(DOOMED_FORMAT, &[], usize::MAX) {
+    match record::encode(TOMBSTONE_FORMAT, &[], usize::MAX) {
         Ok(Encoded::Inline(value) | Encoded::Oversized(value)) => value,
         Err(_) => bytes::Bytes::new(),
     }

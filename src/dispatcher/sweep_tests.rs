@@ -92,8 +92,8 @@ async fn only_what_nothing_points_to_is_removed_and_only_of_this_cluster() {
         assert!(left.contains(&kept), "{kept}");
     }
     assert!(!left.contains(&of_nobody) && !left.contains(&earlier));
-    let doomed = a.records.list(Kind::Doomed, None, 10).await;
-    assert!(doomed.expect("readable").items.is_empty());
+    let tombstones = a.records.list(Kind::BlobTombstones, None, 10).await;
+    assert!(tombstones.expect("readable").items.is_empty());
 }
 
 #[tokio::test]
@@ -120,8 +120,8 @@ async fn an_object_that_can_not_be_removed_holds_no_other_one_up() {
         !left.contains(&goes) && !left.contains(&found_later),
         "{left:?}"
     );
-    assert!(a.store.lock_holdings().is_doomed(&stays));
-    assert!(!a.store.lock_holdings().is_doomed(&goes));
+    assert!(a.store.lock_holdings().has_tombstone(&stays));
+    assert!(!a.store.lock_holdings().has_tombstone(&goes));
 }
 
 #[tokio::test]
@@ -144,14 +144,14 @@ async fn a_deposed_leader_sweeps_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_predecessor_doomed_is_known_and_goes() {
+async fn blobs_with_a_tombstone_of_a_predecessor_are_known_and_go() {
     let (_directory, blobs) = blobs().await;
     let cluster = MemoryCluster::default();
     let a = leader(&cluster, "a", &blobs).await;
     let upload = uploaded(&a, OTHER).await;
     // The leader died between the record and the deletion.
     let put = tanist_ha::store::Write::Put {
-        key: tanist_ha::keys::Key::new(Kind::Doomed, upload.clone()),
+        key: tanist_ha::keys::Key::new(Kind::BlobTombstones, upload.clone()),
         value: super::nothing(),
     };
     a.store.pipeline.commit(vec![put]).await.expect("written");
@@ -159,15 +159,15 @@ async fn what_a_predecessor_doomed_is_known_and_goes() {
     cluster.partition(&a.process);
     cluster.expire(&a.process);
     let b = leader(&cluster, "b", &blobs).await;
-    assert!(b.store.lock_holdings().is_doomed(&upload));
+    assert!(b.store.lock_holdings().has_tombstone(&upload));
     b.store
         .sweep(Duration::from_secs(3600), Duration::ZERO)
         .await
         .expect("swept");
     assert!(there(&blobs).await.is_empty());
-    assert!(!b.store.lock_holdings().is_doomed(&upload));
-    let doomed = b.records.list(Kind::Doomed, None, 10).await;
-    assert!(doomed.expect("readable").items.is_empty());
+    assert!(!b.store.lock_holdings().has_tombstone(&upload));
+    let tombstones = b.records.list(Kind::BlobTombstones, None, 10).await;
+    assert!(tombstones.expect("readable").items.is_empty());
 }
 
 #[tokio::test]
@@ -214,9 +214,9 @@ async fn a_submission_that_names_an_upload_which_is_gone_or_about_to_go_is_refus
     let pointer = upload(&a, JOB).await;
     let piece = pointer.piece_names().expect("few").remove(0);
     a.store.lock_holdings().doom(piece.clone());
-    let doomed = submit_with(&a, &pointer).await.expect_err("refused");
-    assert!(doomed.to_string().contains("too long ago"), "{doomed}");
-    assert!(matches!(doomed, GatewayError::Invalid(_)));
+    let refused = submit_with(&a, &pointer).await.expect_err("refused");
+    assert!(refused.to_string().contains("too long ago"), "{refused}");
+    assert!(matches!(refused, GatewayError::Invalid(_)));
     a.store
         .sweep(Duration::from_secs(3600), Duration::ZERO)
         .await

@@ -2,7 +2,7 @@
 //! them is written, and are removed with the job.
 //!
 //! A job holds all its uploads from before the check until its result names those to be removed; a graph that
-//! names an upload doomed by then is refused (`sweep.rs`). So the uploads of an acknowledged graph exist as
+//! names an upload that has a tombstone by then is refused (`sweep.rs`). So the uploads of an acknowledged graph exist as
 //! long as the graph.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -65,11 +65,11 @@ impl JobStore {
         let pointer = pointer_of(artifact, uploaded);
         let pointer = pointer.ok_or_else(|| refused("names no upload"))?;
         let names = pointer.piece_names().map_err(JobStoreError::Refused)?;
-        let is_doomed = {
+        let has_tombstone = {
             let holdings = self.lock_holdings();
-            names.iter().any(|name| holdings.is_doomed(name))
+            names.iter().any(|name| holdings.has_tombstone(name))
         };
-        if is_doomed {
+        if has_tombstone {
             return Err(refused("was uploaded too long ago"));
         }
         match blobs.has_upload(&pointer).await {

@@ -58,13 +58,13 @@ pub(super) async fn watch_storage(
     }
 }
 
-/// Removes the parts that former leaders left without a record, and at intervals orphaned objects.
+/// Removes the chunks that former leaders left without a record, and at intervals orphaned objects.
 pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: Duration) {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
-        match store.remove_orphaned_parts().await {
+        match store.remove_orphaned_chunks().await {
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                warn!(%error, "parts without a record can't be looked for, this is tried again");
+                warn!(%error, "chunks without a record can't be looked for, this is tried again");
             }
             Err(
                 JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use parking_lot::RwLock;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::detector::service::PEER;
-use tanist_ha::detector::{Beat, Phase, Stance, TransferError};
+use tanist_ha::detector::{self, PeerHeartbeat, Phase, TransferError};
 use tanist_ha::election::{Claim, Epoch, LeaderElection, Leadership, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
@@ -135,17 +135,19 @@ pub struct TermStanding {
 }
 
 impl TermStanding {
-    fn of_beat(beat: Beat) -> TermStanding {
-        let state = match (beat.stance, beat.progress.phase) {
-            (Stance::Standby, _) => TermState::None,
-            (Stance::Suspended(_), _) => TermState::Suspended,
-            (Stance::Leading(_), Phase::Leading) => TermState::Leading,
-            (Stance::Leading(_), Phase::Standby | Phase::Recovering) => TermState::Recovering,
+    fn of_heartbeat(heartbeat: PeerHeartbeat) -> TermStanding {
+        let state = match (heartbeat.role, heartbeat.progress.phase) {
+            (detector::Role::Standby, _) => TermState::None,
+            (detector::Role::Suspended(_), _) => TermState::Suspended,
+            (detector::Role::Leading(_), Phase::Leading) => TermState::Leading,
+            (detector::Role::Leading(_), Phase::Standby | Phase::Recovering) => {
+                TermState::Recovering
+            }
         };
         TermStanding {
             state,
-            process: Some(beat.process),
-            since_ms: beat.since_ms,
+            process: Some(heartbeat.process),
+            since_ms: heartbeat.since_ms,
         }
     }
 
@@ -310,8 +312,9 @@ impl JobManagerView {
             Role::Connecting | Role::Refused => return TermStanding::default(),
             Role::Standby => {
                 let heard = peers.and_then(|peers| peers.heard());
-                let heard = heard.filter(|beat| beat.stance.epoch() >= Some(view.epoch));
-                return heard.map_or_else(|| TermStanding::of_view(&view), TermStanding::of_beat);
+                let heard = heard.filter(|heartbeat| heartbeat.role.epoch() >= Some(view.epoch));
+                return heard
+                    .map_or_else(|| TermStanding::of_view(&view), TermStanding::of_heartbeat);
             }
             Role::Leading if view.leader.is_some() => TermState::Leading,
             Role::Leading | Role::Recovering => TermState::Recovering,

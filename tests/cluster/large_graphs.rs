@@ -94,8 +94,8 @@ async fn a_large_job_accepted_by_a_standby_survives_its_leader(
         .await?
         .success()?;
     let dump = cluster.store_dump().await?;
-    let parts = dump.items.get(&Kind::Parts).map_or(0, Vec::len);
-    ensure!(parts > 1, "the graph is not split: {dump:?}");
+    let chunks = dump.items.get(&Kind::Chunks).map_or(0, Vec::len);
+    ensure!(chunks > 1, "the graph is not split: {dump:?}");
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.kill_leader().await?;
     cluster.successor_of(&former).await?;
@@ -109,7 +109,7 @@ async fn a_leader_killed_between_the_parts_and_the_graph_leaves_nothing(
     let blobs = tempfile::tempdir()?;
     let mut cluster = cluster_with_local_blobs(kind, &blobs)
         .await?
-        .failpoints(0, "submit.parts-written=kill")
+        .failpoints(0, "submit.chunks-written=kill")
         .start()
         .await?;
     let former = cluster.leader().await?;
@@ -122,7 +122,7 @@ async fn a_leader_killed_between_the_parts_and_the_graph_leaves_nothing(
         .success()?;
     cluster
         .jobmanager(0)
-        .reached("submit.parts-written", REACH_BOUND)
+        .reached("submit.chunks-written", REACH_BOUND)
         .await?;
     cluster.successor_of(&former).await?;
     workload.check_finished(&mut cluster).await

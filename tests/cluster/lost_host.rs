@@ -36,14 +36,14 @@ on_stores! {
 }
 
 async fn graphs_survive_the_directories_of_the_leader(kind: StoreKind) -> anyhow::Result<()> {
-    check_survives(cluster_on(kind).await?, UPLOADED, |parts| parts == 0).await
+    check_survives(cluster_on(kind).await?, UPLOADED, |chunks| chunks == 0).await
 }
 
 async fn graphs_in_the_store_survive_the_host_of_the_leader(kind: StoreKind) -> anyhow::Result<()> {
     // There are directories for blobs, but each process has a different one.
     let builder = cluster_on(kind).await?;
     // Uploads would be lost with the host, so they are refused.
-    check_survives(builder, INLINE, |parts| parts > 1).await
+    check_survives(builder, INLINE, |chunks| chunks > 1).await
 }
 
 async fn a_graph_in_a_shared_directory_survives_the_host_of_the_leader(
@@ -57,7 +57,7 @@ async fn a_graph_in_a_shared_directory_survives_the_host_of_the_leader(
             &blobs.path().to_string_lossy(),
         )
         .set("high-availability.storage-shared", "true");
-    check_survives(builder, UPLOADED, |parts| parts == 0).await
+    check_survives(builder, UPLOADED, |chunks| chunks == 0).await
 }
 
 async fn check_survives(
@@ -83,8 +83,8 @@ async fn check_survives(
         cluster.submit(&workload.submission).await?;
     }
     let dump = cluster.store_dump().await?;
-    let parts = dump.items.get(&Kind::Parts).map_or(0, Vec::len);
-    ensure!(split_as_meant(parts), "{parts} parts: {dump:?}");
+    let chunks = dump.items.get(&Kind::Chunks).map_or(0, Vec::len);
+    ensure!(split_as_meant(chunks), "{chunks} chunks: {dump:?}");
     for workload in [&small, &large] {
         workload.wait_until_ticking(&mut cluster).await?;
     }

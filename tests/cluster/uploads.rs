@@ -44,7 +44,7 @@ async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_o
     let builder = builder
         .failpoints(0, "submit.persisted=kill")
         // The next leader dies when it has recorded that the unused upload will be deleted.
-        .failpoints(1, "blob.doomed=kill")
+        .failpoints(1, "blob.tombstones-written=kill")
         // An unused upload is removed after ten times this.
         .set("client.timeout", "2 s")
         .set("blob.orphan-grace", "20 s");
@@ -78,7 +78,7 @@ async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_o
     ensure!(refused.success().is_err(), "another job took its id");
     cluster.jobmanager(next.index).ended(BOUND).await?;
     let doomed = cluster.jobmanager(next.index);
-    doomed.reached("blob.doomed", BOUND).await?;
+    doomed.reached("blob.tombstones-written", BOUND).await?;
     wait_for("the uploads to be removed", BOUND, async || {
         let left = cluster.objects("-upload-")?;
         ensure!(left.is_empty(), "{left:?}");

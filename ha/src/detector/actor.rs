@@ -13,9 +13,9 @@ use tokio::time::{MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::beat::{Beat, Break, Question, Reply};
 use super::core::{DetectorCore, Effect, Event, Target};
-use super::peers::BeatStream;
+use super::peer_heartbeat::{Break, PeerHeartbeat, Question, Reply};
+use super::peers::HeartbeatStream;
 use super::service::{DetectorServices, Hearing, PEER};
 use crate::clock::{Clock, Moment};
 use crate::election::{ElectionView, Epoch, Member, ProcessId};
@@ -32,10 +32,10 @@ enum Done {
     Members(Result<Vec<Member>>),
     Answered { inquiry: u64, reply: Option<Reply> },
     Gone { inquiry: u64 },
-    Deposed { wish: u64, failed: bool },
+    Deposed { request: u64, failed: bool },
 }
 
-struct Connection(std::result::Result<BeatStream, Break>);
+struct Connection(std::result::Result<HeartbeatStream, Break>);
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -47,7 +47,7 @@ pub(super) struct DetectorActor {
     services: DetectorServices,
     clock: Clock,
     core: DetectorCore,
-    stream: Option<BeatStream>,
+    stream: Option<HeartbeatStream>,
     connecting: Option<AbortHandle>,
     work: JoinSet<Done>,
     members: Vec<Member>,
@@ -58,11 +58,11 @@ pub(super) struct DetectorActor {
     /// Addresses that the leader named, to be asked in addition to the members.
     witnesses: Vec<String>,
     hearing: watch::Sender<Hearing>,
-    last_beat: watch::Sender<Option<Beat>>,
+    last_heartbeat: watch::Sender<Option<PeerHeartbeat>>,
     /// Incarnation of the process with the same id that was last logged.
     twin: Option<String>,
     /// The last depose request, and the token that cancels it.
-    wish: Option<(u64, CancellationToken)>,
+    request: Option<(u64, CancellationToken)>,
     /// The youngest epoch when this start first saw the keys: earlier starts of the process led in no later
     /// epoch.
     began: Option<Epoch>,
@@ -73,7 +73,7 @@ impl DetectorActor {
     pub(super) fn new(
         services: DetectorServices,
         hearing: watch::Sender<Hearing>,
-        last_beat: watch::Sender<Option<Beat>>,
+        last_heartbeat: watch::Sender<Option<PeerHeartbeat>>,
         stop: CancellationToken,
     ) -> DetectorActor {
         let identity = services.identity.clone();
@@ -95,9 +95,9 @@ impl DetectorActor {
             members_of: Epoch::ZERO,
             witnesses: Vec::new(),
             hearing,
-            last_beat,
+            last_heartbeat,
             twin: None,
-            wish: None,
+            request: None,
             began: None,
             stop,
         }
@@ -114,8 +114,8 @@ impl DetectorActor {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
-                beat = next_beat(&mut self.stream), if self.stream.is_some() => match beat {
-                    Some(beat) => self.on_beat(beat),
+                heartbeat = next_heartbeat(&mut self.stream), if self.stream.is_some() => match heartbeat {
+                    Some(heartbeat) => self.on_heartbeat(heartbeat),
                     None => {
                         self.stream = None;
                         debug!("the leader's heartbeat stream broke");
@@ -254,13 +254,13 @@ impl DetectorActor {
             .spawn(async move { Done::Members(election.members().await) });
     }
 
-    fn on_beat(&mut self, beat: Beat) {
-        if beat.stance.epoch().is_some() {
-            self.witnesses.clone_from(&beat.witnesses);
+    fn on_heartbeat(&mut self, heartbeat: PeerHeartbeat) {
+        if heartbeat.role.epoch().is_some() {
+            self.witnesses.clone_from(&heartbeat.witnesses);
         }
-        self.hearing.send_modify(|hearing| hearing.beats += 1);
-        self.last_beat.send_replace(Some(beat.clone()));
-        self.feed(Event::Beat(beat));
+        self.hearing.send_modify(|hearing| hearing.heartbeats += 1);
+        self.last_heartbeat.send_replace(Some(heartbeat.clone()));
+        self.feed(Event::Heartbeat(heartbeat));
     }
 
     fn on_done(&mut self, done: Done) {
@@ -284,7 +284,9 @@ impl DetectorActor {
             }
             Done::Answered { inquiry, reply } => self.feed(Event::Answered { inquiry, reply }),
             Done::Gone { inquiry } => self.feed(Event::Gone { inquiry }),
-            Done::Deposed { wish, failed } if failed => self.feed(Event::DeposeFailed { wish }),
+            Done::Deposed { request, failed } if failed => {
+                self.feed(Event::DeposeFailed { request })
+            }
             Done::Deposed { .. } => {}
         }
     }
@@ -302,7 +304,7 @@ impl DetectorActor {
             Effect::Disconnect => self.disconnect(),
             Effect::Ask { inquiry } => self.ask(inquiry),
             Effect::Depose {
-                wish,
+                request,
                 epoch,
                 evidence,
             } => {
@@ -313,37 +315,39 @@ impl DetectorActor {
                     "the leader is gone"
                 );
                 let election = election.clone();
-                let spared = CancellationToken::new();
-                self.wish = Some((wish, spared.clone()));
+                let cancelled = CancellationToken::new();
+                self.request = Some((request, cancelled.clone()));
                 self.work.spawn(async move {
-                    let number = election.wish();
+                    let number = election.new_depose_request();
                     let failed = tokio::select! {
                         deposed = election.depose_because(number, epoch, evidence) => deposed.is_err(),
                         // Cancelled by the same task that made the request, so that the order is kept.
-                        () = spared.cancelled() => {
-                            election.spare(number).await;
+                        () = cancelled.cancelled() => {
+                            election.cancel_depose(number).await;
                             false
                         }
                     };
-                    Done::Deposed { wish, failed }
+                    Done::Deposed { request, failed }
                 });
             }
-            Effect::Spare { wish } => {
-                if let Some((_, spared)) = self.wish.take_if(|(present, _)| *present == wish) {
+            Effect::CancelDepose { request } => {
+                if let Some((_, cancelled)) =
+                    self.request.take_if(|(present, _)| *present == request)
+                {
                     info!("the leader is heard again");
-                    spared.cancel();
+                    cancelled.cancel();
                 }
             }
             Effect::Explain(epoch, evidence) => election.explain(epoch, evidence),
-            Effect::Vouch(epoch, until) => election.vouch(epoch, until),
-            Effect::Twin(beat) => {
-                if self.twin.as_ref() != Some(&beat.incarnation) {
+            Effect::HeardAlive(epoch, until) => election.heard_alive(epoch, until),
+            Effect::Twin(heartbeat) => {
+                if self.twin.as_ref() != Some(&heartbeat.incarnation) {
                     warn!(
-                        process = %beat.process,
-                        incarnation = beat.incarnation,
+                        process = %heartbeat.process,
+                        incarnation = heartbeat.incarnation,
                         "another living process leads under this one's id: give each JobManager its own"
                     );
-                    self.twin = Some(beat.incarnation);
+                    self.twin = Some(heartbeat.incarnation);
                 }
             }
         }
@@ -364,7 +368,7 @@ impl DetectorActor {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
             }
-            let opened = timeout(bound, peers.beats(&address)).await;
+            let opened = timeout(bound, peers.heartbeats(&address)).await;
             Done::Connected(Connection(opened.unwrap_or(Err(Break::NoAnswer))))
         }));
     }
@@ -446,7 +450,7 @@ impl DetectorActor {
     }
 }
 
-async fn next_beat(stream: &mut Option<BeatStream>) -> Option<Beat> {
+async fn next_heartbeat(stream: &mut Option<HeartbeatStream>) -> Option<PeerHeartbeat> {
     match stream {
         Some(stream) => stream.next().await,
         None => std::future::pending().await,

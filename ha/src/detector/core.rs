@@ -18,8 +18,8 @@
 
 use std::time::Duration;
 
-use super::beat::{Beat, Break};
 use super::inquiry::Inquiry;
+use super::peer_heartbeat::{Break, PeerHeartbeat};
 use super::silence::Silence;
 use crate::clock::Moment;
 use crate::election::{Detection, Evidence, Former, HostIdentity, ProcessId};
@@ -82,7 +82,7 @@ pub struct DetectorCore {
     watched: Option<Watched>,
     false_alarms: u32,
     inquiries: u64,
-    wishes: u64,
+    requests: u64,
 }
 
 impl DetectorCore {
@@ -102,7 +102,7 @@ impl DetectorCore {
             watched: None,
             false_alarms: 0,
             inquiries: 0,
-            wishes: 0,
+            requests: 0,
         }
     }
 
@@ -140,7 +140,7 @@ impl DetectorCore {
         let mut effects = Vec::new();
         match event {
             Event::Watch(target) => self.watch(now, target, &mut effects),
-            Event::Beat(beat) => self.on_beat(now, beat, &mut effects),
+            Event::Heartbeat(heartbeat) => self.on_heartbeat(now, heartbeat, &mut effects),
             Event::Broken(why) => self.on_broken(now, why, &mut effects),
             Event::Asked { inquiry, count } => {
                 self.with_inquiry(now, inquiry, &mut effects, |inquiry| inquiry.asked(count));
@@ -153,9 +153,9 @@ impl DetectorCore {
             Event::Gone { inquiry } => {
                 self.with_inquiry(now, inquiry, &mut effects, Inquiry::gone);
             }
-            Event::DeposeFailed { wish } => {
+            Event::DeposeFailed { request } => {
                 if let Some(watched) = &mut self.watched
-                    && watched.deposing == Some(wish)
+                    && watched.deposing == Some(request)
                 {
                     watched.deposing = None;
                     watched.next_depose = Some(now.after(DEPOSE_PAUSE));
@@ -218,42 +218,42 @@ impl DetectorCore {
             }
             // There is no address to listen to.
             Some(target) => {
-                effects.push(Effect::Vouch(target.epoch, None));
+                effects.push(Effect::HeardAlive(target.epoch, None));
                 effects.push(Effect::Disconnect);
             }
             None => effects.push(Effect::Disconnect),
         }
     }
 
-    fn on_beat(&mut self, now: Moment, beat: Beat, effects: &mut Vec<Effect>) {
+    fn on_heartbeat(&mut self, now: Moment, heartbeat: PeerHeartbeat, effects: &mut Vec<Effect>) {
         let Some(watched) = &mut self.watched else {
             return;
         };
         watched.link = Link::Up;
         watched.resets = 0;
-        self.silence.beat();
-        let same_process = beat.process == watched.target.process;
+        self.silence.heartbeat();
+        let same_process = heartbeat.process == watched.target.process;
         let is_own = watched.target.process == self.own;
-        if same_process && beat.incarnation == self.own_incarnation && is_own {
+        if same_process && heartbeat.incarnation == self.own_incarnation && is_own {
             // This process now has the address of its earlier start, so that start is gone.
             self.depose(now, Detection::OwnEarlierIncarnation, effects);
             return;
         }
-        if same_process && beat.gave_up == Some(watched.target.epoch) {
+        if same_process && heartbeat.gave_up == Some(watched.target.epoch) {
             let evidence = watched.evidence(now, Detection::Stalled);
             effects.push(Effect::Explain(watched.target.epoch, evidence));
         }
-        let leads = beat.stance.epoch() == Some(watched.target.epoch);
+        let leads = heartbeat.role.epoch() == Some(watched.target.epoch);
         if same_process && leads {
-            self.on_sign_of_the_term(now, beat, effects);
+            self.on_sign_of_the_term(now, heartbeat, effects);
             return;
         }
-        effects.push(Effect::Vouch(watched.target.epoch, None));
+        effects.push(Effect::HeardAlive(watched.target.epoch, None));
         let heard = watched.heard.as_ref().map(|heard| &heard.incarnation);
         if heard.is_none() && !is_own && !same_process {
             // Another process where this term was never heard: an address shared by several processes, or the
             // address of an earlier start.
-        } else if same_process && heard.is_none_or(|heard| *heard == beat.incarnation) {
+        } else if same_process && heard.is_none_or(|heard| *heard == heartbeat.incarnation) {
             // It has resigned this term, or does not know yet that it has taken it, or it is a new start that
             // will itself find the key of its earlier start.
             watched.inquiry = None;
@@ -265,27 +265,32 @@ impl DetectorCore {
         }
     }
 
-    fn on_sign_of_the_term(&mut self, now: Moment, beat: Beat, effects: &mut Vec<Effect>) {
+    fn on_sign_of_the_term(
+        &mut self,
+        now: Moment,
+        heartbeat: PeerHeartbeat,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(watched) = &mut self.watched else {
             return;
         };
         watched.heard = Some(Heard {
-            incarnation: beat.incarnation.clone(),
+            incarnation: heartbeat.incarnation.clone(),
             last: now,
         });
-        watched.host.clone_from(&beat.host);
+        watched.host.clone_from(&heartbeat.host);
         watched.inquiry = None;
         watched.inquiries = 0;
         watched.next_inquiry = None;
         watched.loss = None;
         let epoch = watched.target.epoch;
-        if let Some(wish) = watched.deposing.take() {
-            effects.push(Effect::Spare { wish });
+        if let Some(request) = watched.deposing.take() {
+            effects.push(Effect::CancelDepose { request });
         }
         let until = now.after(self.silence.bound());
-        effects.push(Effect::Vouch(epoch, Some(until)));
+        effects.push(Effect::HeardAlive(epoch, Some(until)));
         if watched.target.process == self.own {
-            effects.push(Effect::Twin(beat));
+            effects.push(Effect::Twin(heartbeat));
         }
     }
 
@@ -302,7 +307,7 @@ impl DetectorCore {
             watched.link = Link::Down;
         }
         if was_up {
-            effects.push(Effect::Vouch(watched.target.epoch, None));
+            effects.push(Effect::HeardAlive(watched.target.epoch, None));
             if watched.heard.is_some() {
                 watched.loss.get_or_insert(Detection::LostBySeveral);
             }
@@ -329,7 +334,7 @@ impl DetectorCore {
             }
             Break::Refused | Break::RefusedHere | Break::RefusedOnLoopback | Break::NoAnswer => {
                 // A process that waits to know whether the term is alive can stop waiting.
-                effects.push(Effect::Vouch(watched.target.epoch, None));
+                effects.push(Effect::HeardAlive(watched.target.epoch, None));
                 (pause, true)
             }
         };
@@ -374,7 +379,7 @@ impl DetectorCore {
         if watched.link == Link::Up {
             // A silently broken connection is replaced by a new one.
             watched.link = Link::Down;
-            effects.push(Effect::Vouch(epoch, None));
+            effects.push(Effect::HeardAlive(epoch, None));
             effects.push(Effect::Connect {
                 address,
                 after: Duration::ZERO,
@@ -438,10 +443,10 @@ impl DetectorCore {
         if waits || watched.deposing.is_some() {
             return;
         }
-        self.wishes += 1;
-        watched.deposing = Some(self.wishes);
+        self.requests += 1;
+        watched.deposing = Some(self.requests);
         effects.push(Effect::Depose {
-            wish: self.wishes,
+            request: self.requests,
             epoch: watched.target.epoch,
             evidence: watched.evidence(now, detection),
         });
@@ -463,7 +468,7 @@ impl Watched {
                 incarnation: heard.map(|heard| heard.incarnation.clone()),
                 address: self.target.address.clone(),
             },
-            last_beat: heard.map(|heard| heard.last),
+            last_heartbeat: heard.map(|heard| heard.last),
             detected: now,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::beat::{Beat, Break, Reply};
+use super::peer_heartbeat::{Break, PeerHeartbeat, Reply};
 use crate::clock::Moment;
 use crate::election::{Epoch, Evidence, HostIdentity, ProcessId};
 
@@ -49,7 +49,7 @@ pub enum Event {
     /// The leader to watch; `None`: this process leads, or no process does.
     Watch(Option<Target>),
     /// A heartbeat of the leader, or of the process that answers at its address.
-    Beat(Beat),
+    Heartbeat(PeerHeartbeat),
     /// The stream ended, or could not be opened.
     Broken(Break),
     /// The number of processes asked in this inquiry.
@@ -74,7 +74,7 @@ pub enum Event {
     /// A depose request failed.
     DeposeFailed {
         /// The request; a later one may be pending.
-        wish: u64,
+        request: u64,
     },
     /// The number of recent false alarms.
     FalseAlarms(u32),
@@ -102,7 +102,7 @@ pub enum Effect {
     /// Depose the leader of that epoch.
     Depose {
         /// Number of this request, unique in this detector.
-        wish: u64,
+        request: u64,
         /// The epoch of the term.
         epoch: Epoch,
         /// The evidence.
@@ -111,12 +111,12 @@ pub enum Effect {
     /// The leader announced why it gives up the term of that epoch: the reason to record if the term ends.
     Explain(Epoch, Evidence),
     /// Cancel a depose request.
-    Spare {
+    CancelDepose {
         /// The request.
-        wish: u64,
+        request: u64,
     },
     /// The term is alive until the given moment; `None`: it is no longer heard.
-    Vouch(Epoch, Option<Moment>),
+    HeardAlive(Epoch, Option<Moment>),
     /// Another living process leads with this process's id.
-    Twin(Beat),
+    Twin(PeerHeartbeat),
 }

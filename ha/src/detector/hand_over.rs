@@ -12,7 +12,7 @@ use futures::future::join_all;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info};
 
-use super::beat::{Invitation, Question};
+use super::peer_heartbeat::{Invitation, Question};
 use super::service::Detector;
 use super::transfer::{Standby, TransferError};
 use crate::election::{Epoch, LeaderSession};

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::beat::Reply;
+use super::peer_heartbeat::Reply;
 use crate::clock::Moment;
 use crate::election::Detection;
 

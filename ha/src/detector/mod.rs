@@ -4,7 +4,7 @@
 //! and decide only how soon it deposes: the fence of every write makes that safe. A wrong conclusion costs a
 //! change of leader.
 //!
-//! - [`beat`]: the messages between processes; [`peers`]: the trait that sends them.
+//! - [`peer_heartbeat`]: the messages between processes; [`peers`]: the trait that sends them.
 //! - [`core`]: the pure decisions, with [`silence`] and [`inquiry`] as its parts; [`event`]: its input and
 //!   output.
 //! - [`service`]: [`Detector`], and `actor`, which runs the core beside an election.
@@ -12,11 +12,11 @@
 //!   the leader misses.
 
 mod actor;
-pub mod beat;
 pub mod core;
 pub mod event;
 mod hand_over;
 pub mod inquiry;
+pub mod peer_heartbeat;
 pub mod peers;
 pub mod service;
 pub mod silence;
@@ -24,8 +24,10 @@ pub mod silence;
 mod tests;
 pub mod transfer;
 
-pub use beat::{Beat, Break, Invitation, Phase, Progress, Question, Reply, Stance, Turns};
 pub use event::DetectorOptions;
-pub use peers::{BeatStream, Peers};
+pub use peer_heartbeat::{
+    Break, Invitation, PeerHeartbeat, Phase, Progress, Question, Reply, Role, Turns,
+};
+pub use peers::{HeartbeatStream, Peers};
 pub use service::{Detector, DetectorServices, Identity};
 pub use transfer::TransferError;

@@ -6,20 +6,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
-use super::beat::{Beat, Break, Invitation, Question, Reply};
+use super::peer_heartbeat::{Break, Invitation, PeerHeartbeat, Question, Reply};
 use crate::election::{Epoch, ProcessId};
 
 /// Incoming heartbeats. The stream ends with the connection.
-pub type BeatStream = BoxStream<'static, Beat>;
+pub type HeartbeatStream = BoxStream<'static, PeerHeartbeat>;
 
 /// The other processes of the cluster, by address. Calls have no timeout here: the caller sets it.
 #[async_trait]
 pub trait Peers: Send + Sync + fmt::Debug + 'static {
     /// Opens the heartbeat stream of the process at `address`. The first heartbeat follows at once.
-    async fn beats(&self, address: &str) -> Result<BeatStream, Break>;
+    async fn heartbeats(&self, address: &str) -> Result<HeartbeatStream, Break>;
 
     /// Gets one heartbeat of the process at `address`.
-    async fn probe(&self, address: &str) -> Result<Beat, Break>;
+    async fn probe(&self, address: &str) -> Result<PeerHeartbeat, Break>;
 
     /// Asks the process at `address` about a leader.
     async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break>;

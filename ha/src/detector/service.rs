@@ -8,8 +8,8 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::actor::DetectorActor;
-use super::beat::{Beat, Question, Reply};
 use super::core::DetectorOptions;
+use super::peer_heartbeat::{PeerHeartbeat, Question, Reply};
 use super::peers::Peers;
 use crate::clock::Moment;
 use crate::election::{Epoch, HostIdentity, LeaderElection, ProcessId};
@@ -51,7 +51,7 @@ pub(super) struct Hearing {
     /// It has not been heard yet.
     pub(super) opening: bool,
     /// Number of heartbeats received on the stream.
-    pub(super) beats: u64,
+    pub(super) heartbeats: u64,
     pub(super) last_heard: Moment,
     pub(super) unsure: bool,
 }
@@ -61,7 +61,7 @@ pub(super) struct Hearing {
 pub struct Detector {
     pub(super) services: DetectorServices,
     hearing: watch::Receiver<Hearing>,
-    last_beat: watch::Receiver<Option<Beat>>,
+    last_heartbeat: watch::Receiver<Option<PeerHeartbeat>>,
     _stop: Arc<DropGuard>,
 }
 
@@ -74,24 +74,31 @@ impl Detector {
         };
         let stop = CancellationToken::new();
         let (hearing_out, hearing) = watch::channel(Hearing::default());
-        let (last_beat_out, last_beat) = watch::channel(None);
-        let actor = DetectorActor::new(services.clone(), hearing_out, last_beat_out, stop.clone());
+        let (last_heartbeat_out, last_heartbeat) = watch::channel(None);
+        let actor = DetectorActor::new(
+            services.clone(),
+            hearing_out,
+            last_heartbeat_out,
+            stop.clone(),
+        );
         services.election.runtime().spawn(actor.run());
         Detector {
             services,
             hearing,
-            last_beat,
+            last_heartbeat,
             _stop: Arc::new(stop.drop_guard()),
         }
     }
 
     /// The last heartbeat of the watched term while it is heard: of a leading, recovering or suspended
     /// process.
-    pub fn heard(&self) -> Option<Beat> {
+    pub fn heard(&self) -> Option<PeerHeartbeat> {
         let hearing = self.hearing.borrow();
         let (process, epoch) = hearing.leader.as_ref().filter(|_| hearing.connected)?;
-        let beat = self.last_beat.borrow().clone();
-        beat.filter(|beat| beat.process == *process && beat.stance.epoch() == Some(*epoch))
+        let heartbeat = self.last_heartbeat.borrow().clone();
+        heartbeat.filter(|heartbeat| {
+            heartbeat.process == *process && heartbeat.role.epoch() == Some(*epoch)
+        })
     }
 
     /// Answers another process that lost a leader, by what is heard of that leader from now on.
@@ -114,10 +121,13 @@ impl Detector {
                 since: since(before.last_heard),
             };
         }
-        let news = hearing
-            .wait_for(|now| now.leader != asked_about || is_lost(now) || now.beats != before.beats);
+        let news = hearing.wait_for(|now| {
+            now.leader != asked_about || is_lost(now) || now.heartbeats != before.heartbeats
+        });
         match timeout(question.patience, news).await {
-            Ok(Ok(now)) if now.leader == asked_about && now.beats != before.beats => Reply::Hears,
+            Ok(Ok(now)) if now.leader == asked_about && now.heartbeats != before.heartbeats => {
+                Reply::Hears
+            }
             Ok(Ok(now)) if now.leader == asked_about => Reply::Lost {
                 since: since(now.last_heard),
             },

@@ -51,7 +51,7 @@ impl Silence {
     }
 
     /// Handles a heartbeat.
-    pub fn beat(&mut self) {
+    pub fn heartbeat(&mut self) {
         let late = self.silent.saturating_sub(self.interval);
         if late > self.interval {
             self.widen(self.slack.max(late));
@@ -105,7 +105,7 @@ mod tests {
         silence.tick(at(800));
         assert!(silence.is_suspicious(0));
         assert!(!silence.is_suspicious(1), "a false alarm doubles the wait");
-        silence.beat();
+        silence.heartbeat();
         assert!(!silence.is_suspicious(0));
     }
 
@@ -126,18 +126,18 @@ mod tests {
         assert_eq!(silence.bound(), Duration::from_millis(1200));
         for tick in 1..=60 {
             silence.tick(at(500 + tick * 100));
-            silence.beat();
+            silence.heartbeat();
         }
         assert!(silence.bound() < Duration::from_millis(820), "{silence:?}");
     }
 
     #[test]
-    fn late_beats_widen_it_too() {
+    fn late_heartbeats_widen_it_too() {
         let mut silence = Silence::new(INTERVAL, BOUND);
         for tick in 0..=6 {
             silence.tick(at(tick * 100));
         }
-        silence.beat();
+        silence.heartbeat();
         assert_eq!(silence.bound(), Duration::from_millis(1300));
     }
 }

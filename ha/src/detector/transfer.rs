@@ -9,7 +9,7 @@ use futures::future::join_all;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
-use super::beat::{Beat, Invitation, Stance};
+use super::peer_heartbeat::{Invitation, PeerHeartbeat, Role};
 use super::service::{Detector, PEER};
 use crate::election::{
     Detection, Epoch, Evidence, Former, LeaderElection, LeaderSession, Leadership, Member,
@@ -39,7 +39,7 @@ pub enum TransferError {
 /// A process that stands by and answers.
 #[derive(Debug)]
 pub(super) struct Standby {
-    pub(super) beat: Beat,
+    pub(super) heartbeat: PeerHeartbeat,
     pub(super) member: Member,
     pub(super) address: String,
 }
@@ -132,20 +132,23 @@ impl Detector {
             Some(async move {
                 let bound = self.services.options.ask_timeout;
                 let probed = timeout(bound, self.services.peers.probe(&address)).await;
-                let beat = probed.ok().and_then(Result::ok)?;
-                let stands_by = beat.process == member.process && beat.stance == Stance::Standby;
+                let heartbeat = probed.ok().and_then(Result::ok)?;
+                let stands_by =
+                    heartbeat.process == member.process && heartbeat.role == Role::Standby;
                 stands_by.then_some(Standby {
-                    beat,
+                    heartbeat,
                     member,
                     address,
                 })
             })
         });
         let mut found: Vec<Standby> = join_all(probes).await.into_iter().flatten().collect();
-        found.sort_by(|Standby { beat: a, .. }, Standby { beat: b, .. }| {
-            let current = b.cached_change.cmp(&a.cached_change);
-            current.then_with(|| a.process.cmp(&b.process))
-        });
+        found.sort_by(
+            |Standby { heartbeat: a, .. }, Standby { heartbeat: b, .. }| {
+                let current = b.cached_change.cmp(&a.cached_change);
+                current.then_with(|| a.process.cmp(&b.process))
+            },
+        );
         Ok(found)
     }
 
@@ -176,12 +179,12 @@ impl Detector {
                 process: Some(leader),
                 ..Former::default()
             },
-            last_beat: Some(now),
+            last_heartbeat: Some(now),
             detected: now,
         };
         // The inviter may stop waiting, which drops this call: the request must still end at its bound.
-        let wish = depose_within(election.clone(), epoch, evidence, bound);
-        let granted = election.runtime().spawn(wish).await;
+        let request = depose_within(election.clone(), epoch, evidence, bound);
+        let granted = election.runtime().spawn(request).await;
         granted.unwrap_or_else(|failure| Err(failure.to_string()))
     }
 }
@@ -192,12 +195,12 @@ async fn depose_within(
     evidence: Evidence,
     bound: Duration,
 ) -> Result<(), String> {
-    let wish = election.wish();
-    match timeout(bound, election.depose_because(wish, epoch, evidence)).await {
+    let request = election.new_depose_request();
+    match timeout(bound, election.depose_because(request, epoch, evidence)).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => {
-            election.spare(wish).await;
+            election.cancel_depose(request).await;
             Err(format!("the store did not grant it within {bound:?}"))
         }
     }

@@ -13,8 +13,8 @@ use tracing::{debug, error, info, warn};
 
 use crate::clock::{Moment, wall_clock_ms};
 use crate::election::claims::{self, Claim};
-use crate::election::core::{Effect, ElectionCore, Event, Refusal, Standing, Term};
-use crate::election::deposing::{Wish, Wishes};
+use crate::election::core::{Effect, ElectionCore, ElectionStatus, Event, Refusal, Term};
+use crate::election::deposing::{DeposeRequest, DeposeRequests};
 use crate::election::driver::{
     Attempt, ClusterIncarnation, ElectionDriver, ElectionView, Epoch, SessionState,
 };
@@ -28,7 +28,7 @@ use crate::store::Fence;
 #[derive(Debug)]
 pub(super) enum Command {
     Depose {
-        wish: Wish,
+        request: DeposeRequest,
         epoch: Epoch,
         evidence: Option<Evidence>,
         reply: oneshot::Sender<Result<Epoch>>,
@@ -37,8 +37,8 @@ pub(super) enum Command {
         epoch: Epoch,
         evidence: Evidence,
     },
-    Spare(Wish),
-    Vouched {
+    CancelDepose(DeposeRequest),
+    HeardAlive {
         epoch: Epoch,
         until: Option<Moment>,
     },
@@ -61,7 +61,7 @@ pub(super) struct ElectionActor {
     options: ElectionOptions,
     mailbox: mpsc::Receiver<Command>,
     requests: JoinSet<Event>,
-    standing: watch::Sender<Standing>,
+    status: watch::Sender<ElectionStatus>,
     leadership: watch::Sender<Leadership>,
     claims: watch::Sender<Vec<Claim>>,
     /// Time of the last logged claim.
@@ -74,7 +74,7 @@ pub(super) struct ElectionActor {
     explanation: Option<(Epoch, Evidence)>,
     /// The reason for taking that epoch, if the last request for it is applied.
     attempt: Option<(Epoch, Option<(Epoch, Evidence)>)>,
-    wishes: Wishes,
+    depose_requests: DeposeRequests,
     resigning: Vec<oneshot::Sender<()>>,
     /// Time of the last warning that leadership can't be taken.
     complained: Option<Moment>,
@@ -114,7 +114,7 @@ impl ElectionActor {
             options,
             mailbox,
             requests: JoinSet::new(),
-            standing: watch::Sender::new(Standing::Standby),
+            status: watch::Sender::new(ElectionStatus::Standby),
             leadership: told.leadership,
             claims: told.claims,
             said_claim: None,
@@ -122,7 +122,7 @@ impl ElectionActor {
             over: CancellationToken::new(),
             explanation: None,
             attempt: None,
-            wishes: Wishes::default(),
+            depose_requests: DeposeRequests::default(),
             resigning: Vec::new(),
             complained: None,
             stop,
@@ -206,7 +206,7 @@ impl ElectionActor {
                 Event::Wake
             }
             Command::Depose {
-                wish,
+                request,
                 epoch,
                 evidence,
                 reply,
@@ -215,7 +215,7 @@ impl ElectionActor {
                     .as_ref()
                     .map_or(Detection::Invited, |e| e.detection);
                 info!(%epoch, %reason, "deposing the leader");
-                self.wishes.add(wish, epoch, evidence, reply);
+                self.depose_requests.add(request, epoch, evidence, reply);
                 Event::Depose(epoch)
             }
             Command::Explain { epoch, evidence } => {
@@ -224,14 +224,14 @@ impl ElectionActor {
                 }
                 Event::Wake
             }
-            Command::Spare(wish) => match self.wishes.withdraw(wish) {
+            Command::CancelDepose(request) => match self.depose_requests.withdraw(request) {
                 Some(epoch) => {
                     info!(%epoch, "the leader is not deposed after all");
-                    Event::Spare(epoch)
+                    Event::CancelDepose(epoch)
                 }
                 None => Event::Wake,
             },
-            Command::Vouched { epoch, until } => Event::Vouched { epoch, until },
+            Command::HeardAlive { epoch, until } => Event::HeardAlive { epoch, until },
             Command::Resign { reply } => {
                 self.resigning.push(reply);
                 Event::Resign
@@ -271,7 +271,7 @@ impl ElectionActor {
                 epoch,
                 found,
             } => self.refute(teller, epoch, found),
-            Effect::Publish(standing) => self.publish(standing),
+            Effect::Publish(status) => self.publish(status),
             Effect::WakeAt(_) => {}
         }
     }
@@ -318,11 +318,11 @@ impl ElectionActor {
         self.unreadable.send_replace(now.map(str::to_owned));
     }
 
-    fn publish(&mut self, standing: Standing) {
-        self.standing.send_replace(standing.clone());
-        let leadership = match standing {
-            Standing::Standby => Leadership::Standby,
-            Standing::Leading(term) => match self.present_session(&term) {
+    fn publish(&mut self, status: ElectionStatus) {
+        self.status.send_replace(status.clone());
+        let leadership = match status {
+            ElectionStatus::Standby => Leadership::Standby,
+            ElectionStatus::Leading(term) => match self.present_session(&term) {
                 Some(session) => {
                     info!(epoch = %term.epoch, "leading again, the store confirmed the term");
                     Leadership::Granted(session)
@@ -332,17 +332,17 @@ impl ElectionActor {
                     Leadership::Granted(self.begin_session(&term))
                 }
             },
-            Standing::Suspended(term) => {
+            ElectionStatus::Suspended(term) => {
                 warn!(epoch = %term.epoch, "leadership suspended: the store does not confirm it");
                 let session = self.present_session(&term);
                 Leadership::Suspended(session.unwrap_or_else(|| self.begin_session(&term)))
             }
-            Standing::Over(epoch) => {
+            ElectionStatus::Over(epoch) => {
                 info!(%epoch, "the term is over");
                 self.over.cancel();
                 Leadership::Over(epoch)
             }
-            Standing::Refused(refusal) => {
+            ElectionStatus::Refused(refusal) => {
                 self.over.cancel();
                 let refusal = match refusal {
                     Refusal::OtherIncarnation { expected, found } => Error::OtherIncarnation {
@@ -370,7 +370,7 @@ impl ElectionActor {
         }
         let explanation = self.explanation.as_ref();
         let explanation = explanation.filter(|(epoch, _)| *epoch == former);
-        let known = match self.wishes.reason(former) {
+        let known = match self.depose_requests.reason(former) {
             Some(reason) => reason,
             None => explanation.map(|(_, evidence)| evidence),
         };
@@ -411,7 +411,7 @@ impl ElectionActor {
                 process,
                 ..Former::default()
             },
-            last_beat: None,
+            last_heartbeat: None,
             detected: self.options.clock.now(),
         };
         Some((former, evidence))
@@ -453,7 +453,7 @@ impl ElectionActor {
             },
             self.options.clock,
             self.driver.session(),
-            self.standing.subscribe(),
+            self.status.subscribe(),
             self.over.clone(),
             takeover,
         )
@@ -461,7 +461,7 @@ impl ElectionActor {
 
     fn answer_waiting(&mut self) {
         let highest = self.core.highest();
-        self.wishes.answer(highest);
+        self.depose_requests.answer(highest);
         if !self.core.is_resigning() {
             for reply in self.resigning.drain(..) {
                 let _ = reply.send(());

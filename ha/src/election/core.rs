@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!              leader absent, or deposing          applied
-//!   Standby ------------------------------> Taking -------> Leading <--------.
+//!   Standby ------------------------------> Acquiring ----> Leading <--------.
 //!      ^ ^                                    |                | deadline     | the store says: epoch
 //!      | '---- refused: another one leads ----'                v passed       | unchanged (attached again
 //!      |                                                   Suspended ---------' if the session is another)
@@ -24,10 +24,10 @@
 //! - Views are compared by epoch. A view of an older epoch than this process knows is ignored, unless a read
 //!   that began later shows it. Then the store has gone back, and this process stops taking part.
 
-mod holding;
-mod taking;
+mod acquisition;
+mod renewal;
 
-use self::taking::Taking;
+use self::acquisition::Acquisition;
 use crate::clock::Moment;
 use crate::election::claims::Claims;
 use crate::election::driver::{
@@ -36,13 +36,13 @@ use crate::election::driver::{
 use crate::election::hold_off::HoldOff;
 use crate::error::Result;
 
-pub use crate::election::event::{Effect, Event, Refusal, Standing, Term, Timing};
+pub use crate::election::event::{Effect, ElectionStatus, Event, Refusal, Term, Timing};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
     Standby,
     /// The request is sent with exactly these guards, and repeated until the answer is definite.
-    Taking(Box<Taking>),
+    Acquiring(Box<Acquisition>),
     Leading(Term),
     Suspended {
         term: Term,
@@ -127,7 +127,7 @@ impl ElectionCore {
     pub fn term(&self) -> Option<&Term> {
         match &self.phase {
             Phase::Leading(term) | Phase::Suspended { term, .. } => Some(term),
-            Phase::Standby | Phase::Taking(_) | Phase::Resigning { .. } | Phase::Refused => None,
+            Phase::Standby | Phase::Acquiring(_) | Phase::Resigning { .. } | Phase::Refused => None,
         }
     }
 
@@ -180,8 +180,10 @@ impl ElectionCore {
             Event::ResignReply(reply) => self.on_resign(now, reply),
             // A late request for an older term must not replace the one for the current term.
             Event::Depose(epoch) => self.depose = self.depose.max(Some(epoch)),
-            Event::Spare(epoch) => self.depose = self.depose.filter(|wanted| *wanted != epoch),
-            Event::Vouched { epoch, until } => self.hold_off.vouch(epoch, until),
+            Event::CancelDepose(epoch) => {
+                self.depose = self.depose.filter(|wanted| *wanted != epoch)
+            }
+            Event::HeardAlive { epoch, until } => self.hold_off.heard_alive(epoch, until),
             Event::Resign => self.start_resigning(&mut effects),
             Event::Told { epoch, teller } if epoch > self.highest => {
                 self.claims.tell(teller, epoch)
@@ -214,16 +216,16 @@ impl ElectionCore {
     fn send_what_is_due(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         match &mut self.phase {
             Phase::Standby if self.view.is_none() => self.read(effects),
-            Phase::Standby => self.consider_taking(now, effects),
-            Phase::Taking(taking) if !taking.in_flight && !self.reading => {
-                let deposed = taking.deposed_other(&self.holder.process);
+            Phase::Standby => self.consider_acquisition(now, effects),
+            Phase::Acquiring(acquisition) if !acquisition.in_flight && !self.reading => {
+                let deposed = acquisition.deposed_other(&self.holder.process);
                 if deposed.is_some() && deposed != self.depose {
                     // The depose request was cancelled, so it is not sent again. If a copy of it is applied
                     // nevertheless, the keys name this session, which then takes the term up.
                     self.phase = Phase::Standby;
                 } else {
-                    taking.in_flight = true;
-                    effects.push(taking.request());
+                    acquisition.in_flight = true;
+                    effects.push(acquisition.request());
                 }
             }
             Phase::Suspended {
@@ -233,7 +235,7 @@ impl ElectionCore {
                 *in_flight = true;
                 effects.push(Effect::Resign { token: term.token });
             }
-            Phase::Taking(_)
+            Phase::Acquiring(_)
             | Phase::Leading(_)
             | Phase::Suspended {
                 attaching: true, ..
@@ -364,7 +366,7 @@ impl ElectionCore {
     /// Refuses the store: it is not the one that this process has led or followed.
     fn refuse(&mut self, refusal: Refusal, effects: &mut Vec<Effect>) {
         if self.phase != Phase::Refused {
-            effects.push(Effect::Publish(Standing::Refused(refusal)));
+            effects.push(Effect::Publish(ElectionStatus::Refused(refusal)));
             self.phase = Phase::Refused;
         }
     }
@@ -379,7 +381,7 @@ impl ElectionCore {
 
     fn end_term(&mut self, effects: &mut Vec<Effect>) {
         if let Some(term) = self.term().cloned() {
-            effects.push(Effect::Publish(Standing::Over(term.epoch)));
+            effects.push(Effect::Publish(ElectionStatus::Over(term.epoch)));
             self.stand_by_after(&term);
         }
     }
@@ -406,7 +408,7 @@ impl ElectionCore {
     fn grant(&mut self, term: Term, effects: &mut Vec<Effect>) {
         self.has_led = true;
         self.highest = self.highest.max(term.epoch);
-        effects.push(Effect::Publish(Standing::Leading(term.clone())));
+        effects.push(Effect::Publish(ElectionStatus::Leading(term.clone())));
         self.phase = Phase::Leading(term);
     }
 
@@ -439,7 +441,7 @@ impl ElectionCore {
             }));
         }
         match self.phase.clone() {
-            Phase::Taking(taking) => self.resolve_taking(&view, &taking, effects),
+            Phase::Acquiring(acquisition) => self.resolve_acquisition(&view, &acquisition, effects),
             Phase::Suspended {
                 term,
                 attaching: false,

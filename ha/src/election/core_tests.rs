@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::{Clock, Moment};
-use crate::election::core::{Effect, ElectionCore, Event, Refusal, Standing, Timing};
+use crate::election::core::{Effect, ElectionCore, ElectionStatus, Event, Refusal, Timing};
 use crate::election::{
     Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderKey, Nonce,
     ProcessId, SessionState, StoreIdentity, TermHolder, Unreadable,
@@ -20,7 +20,7 @@ fn holder() -> TermHolder {
 }
 
 /// A core that received a session and an empty store, and so has sent its request to take leadership.
-fn taking_core(now: Moment) -> (ElectionCore, EpochRecord, LeaderKey) {
+fn acquiring_core(now: Moment) -> (ElectionCore, EpochRecord, LeaderKey) {
     let fresh = ClusterIncarnation::new("fresh");
     let mut core = ElectionCore::new(holder(), fresh, Timing::default());
     core.handle(now, session(now));
@@ -44,13 +44,13 @@ fn session(now: Moment) -> Event {
 fn refuses(effects: &[Effect]) -> bool {
     effects
         .iter()
-        .any(|effect| matches!(effect, Effect::Publish(Standing::Refused(_))))
+        .any(|effect| matches!(effect, Effect::Publish(ElectionStatus::Refused(_))))
 }
 
 #[test]
 fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
     let now = Clock::Boottime.now();
-    let (mut core, next, leader) = taking_core(now);
+    let (mut core, next, leader) = acquiring_core(now);
     let token = EpochToken(1);
     let view = ElectionView {
         epoch: Some((next, token)),
@@ -98,7 +98,7 @@ fn a_store_that_went_back_is_refused_and_news_that_are_only_late_are_not() {
     assert!(!refuses(&effects), "{effects:?}");
     assert!(effects.contains(&Effect::Read), "{effects:?}");
     let effects = core.handle(now, Event::ReadReply(Ok(led_by_another_in(present))));
-    let refusal = Effect::Publish(Standing::Refused(Refusal::WentBack {
+    let refusal = Effect::Publish(ElectionStatus::Refused(Refusal::WentBack {
         known: Epoch::new(10),
         found: present,
     }));
@@ -123,12 +123,12 @@ fn refuted(effects: &[Effect]) -> Vec<(Epoch, Epoch)> {
 fn is_over(effects: &[Effect]) -> bool {
     effects
         .iter()
-        .any(|effect| matches!(effect, Effect::Publish(Standing::Over(_))))
+        .any(|effect| matches!(effect, Effect::Publish(ElectionStatus::Over(_))))
 }
 
 /// A core that leads in epoch 1, and the store's view.
 fn leading_core(now: Moment) -> (ElectionCore, ElectionView) {
-    let (mut core, next, leader) = taking_core(now);
+    let (mut core, next, leader) = acquiring_core(now);
     let token = EpochToken(1);
     // Answer of its initial read.
     core.handle(now, Event::ReadReply(Ok(ElectionView::default())));
@@ -273,7 +273,7 @@ fn a_store_that_shows_another_identity_than_its_youngest_epoch_names_is_refused(
     assert!(!refuses(&core.handle(now, Event::View(view.clone()))));
     let (record, _) = view.epoch.as_mut().expect("it was led");
     record.store = identity("original");
-    let refusal = Effect::Publish(Standing::Refused(Refusal::Copied {
+    let refusal = Effect::Publish(ElectionStatus::Refused(Refusal::Copied {
         recorded: StoreIdentity::new("original"),
         found: StoreIdentity::new("copy"),
     }));
@@ -294,7 +294,8 @@ fn a_term_is_suspended_while_the_epoch_can_not_be_read_and_a_late_read_does_not_
     let now = Clock::Boottime.now();
     let (mut core, view) = leading_core(now);
     let suspends = |effects: &[Effect]| {
-        let suspended = |effect: &Effect| matches!(effect, Effect::Publish(Standing::Suspended(_)));
+        let suspended =
+            |effect: &Effect| matches!(effect, Effect::Publish(ElectionStatus::Suspended(_)));
         effects.iter().any(suspended)
     };
     let rubbish = ElectionView {
@@ -319,7 +320,7 @@ fn a_term_is_suspended_while_the_epoch_can_not_be_read_and_a_late_read_does_not_
     assert!(core.handle(later, Event::Wake).contains(&Effect::Read));
 
     let effects = core.handle(later, Event::ReadReply(Ok(view)));
-    let leads = |effect: &Effect| matches!(effect, Effect::Publish(Standing::Leading(_)));
+    let leads = |effect: &Effect| matches!(effect, Effect::Publish(ElectionStatus::Leading(_)));
     assert!(effects.iter().any(leads), "{effects:?}");
     assert_eq!(core.unreadable(), None);
 }
@@ -358,7 +359,7 @@ fn advances(effects: &[Effect]) -> bool {
 }
 
 #[test]
-fn a_wish_to_depose_outlives_an_attempt_that_failed() {
+fn a_depose_request_outlives_an_attempt_that_failed() {
     let now = Clock::Boottime.now();
     let mut core = ElectionCore::new(
         holder(),
@@ -381,7 +382,7 @@ fn a_wish_to_depose_outlives_an_attempt_that_failed() {
 }
 
 #[test]
-fn a_late_wish_to_depose_an_older_term_does_not_replace_the_one_for_the_present_term() {
+fn a_late_depose_request_for_an_older_term_does_not_replace_the_one_for_the_present_term() {
     let now = Clock::Boottime.now();
     let fresh = ClusterIncarnation::new("fresh");
     let mut core = ElectionCore::new(holder(), fresh, Timing::default());
@@ -402,7 +403,7 @@ fn a_late_wish_to_depose_an_older_term_does_not_replace_the_one_for_the_present_
 }
 
 #[test]
-fn a_request_to_depose_whose_answer_was_lost_is_not_sent_again_once_the_leader_is_spared() {
+fn a_request_to_depose_whose_answer_was_lost_is_not_sent_again_once_it_is_cancelled() {
     let now = Clock::Boottime.now();
     let fresh = ClusterIncarnation::new("fresh");
     let mut core = ElectionCore::new(holder(), fresh, Timing::default());
@@ -415,7 +416,7 @@ fn a_request_to_depose_whose_answer_was_lost_is_not_sent_again_once_the_leader_i
         _ => None,
     });
     let (next, leader) = sent.expect("it deposes");
-    core.handle(now, Event::Spare(epoch));
+    core.handle(now, Event::CancelDepose(epoch));
     let lost = Error::NoAnswer {
         store: "the store",
         reason: "lost".to_owned(),
@@ -441,7 +442,7 @@ fn a_request_to_depose_whose_answer_was_lost_is_not_sent_again_once_the_leader_i
 #[test]
 fn a_term_that_the_store_refuses_to_attach_is_over() {
     let now = Clock::Boottime.now();
-    let (mut core, next, leader) = taking_core(now);
+    let (mut core, next, leader) = acquiring_core(now);
     core.handle(
         now,
         Event::AdvanceReply(Ok(Attempt::Applied(EpochToken(1)))),
@@ -468,7 +469,7 @@ fn a_term_that_the_store_refuses_to_attach_is_over() {
         },
     );
     assert!(
-        effects.contains(&Effect::Publish(Standing::Over(Epoch::new(1)))),
+        effects.contains(&Effect::Publish(ElectionStatus::Over(Epoch::new(1)))),
         "{effects:?}"
     );
     assert_eq!(core.term(), None);
@@ -477,7 +478,7 @@ fn a_term_that_the_store_refuses_to_attach_is_over() {
 #[test]
 fn a_read_that_was_overtaken_by_a_younger_term_grants_nothing() {
     let now = Clock::Boottime.now();
-    let (mut core, next, leader) = taking_core(now);
+    let (mut core, next, leader) = acquiring_core(now);
     let lost = Error::NoAnswer {
         store: "the store",
         reason: "lost".to_owned(),
@@ -509,7 +510,7 @@ fn a_read_that_was_overtaken_by_a_younger_term_grants_nothing() {
         ..ElectionView::default()
     };
     let effects = core.handle(now, Event::ReadReply(Ok(overtaken)));
-    let granted = |effect: &Effect| matches!(effect, Effect::Publish(Standing::Leading(_)));
+    let granted = |effect: &Effect| matches!(effect, Effect::Publish(ElectionStatus::Leading(_)));
     assert!(!effects.iter().any(granted), "{effects:?}");
     assert_eq!(core.term(), None);
 }

@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 
 /// The number of a depose request, unique in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Wish(pub(super) u64);
+pub struct DeposeRequest(pub(super) u64);
 
-impl fmt::Display for Wish {
+impl fmt::Display for DeposeRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -23,7 +23,7 @@ impl fmt::Display for Wish {
 
 #[derive(Debug)]
 struct Waiting {
-    wish: Wish,
+    request: DeposeRequest,
     epoch: Epoch,
     evidence: Option<Evidence>,
     reply: oneshot::Sender<Result<Epoch>>,
@@ -31,20 +31,20 @@ struct Waiting {
 
 /// Pending requests, in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct DeposeRequests {
     waiting: Vec<Waiting>,
 }
 
-impl Wishes {
+impl DeposeRequests {
     pub(super) fn add(
         &mut self,
-        wish: Wish,
+        request: DeposeRequest,
         epoch: Epoch,
         evidence: Option<Evidence>,
         reply: oneshot::Sender<Result<Epoch>>,
     ) {
         self.waiting.push(Waiting {
-            wish,
+            request,
             epoch,
             evidence,
             reply,
@@ -52,8 +52,8 @@ impl Wishes {
     }
 
     /// Cancels a request. Returns its epoch if no other request for that term is left.
-    pub(super) fn withdraw(&mut self, wish: Wish) -> Option<Epoch> {
-        let place = self.waiting.iter().position(|one| one.wish == wish)?;
+    pub(super) fn withdraw(&mut self, request: DeposeRequest) -> Option<Epoch> {
+        let place = self.waiting.iter().position(|one| one.request == request)?;
         let Waiting { epoch, reply, .. } = self.waiting.remove(place);
         let text = "the depose request was cancelled";
         let _: Result<_, _> = reply.send(Err(Error::Misconfigured(text.into())));
@@ -64,9 +64,9 @@ impl Wishes {
     /// The evidence of the latest request to end the term of that epoch. The outer `None`: there is no
     /// request.
     pub(super) fn reason(&self, epoch: Epoch) -> Option<Option<&Evidence>> {
-        let wishes = self.waiting.iter().rev();
-        let mut wishes = wishes.filter(|one| one.epoch == epoch);
-        wishes.next().map(|one| one.evidence.as_ref())
+        let requests = self.waiting.iter().rev();
+        let mut requests = requests.filter(|one| one.epoch == epoch);
+        requests.next().map(|one| one.evidence.as_ref())
     }
 
     /// Answers the requests whose term is over.
@@ -85,30 +85,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taking_a_wish_back_leaves_later_ones_alone() {
-        let mut wishes = Wishes::default();
+    fn cancelling_a_request_leaves_later_ones_alone() {
+        let mut requests = DeposeRequests::default();
         let epoch = Epoch::new(7);
         let (first, mut first_answer) = oneshot::channel();
         let (second, mut second_answer) = oneshot::channel();
-        wishes.add(Wish(1), epoch, None, first);
-        wishes.add(Wish(2), epoch, None, second);
-        assert_eq!(wishes.withdraw(Wish(1)), None, "the second is still there");
+        requests.add(DeposeRequest(1), epoch, None, first);
+        requests.add(DeposeRequest(2), epoch, None, second);
+        assert_eq!(
+            requests.withdraw(DeposeRequest(1)),
+            None,
+            "the second is still there"
+        );
         assert!(matches!(first_answer.try_recv(), Ok(Err(_))));
-        assert_eq!(wishes.withdraw(Wish(1)), None, "it is gone already");
+        assert_eq!(
+            requests.withdraw(DeposeRequest(1)),
+            None,
+            "it is gone already"
+        );
         assert!(second_answer.try_recv().is_err(), "it waits");
-        assert!(wishes.reason(epoch).is_some());
-        assert_eq!(wishes.withdraw(Wish(2)), Some(epoch));
-        assert!(wishes.reason(epoch).is_none());
+        assert!(requests.reason(epoch).is_some());
+        assert_eq!(requests.withdraw(DeposeRequest(2)), Some(epoch));
+        assert!(requests.reason(epoch).is_none());
     }
 
     #[test]
     fn those_whose_term_is_over_are_answered() {
-        let mut wishes = Wishes::default();
+        let mut requests = DeposeRequests::default();
         let (reply, mut answer) = oneshot::channel();
-        wishes.add(Wish(1), Epoch::new(7), None, reply);
-        wishes.answer(Epoch::new(7));
+        requests.add(DeposeRequest(1), Epoch::new(7), None, reply);
+        requests.answer(Epoch::new(7));
         assert!(answer.try_recv().is_err());
-        wishes.answer(Epoch::new(9));
+        requests.answer(Epoch::new(9));
         assert!(matches!(answer.try_recv(), Ok(Ok(highest)) if highest == Epoch::new(9)));
     }
 }

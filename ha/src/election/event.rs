@@ -32,10 +32,10 @@ pub enum Event {
     /// Request to end the term of this epoch and to lead instead.
     Depose(Epoch),
     /// The depose request for this epoch was cancelled.
-    Spare(Epoch),
+    CancelDepose(Epoch),
     /// The term of this epoch is known to be alive until the given moment; `None`: its heartbeats are no
     /// longer heard.
-    Vouched {
+    HeardAlive {
         /// The term's epoch.
         epoch: Epoch,
         /// End of validity.
@@ -94,7 +94,7 @@ pub enum Effect {
         found: Epoch,
     },
     /// Publish this process's election status.
-    Publish(Standing),
+    Publish(ElectionStatus),
     /// Feed [`Event::Wake`] at this moment; replaces an earlier request.
     WakeAt(Moment),
 }
@@ -110,7 +110,7 @@ pub struct Term {
 
 /// The election status of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum ElectionStatus {
     /// It does not lead.
     Standby,
     /// It leads.

@@ -48,7 +48,7 @@ impl Renewals {
 #[derive(Debug, Default)]
 pub(super) struct HoldOff {
     /// The term is known to be alive until this moment.
-    vouched: Option<(Epoch, Moment)>,
+    alive_until: Option<(Epoch, Moment)>,
     /// The last term for which the detector reported whether it is heard.
     told: Option<Epoch>,
     /// The token of the term when `leader` was last there.
@@ -76,11 +76,11 @@ impl HoldOff {
     }
 
     /// Records that the term of `epoch` is alive until the given moment; `None`: it is no longer heard.
-    pub(super) fn vouch(&mut self, epoch: Epoch, until: Option<Moment>) {
+    pub(super) fn heard_alive(&mut self, epoch: Epoch, until: Option<Moment>) {
         self.told = Some(epoch);
         match until {
-            Some(until) => self.vouched = Some((epoch, until)),
-            None => self.vouched = self.vouched.filter(|(of, _)| *of != epoch),
+            Some(until) => self.alive_until = Some((epoch, until)),
+            None => self.alive_until = self.alive_until.filter(|(of, _)| *of != epoch),
         }
     }
 
@@ -126,7 +126,7 @@ impl HoldOff {
             return None;
         }
         let seen = self.attached.is_some_and(|(epoch, _)| epoch == youngest);
-        let until = match self.vouched.filter(|(epoch, _)| *epoch == youngest) {
+        let until = match self.alive_until.filter(|(epoch, _)| *epoch == youngest) {
             Some((_, until)) => until,
             None if seen || self.told == Some(youngest) => return None,
             None => since.after(unheard?),
@@ -182,14 +182,14 @@ mod tests {
             None,
             "not heard"
         );
-        hold_off.vouch(Epoch::new(7), Some(at(1800)));
+        hold_off.heard_alive(Epoch::new(7), Some(at(1800)));
         assert_eq!(hold_off.until(at(1000), &free, BOUND, None), Some(at(1800)));
         assert_eq!(
             hold_off.until(at(1800), &free, BOUND, None),
             None,
             "not heard any more"
         );
-        hold_off.vouch(Epoch::new(7), Some(at(11_500)));
+        hold_off.heard_alive(Epoch::new(7), Some(at(11_500)));
         assert_eq!(
             hold_off.until(at(10_900), &free, BOUND, None),
             Some(at(11_000))
@@ -216,7 +216,7 @@ mod tests {
         let mut hold_off = HoldOff::default();
         hold_off.see(at(0), &view(1, true));
         hold_off.see(at(20_000), &view(1, false));
-        hold_off.vouch(Epoch::new(7), Some(at(60_000)));
+        hold_off.heard_alive(Epoch::new(7), Some(at(60_000)));
         hold_off
     }
 
@@ -258,14 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn beats_that_end_or_belong_to_another_term_hold_nobody_off() {
+    fn heartbeats_that_end_or_belong_to_another_term_hold_nobody_off() {
         let mut hold_off = HoldOff::default();
         let free = view(1, false);
         hold_off.see(at(0), &free);
-        hold_off.vouch(Epoch::new(6), Some(at(800)));
+        hold_off.heard_alive(Epoch::new(6), Some(at(800)));
         assert_eq!(hold_off.until(at(0), &free, BOUND, None), None);
-        hold_off.vouch(Epoch::new(7), Some(at(800)));
-        hold_off.vouch(Epoch::new(7), None);
+        hold_off.heard_alive(Epoch::new(7), Some(at(800)));
+        hold_off.heard_alive(Epoch::new(7), None);
         assert_eq!(hold_off.until(at(0), &free, BOUND, None), None);
     }
 
@@ -280,9 +280,9 @@ mod tests {
         assert_eq!(waits(&hold_off, 1000), None, "nobody said anything");
         assert_eq!(hold_off.until(at(10), &free, BOUND, None), None);
 
-        hold_off.vouch(Epoch::new(7), Some(at(900)));
+        hold_off.heard_alive(Epoch::new(7), Some(at(900)));
         assert_eq!(waits(&hold_off, 10), Some(at(900)));
-        hold_off.vouch(Epoch::new(7), None);
+        hold_off.heard_alive(Epoch::new(7), None);
         assert_eq!(waits(&hold_off, 10), None, "it is not heard");
 
         let mut standing_by = HoldOff::default();
@@ -296,7 +296,7 @@ mod tests {
         let mut hold_off = HoldOff::default();
         hold_off.see(at(0), &view(1, true));
         hold_off.see(at(10), &view(2, false));
-        hold_off.vouch(Epoch::new(7), Some(at(800)));
+        hold_off.heard_alive(Epoch::new(7), Some(at(800)));
         assert!(hold_off.was_resigned(&view(2, false)));
         assert_eq!(hold_off.until(at(10), &view(2, false), BOUND, None), None);
     }
@@ -310,7 +310,7 @@ mod tests {
             ..view(1, false)
         };
         hold_off.see(at(10), &free);
-        hold_off.vouch(Epoch::new(7), Some(at(800)));
+        hold_off.heard_alive(Epoch::new(7), Some(at(800)));
         assert!(hold_off.was_resigned(&free));
         assert!(!hold_off.was_resigned(&view(1, false)));
         assert_eq!(hold_off.until(at(10), &free, BOUND, None), None);

@@ -5,7 +5,7 @@
 //! - `actor`: runs the core on a driver; [`service`]: its handle, [`LeaderElection`].
 //! - `claims`: epochs in messages that the own store does not have: [`Claim`].
 //! - `accepting`: makes a restored or copied store the cluster's store: [`accept`].
-//! - `deposing`: pending requests to depose another process: [`Wish`].
+//! - `deposing`: pending requests to depose another process: [`DeposeRequest`].
 //! - [`session`]: leadership as a value: [`Leadership`], [`LeaderSession`].
 //! - [`takeover`]: why a term followed another one: [`Takeover`].
 
@@ -28,7 +28,7 @@ mod tests;
 
 pub use accepting::{Acceptance, accept, propose};
 pub use claims::Claim;
-pub use deposing::Wish;
+pub use deposing::DeposeRequest;
 pub use driver::*;
 pub use service::{ElectionOptions, LeaderElection};
 pub use session::{LeaderSession, Leadership, NotLeading};

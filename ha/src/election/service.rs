@@ -19,7 +19,7 @@ use crate::election::actor::{Command, ElectionActor, Told};
 use crate::election::claims::Claim;
 use crate::election::confirming;
 use crate::election::core::Timing;
-use crate::election::deposing::Wish;
+use crate::election::deposing::DeposeRequest;
 use crate::election::driver::{
     Attempt, ElectionDriver, ElectionView, Epoch, LeaderInformation, Member, ProcessId,
     SessionState, TermHolder,
@@ -65,7 +65,7 @@ pub struct LeaderElection {
     driver: Arc<dyn ElectionDriver>,
     holder: Arc<TermHolder>,
     clock: Clock,
-    wishes: Arc<AtomicU64>,
+    depose_requests: Arc<AtomicU64>,
     runtime: tokio::runtime::Handle,
     /// `None` in a handle that does not keep the election running.
     _stop: Option<Arc<DropGuard>>,
@@ -153,7 +153,7 @@ impl LeaderElection {
                 driver,
                 holder,
                 clock,
-                wishes: Arc::default(),
+                depose_requests: Arc::default(),
                 runtime: tokio::runtime::Handle::current(),
                 _stop: stop,
             },
@@ -212,36 +212,37 @@ impl LeaderElection {
     }
 
     /// A new number for a depose request, which can be cancelled by it.
-    pub fn wish(&self) -> Wish {
-        Wish(self.wishes.fetch_add(1, Ordering::Relaxed))
+    pub fn new_depose_request(&self) -> DeposeRequest {
+        DeposeRequest(self.depose_requests.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Ends the term of `epoch` through the store and leads instead, for a caller that was invited to.
     /// Returns the youngest epoch once that term is over, no matter which process ended it; an error if it
     /// could not be tried.
     pub async fn depose(&self, epoch: Epoch) -> Result<Epoch> {
-        self.request_depose(self.wish(), epoch, None).await
+        self.request_depose(self.new_depose_request(), epoch, None)
+            .await
     }
 
     /// Same as [`LeaderElection::depose`], with evidence that the next term's [`Takeover`](super::Takeover)
     /// records. Also an error if the request was cancelled.
     pub async fn depose_because(
         &self,
-        wish: Wish,
+        request: DeposeRequest,
         epoch: Epoch,
         evidence: Evidence,
     ) -> Result<Epoch> {
-        self.request_depose(wish, epoch, Some(evidence)).await
+        self.request_depose(request, epoch, Some(evidence)).await
     }
 
     async fn request_depose(
         &self,
-        wish: Wish,
+        request: DeposeRequest,
         epoch: Epoch,
         evidence: Option<Evidence>,
     ) -> Result<Epoch> {
         let command = |reply| Command::Depose {
-            wish,
+            request,
             epoch,
             evidence,
             reply,
@@ -252,8 +253,8 @@ impl LeaderElection {
 
     /// Cancels a depose request: unless another request for the term is pending, it is not tried again. A
     /// request that is already in flight may still be applied.
-    pub async fn spare(&self, wish: Wish) {
-        let _ = self.commands.send(Command::Spare(wish)).await;
+    pub async fn cancel_depose(&self, request: DeposeRequest) {
+        let _ = self.commands.send(Command::CancelDepose(request)).await;
     }
 
     /// Sets the reason to record if the term of `epoch` ends without a depose request. The first reason
@@ -267,9 +268,9 @@ impl LeaderElection {
     /// Reports that the term of `epoch` is alive until the given moment; `None`: its heartbeats are no longer
     /// heard. While it is alive, this process does not take leadership that became free by a store problem
     /// ([`Timing::suspended_holdoff`]).
-    pub fn vouch(&self, epoch: Epoch, until: Option<Moment>) {
+    pub fn heard_alive(&self, epoch: Epoch, until: Option<Moment>) {
         // A full mailbox loses little: the next heartbeat reports it again.
-        let _ = self.commands.try_send(Command::Vouched { epoch, until });
+        let _ = self.commands.try_send(Command::HeardAlive { epoch, until });
     }
 
     /// Ends the own term, if there is one, and lets another process lead. Returns when the store has

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::election::core::Standing;
+use crate::election::core::ElectionStatus;
 use crate::election::driver::{
     ClusterIncarnation, Epoch, ProcessId, SessionState, StoreIdentity, TermHolder,
 };
@@ -52,7 +52,7 @@ struct Inner {
     fence: Fence,
     clock: Clock,
     lease: watch::Receiver<SessionState>,
-    standing: watch::Receiver<Standing>,
+    status: watch::Receiver<ElectionStatus>,
     over: CancellationToken,
     takeover: Option<Takeover>,
 }
@@ -74,7 +74,7 @@ impl LeaderSession {
         fence: Fence,
         clock: Clock,
         lease: watch::Receiver<SessionState>,
-        standing: watch::Receiver<Standing>,
+        status: watch::Receiver<ElectionStatus>,
         over: CancellationToken,
         takeover: Option<Takeover>,
     ) -> LeaderSession {
@@ -84,7 +84,7 @@ impl LeaderSession {
             fence,
             clock,
             lease,
-            standing,
+            status,
             over,
             takeover,
         };
@@ -140,12 +140,12 @@ impl LeaderSession {
         if self.inner.over.is_cancelled() {
             return Err(NotLeading::Over);
         }
-        let leads = match &*self.inner.standing.borrow() {
-            Standing::Leading(term) => term.epoch == self.epoch(),
-            Standing::Standby
-            | Standing::Suspended(_)
-            | Standing::Over(_)
-            | Standing::Refused(_) => false,
+        let leads = match &*self.inner.status.borrow() {
+            ElectionStatus::Leading(term) => term.epoch == self.epoch(),
+            ElectionStatus::Standby
+            | ElectionStatus::Suspended(_)
+            | ElectionStatus::Over(_)
+            | ElectionStatus::Refused(_) => false,
         };
         let believed = self
             .inner

@@ -95,7 +95,7 @@ pub struct Evidence {
     /// The leader to depose.
     pub former: Former,
     /// Time of its last heartbeat.
-    pub last_beat: Option<Moment>,
+    pub last_heartbeat: Option<Moment>,
     /// Time at which the evidence was complete.
     pub detected: Moment,
 }
@@ -116,7 +116,7 @@ pub struct Takeover {
 impl Takeover {
     /// Time from the last heartbeat until the detection; `None` if no heartbeat was ever heard.
     pub fn noticed_after(&self) -> Option<Duration> {
-        let last = self.evidence.last_beat?;
+        let last = self.evidence.last_heartbeat?;
         Some(self.evidence.detected.since(last))
     }
 

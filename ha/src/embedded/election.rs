@@ -14,9 +14,9 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::alive::{Members, OwnFile, Owner, wait_for_end};
-use super::bell::{self, Listener};
+use super::change_signal::{self, Listener};
 use super::database::{DataVersion, Database};
+use super::member_locks::{Members, OwnFile, Owner, wait_for_end};
 use super::stopped::{kill_holder_if_stopped, kill_stopped_holder};
 use super::tables::Tables;
 use super::worker::{Message, Poll, Worker, spawn, work_and_poll};
@@ -247,7 +247,7 @@ impl EmbeddedElection {
                     Ok(Attempt::Refused(without_dead(view, database, &members)?))
                 }
                 applied => {
-                    bell::ring(database.path());
+                    change_signal::send(database.path());
                     Ok(applied)
                 }
             }

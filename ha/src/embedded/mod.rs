@@ -2,19 +2,19 @@
 //!
 //! Leadership is the epoch row and nothing else; the token is its number. There is no lease: each process
 //! holds an OS lock on its own member file for its lifetime, and if another process can take that lock, the
-//! owner is dead (`alive.rs`). A thread that waits for the leader's lock detects the leader's death as soon
+//! owner is dead (`member_locks.rs`). A thread that waits for the leader's lock detects the leader's death as soon
 //! as the kernel has released it.
 //!
 //! Not for several hosts: network file systems are refused.
 //!
 //! Threads of a handle: one that writes, one that reads and polls for changes, one that listens for changes
-//! (`bell.rs`), and one for each leader that it ever waited for, which ends with that leader.
+//! (`change_signal.rs`), and one for each leader that it ever waited for, which ends with that leader.
 
-mod alive;
-mod bell;
+mod change_signal;
 mod database;
 mod directory;
 mod election;
+mod member_locks;
 mod reserve;
 mod stopped;
 mod store;
@@ -26,11 +26,11 @@ mod worker;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use self::alive::Members;
-use self::bell::Listener;
+use self::change_signal::Listener;
 use self::database::Database;
 use self::directory::Directory;
 pub use self::election::EmbeddedElection;
+use self::member_locks::Members;
 pub use self::store::EmbeddedStore;
 use crate::clock::Clock;
 use crate::election::ProcessId;
@@ -44,7 +44,7 @@ const OPEN_TRIES: usize = 10;
 const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Polling interval of a handle without an inotify watch.
-const DEAF_INTERVAL: Duration = Duration::from_millis(5);
+const FALLBACK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Location and timeouts of an embedded store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl EmbeddedOptions {
         if listener.is_some() {
             interval
         } else {
-            interval.min(DEAF_INTERVAL)
+            interval.min(FALLBACK_POLL_INTERVAL)
         }
     }
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::alive::{self, Members, Owner};
+use super::member_locks::{self, Members, Owner};
 
 /// The byte of the `-shm` file whose lock is the write lock of a database in WAL mode.
 const WRITE_LOCK: u64 = 120;
@@ -63,8 +63,8 @@ fn try_kill(database: &Path, members: &Members) -> io::Result<Result<Owner, &'st
         return Ok(Err("its holder has no pid here"));
     };
     let pidfd = pidfd_open(target, PidfdFlags::empty())?;
-    let (state, start_time) = alive::process_stat(pid)?;
-    if start_time != owner.start_time || alive::boot_id()? != owner.boot_id {
+    let (state, start_time) = member_locks::process_stat(pid)?;
+    if start_time != owner.start_time || member_locks::boot_id()? != owner.boot_id {
         return Ok(Err("its holder only has the pid of a member"));
     }
     // `T` stopped by a signal, `t` by a debugger: a process in another state may run on, and then commits or

@@ -12,9 +12,9 @@ use rustix::fs::Access;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::alive::Members;
-use super::bell::{self, Listener};
+use super::change_signal::{self, Listener};
 use super::database::{DataVersion, Database};
+use super::member_locks::Members;
 use super::stopped::kill_stopped_holder;
 use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
@@ -127,7 +127,7 @@ impl EmbeddedStore {
                 result => result?,
             };
             if reply == CommitReply::Applied {
-                bell::ring(database.path());
+                change_signal::send(database.path());
             }
             Ok(reply)
         };

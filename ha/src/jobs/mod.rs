@@ -1,7 +1,7 @@
 //! Typed records of a cluster's jobs, generic over the record types.
 
 mod batches;
-pub mod parts;
-mod patience;
+mod blob_timeout;
+pub mod chunks;
 pub mod record;
 pub mod store;

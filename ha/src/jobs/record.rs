@@ -26,7 +26,7 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::blob::BlobPointer;
 use crate::error::{Error, Result};
-use crate::jobs::parts::PartsPointer;
+use crate::jobs::chunks::ChunksPointer;
 
 /// The largest payload, in bytes; also the limit for the claimed decompressed size of a small record.
 pub const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
@@ -52,7 +52,7 @@ enum Encoding {
     Raw = 0,
     Zstd = 1,
     Pointer = 2,
-    Parts = 3,
+    Chunks = 3,
 }
 
 impl Encoding {
@@ -61,7 +61,7 @@ impl Encoding {
             0 => Some(Encoding::Raw),
             1 => Some(Encoding::Zstd),
             2 => Some(Encoding::Pointer),
-            3 => Some(Encoding::Parts),
+            3 => Some(Encoding::Chunks),
             _ => None,
         }
     }
@@ -72,7 +72,7 @@ impl Encoding {
 pub enum Encoded {
     /// Small enough for the coordination store.
     Inline(Bytes),
-    /// Too large for it: written to a blob or to chunks; [`encode_pointer`] or [`encode_parts_pointer`]
+    /// Too large for it: written to a blob or to chunks; [`encode_pointer`] or [`encode_chunks_pointer`]
     /// creates the record to store in its place.
     Oversized(Bytes),
 }
@@ -95,11 +95,11 @@ pub enum Payload {
         pointer: BlobPointer,
     },
     /// The payload is in several items of the same store, which together contain a record again.
-    Parts {
+    Chunks {
         /// The format of the payload there.
         format: u16,
         /// The items.
-        pointer: PartsPointer,
+        pointer: ChunksPointer,
     },
 }
 
@@ -133,9 +133,9 @@ pub fn encode_pointer(format: u16, pointer: &BlobPointer) -> Bytes {
 }
 
 /// Encodes a record whose payload, of format `format`, is in chunks.
-pub fn encode_parts_pointer(format: u16, pointer: &PartsPointer) -> Bytes {
+pub fn encode_chunks_pointer(format: u16, pointer: &ChunksPointer) -> Bytes {
     let pointer = serde_json::to_vec(pointer).expect("names and numbers are always JSON");
-    seal(format, Encoding::Parts, &pointer)
+    seal(format, Encoding::Chunks, &pointer)
 }
 
 /// Decodes the record at `key`, which errors name; `supported` is the newest format that the caller reads.
@@ -181,10 +181,10 @@ pub fn decode(key: impl Display, supported: u16, record: &[u8]) -> Result<Payloa
                 .map_err(|error| corrupt(format!("its pointer is unreadable: {error}").into()))?;
             Ok(Payload::Blob { format, pointer })
         }
-        Encoding::Parts => {
+        Encoding::Chunks => {
             let pointer = serde_json::from_slice(payload)
                 .map_err(|error| corrupt(format!("its pointer is unreadable: {error}").into()))?;
-            Ok(Payload::Parts { format, pointer })
+            Ok(Payload::Chunks { format, pointer })
         }
     }
 }
@@ -199,7 +199,7 @@ pub fn claimed_size(record: &[u8]) -> usize {
         Some(Encoding::Zstd) => claimed(payload).map_or(payload.len(), |size| {
             usize::try_from(size).unwrap_or(usize::MAX)
         }),
-        Some(Encoding::Raw | Encoding::Pointer | Encoding::Parts) | None => payload.len(),
+        Some(Encoding::Raw | Encoding::Pointer | Encoding::Chunks) | None => payload.len(),
     }
 }
 
@@ -297,10 +297,10 @@ mod tests {
         }
     }
 
-    fn parts_pointer() -> PartsPointer {
-        PartsPointer {
+    fn chunks_pointer() -> ChunksPointer {
+        ChunksPointer {
             set: Name::new("job-7-0123456789abcdef").expect("a name"),
-            parts: 3,
+            chunks: 3,
             size: 700_000,
             sha256: format!("{:064x}", 0xfeed).parse().expect("a digest"),
         }
@@ -352,14 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_to_parts_is_read_as_it_was_written() {
-        let record = encode_parts_pointer(1, &parts_pointer());
-        let pointer = parts_pointer();
-        let json = r#"{"set":"job-7-0123456789abcdef","parts":3,"size":700000,"sha256":"#;
+    fn a_pointer_to_chunks_is_read_as_it_was_written() {
+        let record = encode_chunks_pointer(1, &chunks_pointer());
+        let pointer = chunks_pointer();
+        let json = r#"{"set":"job-7-0123456789abcdef","chunks":3,"size":700000,"sha256":"#;
         assert_eq!(&record[HEADER..HEADER + json.len()], json.as_bytes());
         assert_eq!(
             decode("graphs/kept", 1, &record).expect("decoded"),
-            Payload::Parts { format: 1, pointer }
+            Payload::Chunks { format: 1, pointer }
         );
     }
 

@@ -15,8 +15,8 @@ use crate::election::Epoch;
 use crate::error::{Error, Outcome, Result};
 use crate::failpoint::{NEWER, is_armed};
 use crate::jobs::batches::batches;
-use crate::jobs::parts::{self, PART, PartName, PartsPointer};
-use crate::jobs::patience::Patience;
+use crate::jobs::blob_timeout::BlobTimeout;
+use crate::jobs::chunks::{self, CHUNK, ChunkName, ChunksPointer};
 use crate::jobs::record::{self, Encoded, Payload};
 use crate::keys::{Key, Kind, Name};
 use crate::store::cache::Records;
@@ -29,7 +29,7 @@ const SMALL: usize = 16 * 1024;
 /// Number of concurrent reads of records that are stored elsewhere.
 const FETCHES_IN_FLIGHT: usize = 16;
 /// Chunks per read.
-const PARTS_PAGE: usize = 8;
+const CHUNKS_PAGE: usize = 8;
 /// Default limit in bytes for records that are split.
 const DEFAULT_MAX_SPLIT: usize = 8 * 1024 * 1024;
 
@@ -59,7 +59,7 @@ pub struct Stored<T> {
     /// The blob that contains it, if it is not inline.
     pub blob: Option<Name>,
     /// The chunks that contain it, if it is split.
-    pub parts: Vec<Name>,
+    pub chunks: Vec<Name>,
 }
 
 impl<T> Stored<T> {
@@ -67,7 +67,7 @@ impl<T> Stored<T> {
         Stored {
             record,
             blob: None,
-            parts: Vec::new(),
+            chunks: Vec::new(),
         }
     }
 }
@@ -80,7 +80,7 @@ pub struct Prepared {
     /// The blob that was written for it; no record points to it before the transaction.
     pub blob: Option<Name>,
     /// Chunks to commit before the transaction, each in its own transaction; no record points to them before.
-    pub parts: Vec<Write>,
+    pub chunks: Vec<Write>,
 }
 
 /// Reads and prepares records of any type.
@@ -171,7 +171,7 @@ impl RecordStore {
             (Encoded::Inline(value), _) => Ok(Prepared {
                 write: Write::Put { key, value },
                 blob: None,
-                parts: Vec::new(),
+                chunks: Vec::new(),
             }),
             (Encoded::Oversized(bytes), Some(blobs)) if blobs.survives_host() => {
                 let pointer = blobs.put(name, epoch, bytes).await?;
@@ -179,18 +179,19 @@ impl RecordStore {
                 Ok(Prepared {
                     write: Write::Put { key, value },
                     blob: Some(pointer.name),
-                    parts: Vec::new(),
+                    chunks: Vec::new(),
                 })
             }
             (Encoded::Oversized(bytes), _) if T::SPLITS && bytes.len() <= self.max_split => {
                 let owner = name.clone();
-                let cut = off_control(move || parts::split(&owner, epoch, &bytes, most.min(PART)));
-                let (pointer, parts) = cut.await?;
-                let value = record::encode_parts_pointer(format, &pointer);
+                let cut =
+                    off_control(move || chunks::split(&owner, epoch, &bytes, most.min(CHUNK)));
+                let (pointer, chunks) = cut.await?;
+                let value = record::encode_chunks_pointer(format, &pointer);
                 Ok(Prepared {
                     write: Write::Put { key, value },
                     blob: None,
-                    parts,
+                    chunks,
                 })
             }
             (Encoded::Oversized(bytes), _) if T::SPLITS => Err(Error::TooLarge {
@@ -248,7 +249,7 @@ impl RecordStore {
                 all.push(None);
                 continue;
             };
-            let is_split = matches!(&found, Ok(Found::Parts(_)));
+            let is_split = matches!(&found, Ok(Found::Chunks(_)));
             let stored = match found {
                 Ok(found) => self.stored(&name, found, &Records::default()).await,
                 Err(error) => Err(error),
@@ -298,7 +299,7 @@ impl RecordStore {
                 let decode = |(name, value)| decode_inline::<T>(name, &value);
                 let all = batch.records.into_iter().map(decode).collect::<Vec<_>>();
                 let ready = |found: &Result<Found<T>>| {
-                    !matches!(found, Ok(Found::Blob(_) | Found::Parts(_)))
+                    !matches!(found, Ok(Found::Blob(_) | Found::Chunks(_)))
                 };
                 let ready = all.iter().filter(|(_, found)| ready(found)).count();
                 decoded.send_modify(|count| *count += ready as u64);
@@ -317,17 +318,17 @@ impl RecordStore {
         for (name, found) in decoded.into_iter().flatten() {
             match found {
                 Ok(Found::Inline(record)) => all.push((name, Ok(Stored::inline(record)))),
-                Ok(found @ (Found::Blob(_) | Found::Parts(_))) => elsewhere.push((name, found)),
+                Ok(found @ (Found::Blob(_) | Found::Chunks(_))) => elsewhere.push((name, found)),
                 Err(error) => all.push((name, Err(error))),
             }
         }
-        let patience = Patience::default();
+        let blob_timeout = BlobTimeout::default();
         let fetches = elsewhere.into_iter().map(async |(name, found)| {
-            let is_split = matches!(&found, Found::Parts(_));
+            let is_split = matches!(&found, Found::Chunks(_));
             let reading = self.stored(&name, found, records);
             let stored = match is_split {
                 true => reading.await,
-                false => patience.wait_for(reading).await,
+                false => blob_timeout.wait_for(reading).await,
             };
             match stored {
                 // The rest of the record is in the same store as the records, so the whole read fails.
@@ -345,18 +346,18 @@ impl RecordStore {
 
     /// The names of chunks of terms before `epoch` that `keeps` does not claim. They are left by a crash
     /// between writing the chunks and the record that would point to them.
-    pub async fn orphaned_parts(
+    pub async fn orphaned_chunks(
         &self,
         epoch: Epoch,
-        keeps: impl Fn(&PartName, &Name) -> bool,
+        keeps: impl Fn(&ChunkName, &Name) -> bool,
     ) -> Result<Vec<Name>> {
         let mut orphans = Vec::new();
         let mut page: Option<PageToken> = None;
         loop {
-            let listed = self.store.list(Kind::Parts, page, PARTS_PAGE).await?;
+            let listed = self.store.list(Kind::Chunks, page, CHUNKS_PAGE).await?;
             let names = listed.items.into_iter().map(|(name, _)| name);
             orphans.extend(names.filter(|name| {
-                PartName::read(name).is_some_and(|of| of.epoch < epoch && !keeps(&of, name))
+                ChunkName::read(name).is_some_and(|of| of.epoch < epoch && !keeps(&of, name))
             }));
             match listed.next {
                 Some(next) => page = Some(next),
@@ -375,21 +376,23 @@ impl RecordStore {
         match found {
             Found::Inline(record) => Ok(Stored::inline(record)),
             Found::Blob(pointer) => self.fetch(name, &pointer).await,
-            Found::Parts(pointer) => self.put_together(name, pointer, known).await,
+            Found::Chunks(pointer) => self.put_together(name, pointer, known).await,
         }
     }
 
     async fn put_together<T: Record>(
         &self,
         name: &Name,
-        pointer: PartsPointer,
+        pointer: ChunksPointer,
         known: &Records,
     ) -> Result<Stored<T>> {
-        let parts = pointer.names()?;
-        let keys = parts.iter().map(|part| Key::new(Kind::Parts, part.clone()));
+        let chunks = pointer.names()?;
+        let keys = chunks
+            .iter()
+            .map(|chunk| Key::new(Kind::Chunks, chunk.clone()));
         let keys: Vec<Key> = keys.collect();
-        let mut values = Vec::with_capacity(parts.len());
-        for some in keys.chunks(PARTS_PAGE) {
+        let mut values = Vec::with_capacity(chunks.len());
+        for some in keys.chunks(CHUNKS_PAGE) {
             // Chunks are immutable, so a known chunk is the right one.
             let known: Vec<_> = some.iter().map(|key| known.get(key).cloned()).collect();
             if known.iter().all(Option::is_some) {
@@ -405,9 +408,9 @@ impl RecordStore {
             Found::Inline(record) => Ok(Stored {
                 record,
                 blob: None,
-                parts,
+                chunks,
             }),
-            Found::Blob(_) | Found::Parts(_) => Err(pointer_again::<T>(name)),
+            Found::Blob(_) | Found::Chunks(_) => Err(pointer_again::<T>(name)),
         }
     }
 
@@ -431,9 +434,9 @@ impl RecordStore {
             Found::Inline(record) => Ok(Stored {
                 record,
                 blob: Some(pointer.name.clone()),
-                parts: Vec::new(),
+                chunks: Vec::new(),
             }),
-            Found::Blob(_) | Found::Parts(_) => Err(pointer_again::<T>(&name)),
+            Found::Blob(_) | Found::Chunks(_) => Err(pointer_again::<T>(&name)),
         }
     }
 }
@@ -441,7 +444,7 @@ impl RecordStore {
 enum Found<T> {
     Inline(T),
     Blob(crate::blob::BlobPointer),
-    Parts(PartsPointer),
+    Chunks(ChunksPointer),
 }
 
 fn pointer_again<T: Record>(name: &Name) -> Error {
@@ -466,7 +469,7 @@ fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>
                 reason,
             }),
         Payload::Blob { pointer, .. } => Ok(Found::Blob(pointer)),
-        Payload::Parts { pointer, .. } => Ok(Found::Parts(pointer)),
+        Payload::Chunks { pointer, .. } => Ok(Found::Chunks(pointer)),
     });
     (name, found)
 }

@@ -98,7 +98,7 @@ impl Holding {
     }
 }
 
-/// Controls the faults, and records the applied takings. Clones share it.
+/// Controls the faults, and records the applied acquisitions. Clones share it.
 #[derive(Clone, Default)]
 pub struct Faults {
     state: Arc<Mutex<State>>,
@@ -107,7 +107,7 @@ pub struct Faults {
 #[derive(Default)]
 struct State {
     fates: HashMap<Operation, VecDeque<Fate>>,
-    takings: Vec<(ElectionView, LeaderKey)>,
+    acquisitions: Vec<(ElectionView, LeaderKey)>,
     views: watch::Sender<Views>,
 }
 
@@ -157,8 +157,8 @@ impl Faults {
     }
 
     /// Each applied request to take leadership: the view before it, and the key that it wrote.
-    pub fn takings(&self) -> Vec<(ElectionView, LeaderKey)> {
-        self.state.lock().takings.clone()
+    pub fn acquisitions(&self) -> Vec<(ElectionView, LeaderKey)> {
+        self.state.lock().acquisitions.clone()
     }
 
     fn next(&self, operation: Operation) -> Option<Fate> {
@@ -290,7 +290,7 @@ impl ElectionDriver for Faulty<dyn ElectionDriver> {
         let request = async move {
             let attempt = inner.advance(&seen, &next, &leader).await?;
             if matches!(attempt, Attempt::Applied(_)) {
-                faults.state.lock().takings.push((seen, leader));
+                faults.state.lock().acquisitions.push((seen, leader));
             }
             Ok(attempt)
         };

@@ -42,7 +42,7 @@ const REMOVED: [Kind; 6] = [
     Kind::Descriptions,
     Kind::Workers,
     Kind::Drains,
-    Kind::Doomed,
+    Kind::BlobTombstones,
     Kind::History,
     Kind::Storages,
 ];

@@ -130,8 +130,8 @@ impl Deposed {
 
     async fn is_well(&self, peers: &PeersHandle) -> bool {
         let probed = tokio::time::timeout(LOOK_BOUND, peers.probe(&self.address)).await;
-        probed.ok().flatten().is_some_and(|beat| {
-            beat.process.as_str() == self.process && beat.incarnation == self.incarnation
+        probed.ok().flatten().is_some_and(|heartbeat| {
+            heartbeat.process.as_str() == self.process && heartbeat.incarnation == self.incarnation
         })
     }
 }

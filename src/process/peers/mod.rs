@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::detector::{
-    Beat, Detector, DetectorOptions, DetectorServices, Identity, Peers, TransferError,
+    Detector, DetectorOptions, DetectorServices, Identity, PeerHeartbeat, Peers, TransferError,
 };
 use tanist_ha::election::{Epoch, LeaderElection, ProcessId};
 use tanist_ha::retrieval::LeaderView;
@@ -199,12 +199,12 @@ impl PeersHandle {
     }
 
     /// The last heartbeat of another process: the state of its term, as reported by itself.
-    pub(super) fn heard(&self) -> Option<Beat> {
+    pub(super) fn heard(&self) -> Option<PeerHeartbeat> {
         self.detector.heard()
     }
 
     /// Requests one heartbeat of the process at `address`.
-    pub(super) async fn probe(&self, address: &str) -> Option<Beat> {
+    pub(super) async fn probe(&self, address: &str) -> Option<PeerHeartbeat> {
         self.remote.probe(address).await.ok()
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::detector::service::PEER;
-use tanist_ha::detector::{Phase, Progress, Stance, Turns};
+use tanist_ha::detector::{Phase, Progress, Role, Turns};
 use tanist_ha::election::{Epoch, Leadership};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::v1 as pb;
@@ -47,7 +47,7 @@ pub struct Reports {
 /// The status of this process, as it reports it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) struct Standing {
-    pub stance: Stance,
+    pub role: Role,
     pub progress: Progress,
     /// When stance and phase last changed, in milliseconds since 1970.
     pub since_ms: u64,
@@ -68,17 +68,17 @@ impl Reports {
     /// The current status of this process. A change counts from the first call after it: [`note_changes`] calls
     /// at once.
     pub(in crate::process) fn standing(&self, leadership: &Leadership) -> Standing {
-        let stance = match leadership {
-            Leadership::Granted(session) => Stance::Leading(session.epoch()),
-            Leadership::Suspended(session) => Stance::Suspended(session.epoch()),
-            Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Stance::Standby,
+        let role = match leadership {
+            Leadership::Granted(session) => Role::Leading(session.epoch()),
+            Leadership::Suspended(session) => Role::Suspended(session.epoch()),
+            Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Role::Standby,
         };
         let progress = *self.progress.borrow();
         let mut known = self.standing.lock();
-        let before = known.filter(|it| it.stance == stance && it.progress.phase == progress.phase);
+        let before = known.filter(|it| it.role == role && it.progress.phase == progress.phase);
         let since_ms = before.map_or_else(wall_clock_ms, |it| it.since_ms);
         *known.insert(Standing {
-            stance,
+            role,
             progress,
             since_ms,
         })

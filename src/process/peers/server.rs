@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{Stream, stream};
-use tanist_ha::detector::{Beat, Identity, Invitation, TransferError};
+use tanist_ha::detector::{Identity, Invitation, PeerHeartbeat, TransferError};
 use tanist_ha::election::{Epoch, LeaderElection, Leadership, ProcessId, TermHolder};
 use tanist_proto::v1 as pb;
 use tokio::sync::{Semaphore, watch};
@@ -23,7 +23,7 @@ use super::belonging;
 use super::reports::Standing;
 use crate::net::http::{self, Protocol};
 use crate::net::{BodyShare, DetachedListener};
-use crate::rpc::peers::messages::{beat_message, question_of, reply_message};
+use crate::rpc::peers::messages::{heartbeat_message, question_of, reply_message};
 
 /// Large enough for every message here, and for nothing else.
 const MESSAGE_LIMIT: usize = 64 << 10;
@@ -70,19 +70,19 @@ pub(super) async fn serve(listener: &DetachedListener, service: PeersServer) -> 
 }
 
 impl PeersServer {
-    fn beat(&self) -> pb::Beat {
+    fn heartbeat(&self) -> pb::PeerHeartbeat {
         let reports = &self.handle.reports;
         let Standing {
-            stance,
+            role,
             progress,
             since_ms,
         } = reports.standing(&self.leadership.borrow());
-        let leads = stance.epoch().is_some();
+        let leads = role.epoch().is_some();
         let witnesses = leads.then(|| reports.witnesses.borrow().clone());
-        let beat = Beat {
+        let heartbeat = PeerHeartbeat {
             process: self.identity.process.clone(),
             incarnation: self.identity.incarnation.clone(),
-            stance,
+            role,
             host: self.identity.host.clone(),
             progress,
             since_ms: Some(since_ms),
@@ -91,7 +91,7 @@ impl PeersServer {
             cached_change: *reports.cached_change.borrow(),
             witnesses: witnesses.unwrap_or_default(),
         };
-        beat_message(&self.cluster_id, beat)
+        heartbeat_message(&self.cluster_id, heartbeat)
     }
 
     fn check_cluster(&self, cluster_id: &str) -> Result<(), Status> {
@@ -107,15 +107,15 @@ impl PeersServer {
 }
 
 /// One stream of heartbeats.
-struct Beats {
+struct Heartbeats {
     server: PeersServer,
     /// Sent at once, as it may be the last message of this process.
     gave_up: watch::Receiver<Option<Epoch>>,
     ticks: Interval,
 }
 
-impl Beats {
-    async fn next(mut self) -> Option<(Result<pb::Beat, Status>, Beats)> {
+impl Heartbeats {
+    async fn next(mut self) -> Option<(Result<pb::PeerHeartbeat, Status>, Heartbeats)> {
         tokio::select! {
             _ = self.ticks.tick() => {}
             changed = self.server.leadership.changed() => changed.ok()?,
@@ -123,33 +123,36 @@ impl Beats {
         }
         self.server.leadership.borrow_and_update();
         self.gave_up.borrow_and_update();
-        Some((Ok(self.server.beat()), self))
+        Some((Ok(self.server.heartbeat()), self))
     }
 }
 
 #[async_trait]
 impl pb::peers_server::Peers for PeersServer {
-    type BeatsStream = Pin<Box<dyn Stream<Item = Result<pb::Beat, Status>> + Send>>;
+    type HeartbeatsStream = Pin<Box<dyn Stream<Item = Result<pb::PeerHeartbeat, Status>> + Send>>;
 
-    async fn beats(
+    async fn heartbeats(
         &self,
-        _: Request<pb::BeatsRequest>,
-    ) -> Result<Response<Self::BeatsStream>, Status> {
+        _: Request<pb::HeartbeatsRequest>,
+    ) -> Result<Response<Self::HeartbeatsStream>, Status> {
         let mut ticks = interval(self.beat_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let server = self.clone();
         let gave_up = server.handle.reports.gave_up.subscribe();
-        let beats = Beats {
+        let heartbeats = Heartbeats {
             server,
             gave_up,
             ticks,
         };
-        let beats = stream::unfold(beats, Beats::next);
-        Ok(Response::new(Box::pin(beats)))
+        let heartbeats = stream::unfold(heartbeats, Heartbeats::next);
+        Ok(Response::new(Box::pin(heartbeats)))
     }
 
-    async fn probe(&self, _: Request<pb::ProbeRequest>) -> Result<Response<pb::Beat>, Status> {
-        Ok(Response::new(self.beat()))
+    async fn probe(
+        &self,
+        _: Request<pb::ProbeRequest>,
+    ) -> Result<Response<pb::PeerHeartbeat>, Status> {
+        Ok(Response::new(self.heartbeat()))
     }
 
     async fn invite_to_depose(

@@ -194,7 +194,7 @@ async fn end(running: Running) {
 }
 
 #[tokio::test]
-async fn beats_tell_how_current_a_standby_is_and_that_the_leader_moves() {
+async fn heartbeats_tell_how_current_a_standby_is_and_that_the_leader_moves() {
     let memory = MemoryCluster::default();
     let a = start(&memory, "a").await;
     until("a leads", || a.view.role() == Role::Leading).await;

@@ -64,11 +64,12 @@ impl TestCluster {
                 incarnation: None,
                 address: None,
             },
-            last_beat: None,
+            last_heartbeat: None,
             detected: election.clock().now(),
         };
         tokio::spawn(async move {
-            let deposing = election.depose_because(election.wish(), leader.epoch, evidence);
+            let deposing =
+                election.depose_because(election.new_depose_request(), leader.epoch, evidence);
             let deposed = tokio::time::timeout(LEASE, deposing).await;
             let is_over = matches!(deposed, Ok(Ok(epoch)) if epoch > leader.epoch);
             if is_over && !world.is_dead(&life) {
@@ -174,7 +175,12 @@ impl TestCluster {
     pub async fn left_in_store(&self) -> Vec<String> {
         let store = self.memory.store();
         let mut left = Vec::new();
-        for kind in [Kind::Graphs, Kind::States, Kind::Parts, Kind::Doomed] {
+        for kind in [
+            Kind::Graphs,
+            Kind::States,
+            Kind::Chunks,
+            Kind::BlobTombstones,
+        ] {
             let page = store.list(kind, None, 1000).await.expect("it answers");
             left.extend(
                 page.items

@@ -78,8 +78,8 @@ impl Record {
         };
         let bytes = match record::decode(key, 3, value) {
             Ok(Payload::Inline { bytes, .. }) => bytes,
-            Ok(Payload::Parts { .. }) if key.kind == Kind::Graphs => return Record::Graph(job),
-            Ok(Payload::Parts { .. } | Payload::Blob { .. }) if key.kind == Kind::Descriptions => {
+            Ok(Payload::Chunks { .. }) if key.kind == Kind::Graphs => return Record::Graph(job),
+            Ok(Payload::Chunks { .. } | Payload::Blob { .. }) if key.kind == Kind::Descriptions => {
                 return Record::Description(job);
             }
             other => panic!("{key}: no record of these tests is like this: {other:?}"),
@@ -95,8 +95,8 @@ impl Record {
                 Record::Result(job, Box::new(result))
             }
             Kind::Descriptions => Record::Description(job),
-            Kind::Parts
-            | Kind::Doomed
+            Kind::Chunks
+            | Kind::BlobTombstones
             | Kind::History
             | Kind::Applications
             | Kind::Workers
@@ -132,8 +132,8 @@ impl Stored {
                 Record::Deleted(Kind::States, job) => drop(self.states.remove(job)),
                 Record::Deleted(Kind::Results, job) => drop(self.results.remove(job)),
                 Record::Deleted(
-                    Kind::Parts
-                    | Kind::Doomed
+                    Kind::Chunks
+                    | Kind::BlobTombstones
                     | Kind::History
                     | Kind::Applications
                     | Kind::Workers

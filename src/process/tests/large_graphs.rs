@@ -53,9 +53,9 @@ fn large_graph() -> pb::JobGraph {
     stream.build().compile(&options).expect("a valid job")
 }
 
-async fn parts(cluster: &TestCluster) -> usize {
+async fn chunks(cluster: &TestCluster) -> usize {
     let store = cluster.memory.store_of(ProcessId::new("reader"));
-    let page = store.list(Kind::Parts, None, 1000).await;
+    let page = store.list(Kind::Chunks, None, 1000).await;
     page.expect("readable").items.len()
 }
 
@@ -134,13 +134,13 @@ async fn a_graph_that_no_transaction_takes_survives_its_leader_and_leaves_nothin
     let leader = cluster.leader().await;
     let accepted = cluster.client.submit(&large_graph(), "token").await;
     accepted.expect("accepted");
-    let written = parts(&cluster).await;
-    assert!(written > 1, "{written} parts");
+    let written = chunks(&cluster).await;
+    assert!(written > 1, "{written} chunks");
     cluster.kill_job_manager(&leader).await;
     cluster.leader_above(1).await;
-    assert_eq!(parts(&cluster).await, written);
+    assert_eq!(chunks(&cluster).await, written);
     finishes(&cluster).await;
-    assert_eq!(parts(&cluster).await, 0);
+    assert_eq!(chunks(&cluster).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,12 +150,12 @@ async fn what_a_leader_leaves_that_dies_between_the_parts_and_the_graph_is_remov
     let client = cluster.client.clone();
     let submitting = tokio::spawn(async move { client.submit(&large_graph(), "token").await });
     cluster.after_strike().await;
-    let left = parts(&cluster).await;
-    assert!(left > 1, "{left} parts");
+    let left = chunks(&cluster).await;
+    assert!(left > 1, "{left} chunks");
     cluster.leader_above(1).await;
     let accepted = submitting.await.expect("no panic").expect("accepted");
     assert!(!accepted.repeated, "the first try left no graph");
-    // The parts of the first attempt are removed, those of the second stay.
+    // The chunks of the first attempt are removed, those of the second stay.
     let graphs = |event: &Event| {
         matches!(event, Event::Committed { records, .. }
             if records.iter().any(|record| matches!(record, Record::Graph(_))))
@@ -170,34 +170,34 @@ async fn what_a_leader_leaves_that_dies_between_the_parts_and_the_graph_is_remov
         1
     );
     finishes(&cluster).await;
-    assert_eq!(parts(&cluster).await, 0);
+    assert_eq!(chunks(&cluster).await, 0);
 }
 
-/// Deletes a part outside any term.
-async fn delete_a_part(cluster: &TestCluster) {
+/// Deletes a chunk outside any term.
+async fn delete_a_chunk(cluster: &TestCluster) {
     let store = cluster.memory.store_of(ProcessId::new("stranger"));
-    let page = store.list(Kind::Parts, None, 1).await.expect("readable");
+    let page = store.list(Kind::Chunks, None, 1).await.expect("readable");
     let (name, _) = page.items.into_iter().next().expect("there is one");
-    let key = Key::new(Kind::Parts, name);
+    let key = Key::new(Kind::Chunks, name);
     cluster.write_as_a_stranger(Write::Delete { key }).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_whose_graph_lost_a_part_is_quarantined_and_its_parts_go_when_it_is_cancelled() {
+async fn a_job_whose_graph_lost_a_chunk_is_quarantined_and_its_chunks_go_when_it_is_cancelled() {
     let mut cluster = cluster().await;
     let leader = cluster.leader().await;
     let accepted = cluster.client.submit(&large_graph(), "token").await;
     accepted.expect("accepted");
     cluster.until_running(JOB, 4).await;
-    let written = parts(&cluster).await;
-    delete_a_part(&cluster).await;
+    let written = chunks(&cluster).await;
+    delete_a_chunk(&cluster).await;
     cluster.kill_job_manager(&leader).await;
     let second = cluster.leader_above(1).await;
     let described = cluster.client.describe(JOB).await.expect("it is there");
     let reason = &described.quarantine;
-    assert!(reason.contains("part 0"), "{reason}");
+    assert!(reason.contains("chunk 0"), "{reason}");
     assert_eq!(
-        parts(&cluster).await,
+        chunks(&cluster).await,
         written - 1,
         "they may be needed to repair it"
     );
@@ -207,18 +207,18 @@ async fn a_job_whose_graph_lost_a_part_is_quarantined_and_its_parts_go_when_it_i
         .await
         .expect("it can be canceled");
     assert_eq!(cluster.until_clean(JOB).await, pb::JobStatus::Canceled);
-    // It was not known which parts belonged to the job: for the next term they are orphans.
+    // It was not known which chunks belonged to the job: for the next term they are orphans.
     cluster.start_job_manager(&leader);
     cluster.kill_job_manager(&second).await;
     let epoch = cluster.epoch();
     cluster.leader_above(epoch).await;
     for _ in 0..1000 {
-        if parts(&cluster).await == 0 {
+        if chunks(&cluster).await == 0 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("{} parts are left", parts(&cluster).await);
+    panic!("{} chunks are left", chunks(&cluster).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,5 +230,5 @@ async fn a_graph_above_the_limit_is_refused_before_anything_is_written() {
     for key in ["store.max-graph-size", "storageDir", "storage-shared"] {
         assert!(text.contains(&format!("high-availability.{key}")), "{text}");
     }
-    assert_eq!(parts(&cluster).await, 0);
+    assert_eq!(chunks(&cluster).await, 0);
 }

@@ -7,14 +7,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::StreamExt as _;
 use tanist_ha::clock::millis;
-use tanist_ha::detector::{Beat, BeatStream, Break, Invitation, Peers, Question, Reply};
+use tanist_ha::detector::{
+    Break, HeartbeatStream, Invitation, PeerHeartbeat, Peers, Question, Reply,
+};
 use tanist_ha::election::{Epoch, ProcessId, TermHolder};
 use tanist_proto::v1 as pb;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use super::super::abandoned::whose_refusal;
-use super::messages::{beat_of, question_message, reply_of};
+use super::messages::{heartbeat_of, question_message, reply_of};
 use crate::net::http_connector;
 use pb::peers_client::PeersClient;
 use pb::witness_client::WitnessClient;
@@ -102,28 +104,28 @@ fn break_of(error: &(dyn std::error::Error + 'static)) -> Break {
 
 #[async_trait]
 impl Peers for TonicPeers {
-    async fn beats(&self, address: &str) -> Result<BeatStream, Break> {
+    async fn heartbeats(&self, address: &str) -> Result<HeartbeatStream, Break> {
         let mut client = PeersClient::new(connect(address).await?);
-        let beats = client.beats(pb::BeatsRequest {}).await;
-        let beats = beats.map_err(|status| break_of(&status))?.into_inner();
+        let heartbeats = client.heartbeats(pb::HeartbeatsRequest {}).await;
+        let heartbeats = heartbeats.map_err(|status| break_of(&status))?.into_inner();
         let cluster_id = self.cluster_id.clone();
-        let until_broken = beats
-            .take_while(|beat| std::future::ready(beat.is_ok()))
-            .filter_map(|beat| std::future::ready(beat.ok()));
+        let until_broken = heartbeats
+            .take_while(|heartbeat| std::future::ready(heartbeat.is_ok()))
+            .filter_map(|heartbeat| std::future::ready(heartbeat.ok()));
         Ok(until_broken
-            .map(move |beat| {
+            .map(move |heartbeat| {
                 // The connection lives as long as its client.
                 let _ = &client;
-                beat_of(&cluster_id, beat)
+                heartbeat_of(&cluster_id, heartbeat)
             })
             .boxed())
     }
 
-    async fn probe(&self, address: &str) -> Result<Beat, Break> {
+    async fn probe(&self, address: &str) -> Result<PeerHeartbeat, Break> {
         let mut client = PeersClient::new(connect(address).await?);
-        let beat = client.probe(pb::ProbeRequest {}).await;
-        let beat = beat.map_err(|status| break_of(&status))?.into_inner();
-        Ok(beat_of(&self.cluster_id, beat))
+        let heartbeat = client.probe(pb::ProbeRequest {}).await;
+        let heartbeat = heartbeat.map_err(|status| break_of(&status))?.into_inner();
+        Ok(heartbeat_of(&self.cluster_id, heartbeat))
     }
 
     async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break> {

@@ -4,49 +4,52 @@
 use std::time::Duration;
 
 use tanist_ha::clock::millis;
-use tanist_ha::detector::{Beat, Phase, Progress, Question, Reply, Stance, Turns};
+use tanist_ha::detector::{PeerHeartbeat, Phase, Progress, Question, Reply, Role, Turns};
 use tanist_ha::election::{Epoch, HostIdentity, ProcessId};
 use tanist_proto::v1 as pb;
 
 /// Converts the heartbeat of a process of this cluster to a message.
-pub fn beat_message(cluster_id: &str, beat: Beat) -> pb::Beat {
-    let stance = match beat.stance {
-        Stance::Standby => pb::Stance::Standby,
-        Stance::Leading(_) => pb::Stance::Leading,
-        Stance::Suspended(_) => pb::Stance::Suspended,
+pub fn heartbeat_message(cluster_id: &str, heartbeat: PeerHeartbeat) -> pb::PeerHeartbeat {
+    let role = match heartbeat.role {
+        Role::Standby => pb::Role::Standby,
+        Role::Leading(_) => pb::Role::Leading,
+        Role::Suspended(_) => pb::Role::Suspended,
     };
-    let phase = match beat.progress.phase {
+    let phase = match heartbeat.progress.phase {
         Phase::Standby => pb::Phase::Standby,
         Phase::Recovering => pb::Phase::Recovering,
         Phase::Leading => pb::Phase::Leading,
     };
-    pb::Beat {
+    pb::PeerHeartbeat {
         cluster_id: cluster_id.to_owned(),
-        process: beat.process.to_string(),
-        incarnation: beat.incarnation,
-        stance: stance.into(),
-        epoch: beat.stance.epoch().unwrap_or_default().get(),
-        host: beat.host.map(|host| host.to_string()).unwrap_or_default(),
+        process: heartbeat.process.to_string(),
+        incarnation: heartbeat.incarnation,
+        role: role.into(),
+        epoch: heartbeat.role.epoch().unwrap_or_default().get(),
+        host: heartbeat
+            .host
+            .map(|host| host.to_string())
+            .unwrap_or_default(),
         phase: phase.into(),
-        done: beat.progress.done,
-        total: beat.progress.total,
-        cached_change: beat.cached_change,
-        witnesses: beat.witnesses,
-        gave_up_epoch: beat.gave_up.unwrap_or_default().get(),
-        runtime_turn_age_ms: beat.turns.runtime.map(millis),
-        dispatcher_turn_age_ms: beat.turns.dispatcher.map(millis),
-        resource_manager_turn_age_ms: beat.turns.resource_manager.map(millis),
-        since_ms: beat.since_ms,
+        done: heartbeat.progress.done,
+        total: heartbeat.progress.total,
+        cached_change: heartbeat.cached_change,
+        witnesses: heartbeat.witnesses,
+        gave_up_epoch: heartbeat.gave_up.unwrap_or_default().get(),
+        runtime_turn_age_ms: heartbeat.turns.runtime.map(millis),
+        dispatcher_turn_age_ms: heartbeat.turns.dispatcher.map(millis),
+        resource_manager_turn_age_ms: heartbeat.turns.resource_manager.map(millis),
+        since_ms: heartbeat.since_ms,
     }
 }
 
 /// Converts a heartbeat message for a process of the cluster `cluster_id`.
-pub fn beat_of(cluster_id: &str, message: pb::Beat) -> Beat {
+pub fn heartbeat_of(cluster_id: &str, message: pb::PeerHeartbeat) -> PeerHeartbeat {
     let epoch = Epoch::new(message.epoch);
-    let stance = match message.stance() {
-        pb::Stance::Standby => Stance::Standby,
-        pb::Stance::Leading => Stance::Leading(epoch),
-        pb::Stance::Suspended => Stance::Suspended(epoch),
+    let role = match message.role() {
+        pb::Role::Standby => Role::Standby,
+        pb::Role::Leading => Role::Leading(epoch),
+        pb::Role::Suspended => Role::Suspended(epoch),
     };
     let phase = match message.phase() {
         pb::Phase::Standby => Phase::Standby,
@@ -54,16 +57,16 @@ pub fn beat_of(cluster_id: &str, message: pb::Beat) -> Beat {
         pb::Phase::Leading => Phase::Leading,
     };
     // A process of another cluster at that address is never taken for one of ours, independent of its name and role.
-    let (process, stance) = if message.cluster_id == cluster_id {
-        (message.process, stance)
+    let (process, role) = if message.cluster_id == cluster_id {
+        (message.process, role)
     } else {
         let foreign = format!("{}/{}", message.cluster_id, message.process);
-        (foreign, Stance::Standby)
+        (foreign, Role::Standby)
     };
-    Beat {
+    PeerHeartbeat {
         process: ProcessId::new(process),
         incarnation: message.incarnation,
-        stance,
+        role,
         host: Some(message.host)
             .filter(|host| !host.is_empty())
             .map(HostIdentity::new),
@@ -135,11 +138,11 @@ pub fn reply_of(message: pb::AskAboutLeaderResponse) -> Reply {
 mod tests {
     use super::*;
 
-    fn beat() -> Beat {
-        Beat {
+    fn heartbeat() -> PeerHeartbeat {
+        PeerHeartbeat {
             process: ProcessId::new("jm-1"),
             incarnation: "f00".to_owned(),
-            stance: Stance::Suspended(Epoch::new(7)),
+            role: Role::Suspended(Epoch::new(7)),
             host: Some(HostIdentity::new("boot/42")),
             progress: Progress {
                 phase: Phase::Recovering,
@@ -159,15 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_means_the_same_on_the_other_side() {
-        assert_eq!(beat_of("c", beat_message("c", beat())), beat());
+    fn a_heartbeat_means_the_same_on_the_other_side() {
+        assert_eq!(
+            heartbeat_of("c", heartbeat_message("c", heartbeat())),
+            heartbeat()
+        );
     }
 
     #[test]
     fn a_process_of_another_cluster_leads_nothing_here() {
-        let heard = beat_of("ours", beat_message("theirs", beat()));
-        assert_eq!(heard.stance, Stance::Standby);
-        assert_ne!(heard.process, beat().process);
+        let heard = heartbeat_of("ours", heartbeat_message("theirs", heartbeat()));
+        assert_eq!(heard.role, Role::Standby);
+        assert_ne!(heard.process, heartbeat().process);
     }
 
     #[test]

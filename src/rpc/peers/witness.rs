@@ -29,9 +29,9 @@ impl pb::witness_server::Witness for ProbingWitness {
         let patience = question.patience.min(LONGEST_PATIENCE);
         let probed = tokio::time::timeout(patience, peers.probe(&question.address)).await;
         let reply = match probed {
-            Ok(Ok(beat))
-                if beat.process == question.leader
-                    && beat.stance.epoch() == Some(question.epoch) =>
+            Ok(Ok(heartbeat))
+                if heartbeat.process == question.leader
+                    && heartbeat.role.epoch() == Some(question.epoch) =>
             {
                 Reply::Hears
             }

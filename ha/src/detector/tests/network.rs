@@ -10,9 +10,11 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::detector::beat::{Beat, Break, Invitation, Progress, Question, Reply, Stance, Turns};
 use crate::detector::core::DetectorOptions;
-use crate::detector::peers::{BeatStream, Peers};
+use crate::detector::peer_heartbeat::{
+    Break, Invitation, PeerHeartbeat, Progress, Question, Reply, Role, Turns,
+};
+use crate::detector::peers::{HeartbeatStream, Peers};
 use crate::detector::service::{Detector, DetectorServices, Identity, PEER};
 use crate::election::core::Timing;
 use crate::election::{
@@ -218,19 +220,19 @@ impl Network {
         }
     }
 
-    fn beat(&self, node: &Node) -> Option<Beat> {
+    fn heartbeat(&self, node: &Node) -> Option<PeerHeartbeat> {
         let (leadership, _) = node.jobmanager.as_ref()?;
-        let stance = match &*leadership.borrow() {
-            Leadership::Granted(session) => Stance::Leading(session.epoch()),
-            Leadership::Suspended(session) => Stance::Suspended(session.epoch()),
-            Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Stance::Standby,
+        let role = match &*leadership.borrow() {
+            Leadership::Granted(session) => Role::Leading(session.epoch()),
+            Leadership::Suspended(session) => Role::Suspended(session.epoch()),
+            Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Role::Standby,
         };
         let witnesses = self.witnesses.lock();
         let state = self.state.lock();
-        Some(Beat {
+        Some(PeerHeartbeat {
             process: node.identity.process.clone(),
             incarnation: node.identity.incarnation.clone(),
-            stance,
+            role,
             host: node.identity.host.clone(),
             progress: Progress::default(),
             since_ms: None,
@@ -255,7 +257,7 @@ struct From {
 
 #[async_trait]
 impl Peers for From {
-    async fn beats(&self, address: &str) -> Result<BeatStream, Break> {
+    async fn heartbeats(&self, address: &str) -> Result<HeartbeatStream, Break> {
         self.network.reach_or_wait(&self.name, address).await?;
         let (network, from, to) = (self.network.clone(), self.name.clone(), address.to_owned());
         let changed = network.changed.subscribe();
@@ -272,8 +274,8 @@ impl Peers for From {
                         match network.reach(&from, &to) {
                             Err(_) => return None,
                             Ok(Some(node)) if ticked => {
-                                let beat = network.beat(&node)?;
-                                return Some((beat, (ticks, changed)));
+                                let heartbeat = network.heartbeat(&node)?;
+                                return Some((heartbeat, (ticks, changed)));
                             }
                             Ok(_) => {}
                         }
@@ -283,9 +285,9 @@ impl Peers for From {
         Ok(futures::stream::unfold((ticks, changed), next).boxed())
     }
 
-    async fn probe(&self, address: &str) -> Result<Beat, Break> {
+    async fn probe(&self, address: &str) -> Result<PeerHeartbeat, Break> {
         let node = self.network.reach_or_wait(&self.name, address).await?;
-        self.network.beat(&node).ok_or(Break::Ended)
+        self.network.heartbeat(&node).ok_or(Break::Ended)
     }
 
     async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break> {

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::network::{Cut, Network, Process};
 use crate::detector::TransferError;
-use crate::detector::beat::{Invitation, Question, Reply};
+use crate::detector::peer_heartbeat::{Invitation, Question, Reply};
 use crate::detector::service::PEER;
 use crate::election::{Detection, Epoch, Leadership, ProcessId};
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::scenarios::{LOST, beat, host, leading, target};
+use super::scenarios::{LOST, heartbeat, host, leading, target};
 use crate::clock::Moment;
-use crate::detector::beat::{Break, Reply, Stance};
 use crate::detector::core::{DetectorCore, DetectorOptions, Effect, Event};
+use crate::detector::peer_heartbeat::{Break, Reply, Role};
 use crate::election::{Detection, Epoch, ProcessId};
 
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ struct Run {
     lost: usize,
     deposing: bool,
     /// The last depose request.
-    wish: u64,
+    request: u64,
     watches: bool,
     deposed: Vec<Detection>,
 }
@@ -98,7 +98,7 @@ impl Run {
             asked: 0,
             lost: 0,
             deposing: false,
-            wish: 0,
+            request: 0,
             watches: true,
             deposed: Vec::new(),
         }
@@ -109,9 +109,9 @@ impl Run {
         match happening {
             Happening::Watch(true) => Event::Watch(Some(target())),
             Happening::Watch(false) => Event::Watch(None),
-            Happening::Hear => Event::Beat(leading()),
-            Happening::HearStandby => Event::Beat(beat("first", Stance::Standby)),
-            Happening::HearAnother => Event::Beat(beat("second", Stance::Standby)),
+            Happening::Hear => Event::Heartbeat(leading()),
+            Happening::HearStandby => Event::Heartbeat(heartbeat("first", Role::Standby)),
+            Happening::HearAnother => Event::Heartbeat(heartbeat("second", Role::Standby)),
             Happening::Break(why) => Event::Broken(*why),
             Happening::Asked(count) => Event::Asked {
                 inquiry,
@@ -125,7 +125,9 @@ impl Run {
                 inquiry: inquiry.saturating_sub(1),
                 reply: Some(LOST),
             },
-            Happening::DeposeFailed => Event::DeposeFailed { wish: self.wish },
+            Happening::DeposeFailed => Event::DeposeFailed {
+                request: self.request,
+            },
             Happening::Alarms(count) => Event::FalseAlarms(*count),
             Happening::Tick(ms) => {
                 self.now = self.now.after(Duration::from_millis(*ms));
@@ -154,17 +156,17 @@ impl Run {
                     prop_assert!(inquiry > self.inquiry, "ids are never used again");
                     (self.inquiry, self.asked, self.lost) = (inquiry, 0, 0);
                 }
-                Effect::Spare { wish } => {
-                    prop_assert_eq!(wish, self.wish);
+                Effect::CancelDepose { request } => {
+                    prop_assert_eq!(request, self.request);
                     self.deposing = false;
                 }
                 Effect::Depose {
-                    wish,
+                    request,
                     epoch,
                     evidence,
                 } => {
-                    prop_assert!(wish > self.wish, "numbers are never used again");
-                    self.wish = wish;
+                    prop_assert!(request > self.request, "numbers are never used again");
+                    self.request = request;
                     prop_assert!(self.watches, "nobody is watched");
                     prop_assert!(!self.deposing, "it is under way already");
                     prop_assert_eq!(epoch, Epoch::new(7));
@@ -175,7 +177,7 @@ impl Run {
                 Effect::Connect { .. }
                 | Effect::Disconnect
                 | Effect::Explain(..)
-                | Effect::Vouch(..)
+                | Effect::HeardAlive(..)
                 | Effect::Twin(_) => {}
             }
         }

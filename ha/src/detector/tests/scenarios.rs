@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::detector::beat::{Beat, Break, Progress, Reply, Stance, Turns};
 use crate::detector::core::{DetectorCore, DetectorOptions, Effect, Event, Target};
+use crate::detector::peer_heartbeat::{Break, PeerHeartbeat, Progress, Reply, Role, Turns};
 use crate::election::{Detection, Epoch, HostIdentity, ProcessId};
 
 pub(super) const ADDRESS: &str = "a:1";
@@ -26,11 +26,11 @@ pub(super) fn target() -> Target {
     }
 }
 
-pub(super) fn beat(incarnation: &str, stance: Stance) -> Beat {
-    Beat {
+pub(super) fn heartbeat(incarnation: &str, role: Role) -> PeerHeartbeat {
+    PeerHeartbeat {
         process: ProcessId::new("a"),
         incarnation: incarnation.to_owned(),
-        stance,
+        role,
         host: Some(host("there")),
         progress: Progress::default(),
         since_ms: None,
@@ -41,8 +41,8 @@ pub(super) fn beat(incarnation: &str, stance: Stance) -> Beat {
     }
 }
 
-pub(super) fn leading() -> Beat {
-    beat("first", Stance::Leading(Epoch::new(7)))
+pub(super) fn leading() -> PeerHeartbeat {
+    heartbeat("first", Role::Leading(Epoch::new(7)))
 }
 
 /// The core of process `b`, with the time.
@@ -67,7 +67,7 @@ impl Standby {
         let mut standby = Standby::on(name);
         standby.tell(Event::Watch(Some(target())));
         standby.tell(Event::Tick);
-        standby.tell(Event::Beat(leading()));
+        standby.tell(Event::Heartbeat(leading()));
         standby
     }
 
@@ -188,18 +188,18 @@ fn a_process_that_is_just_ending_is_tried_until_its_port_refuses() {
 fn another_start_at_the_leaders_address_proves_that_the_first_is_gone() {
     let mut b = Standby::hearing("here");
     b.broken(Break::Ended);
-    let effects = b.tell(Event::Beat(beat("second", Stance::Standby)));
+    let effects = b.tell(Event::Heartbeat(heartbeat("second", Role::Standby)));
     assert_eq!(deposed(&effects), Some(Detection::OtherIncarnation));
 }
 
 #[test]
 fn a_leader_that_gave_up_its_term_or_does_not_know_of_it_is_not_gone() {
     let mut b = Standby::hearing("here");
-    let effects = b.tell(Event::Beat(beat("first", Stance::Standby)));
+    let effects = b.tell(Event::Heartbeat(heartbeat("first", Role::Standby)));
     assert_eq!(deposed(&effects), None);
     let mut b = Standby::on("here");
     b.tell(Event::Watch(Some(target())));
-    let effects = b.tell(Event::Beat(beat("any", Stance::Standby)));
+    let effects = b.tell(Event::Heartbeat(heartbeat("any", Role::Standby)));
     assert_eq!(deposed(&effects), None, "it never heard who leads");
 }
 
@@ -220,39 +220,39 @@ fn silence_is_confirmed_by_others_before_anything_is_done() {
 }
 
 #[test]
-fn a_beat_ends_an_inquiry_and_takes_a_wish_to_depose_back() {
+fn a_heartbeat_ends_an_inquiry_and_cancels_a_depose_request() {
     let mut b = Standby::hearing("here");
     let inquiry = asked(&b.ticks(8)).expect("silence");
-    b.tell(Event::Beat(leading()));
+    b.tell(Event::Heartbeat(leading()));
     assert_eq!(deposed(&b.answers(inquiry, &[Some(LOST)])), None);
 
     let inquiry = b.ticks_until_asked();
     assert!(deposed(&b.answers(inquiry, &[Some(LOST)])).is_some());
-    let effects = b.tell(Event::Beat(leading()));
-    let spared = |effect: &Effect| matches!(effect, Effect::Spare { .. });
-    assert!(effects.iter().any(spared), "{effects:?}");
+    let effects = b.tell(Event::Heartbeat(leading()));
+    let cancelled = |effect: &Effect| matches!(effect, Effect::CancelDepose { .. });
+    assert!(effects.iter().any(cancelled), "{effects:?}");
 }
 
 #[test]
-fn a_wish_to_depose_that_failed_takes_no_later_one_back() {
+fn a_depose_request_that_failed_cancels_no_later_one() {
     let mut b = Standby::hearing("there");
     let gone = |b: &mut Standby| {
         b.broken(Break::Ended);
         let effects = b.broken(Break::RefusedHere);
         effects.iter().find_map(|effect| match effect {
-            Effect::Depose { wish, .. } => Some(*wish),
+            Effect::Depose { request, .. } => Some(*request),
             _ => None,
         })
     };
     let first = gone(&mut b).expect("it is gone");
-    let effects = b.tell(Event::Beat(leading()));
-    assert!(effects.contains(&Effect::Spare { wish: first }));
+    let effects = b.tell(Event::Heartbeat(leading()));
+    assert!(effects.contains(&Effect::CancelDepose { request: first }));
     let second = gone(&mut b).expect("it is gone again");
     // The failure of the first arrives only now: the second is pending nevertheless.
-    b.tell(Event::DeposeFailed { wish: first });
+    b.tell(Event::DeposeFailed { request: first });
     b.ticks(20);
     assert_eq!(deposed(&b.broken(Break::RefusedHere)), None);
-    b.tell(Event::DeposeFailed { wish: second });
+    b.tell(Event::DeposeFailed { request: second });
     b.ticks(20);
     assert!(deposed(&b.broken(Break::RefusedHere)).is_some());
 }
@@ -271,7 +271,7 @@ fn a_refusal_proves_nothing_where_another_host_may_have_refused() {
     b.tell(Event::Watch(Some(copied.clone())));
     assert_eq!(deposed(&b.broken(Break::RefusedOnLoopback)), None);
     // The leader was heard there, so the address is this host's.
-    b.tell(Event::Beat(leading()));
+    b.tell(Event::Heartbeat(leading()));
     b.broken(Break::Ended);
     assert_eq!(
         deposed(&b.broken(Break::RefusedOnLoopback)),
@@ -310,7 +310,7 @@ fn false_alarms_double_the_wait_for_silence_and_cost_proof_nothing() {
     b.tell(Event::FalseAlarms(1));
     assert_eq!(asked(&b.ticks(15)), None);
     assert!(asked(&b.ticks(1)).is_some());
-    b.tell(Event::Beat(leading()));
+    b.tell(Event::Heartbeat(leading()));
     b.broken(Break::Ended);
     assert_eq!(
         deposed(&b.broken(Break::RefusedHere)),
@@ -319,14 +319,14 @@ fn false_alarms_double_the_wait_for_silence_and_cost_proof_nothing() {
 }
 
 #[test]
-fn a_term_is_vouched_for_while_it_is_heard() {
+fn a_term_is_reported_alive_while_it_is_heard() {
     let mut b = Standby::hearing("here");
-    let suspended = beat("first", Stance::Suspended(Epoch::new(7)));
+    let suspended = heartbeat("first", Role::Suspended(Epoch::new(7)));
     let until = b.now.after(DetectorOptions::default().silence_timeout);
-    let effects = b.tell(Event::Beat(suspended));
-    assert!(effects.contains(&Effect::Vouch(Epoch::new(7), Some(until))));
+    let effects = b.tell(Event::Heartbeat(suspended));
+    assert!(effects.contains(&Effect::HeardAlive(Epoch::new(7), Some(until))));
     let effects = b.broken(Break::Ended);
-    assert!(effects.contains(&Effect::Vouch(Epoch::new(7), None)));
+    assert!(effects.contains(&Effect::HeardAlive(Epoch::new(7), None)));
 }
 
 #[test]
@@ -344,11 +344,11 @@ fn what_happens_where_an_earlier_start_of_the_leader_was_says_nothing_about_its_
     let mut b = watching();
     assert_eq!(deposed(&b.broken(Break::RefusedHere)), None);
     assert_eq!(asked(&b.ticks(100)), None, "others know no better address");
-    let somebody = Beat {
+    let somebody = PeerHeartbeat {
         process: ProcessId::new("c"),
         ..leading()
     };
-    assert_eq!(deposed(&b.tell(Event::Beat(somebody))), None);
+    assert_eq!(deposed(&b.tell(Event::Heartbeat(somebody))), None);
 
     // Once the term itself confirms the address, or was heard there, it counts.
     b.tell(Event::Watch(Some(target())));
@@ -359,7 +359,7 @@ fn what_happens_where_an_earlier_start_of_the_leader_was_says_nothing_about_its_
     );
     let mut b = watching();
     b.tell(Event::Tick);
-    b.tell(Event::Beat(leading()));
+    b.tell(Event::Heartbeat(leading()));
     b.broken(Break::Ended);
     assert_eq!(
         deposed(&b.broken(Break::RefusedHere)),
@@ -389,20 +389,20 @@ fn an_own_earlier_start_is_deposed_when_it_answers_no_more() {
     // Its address is now this process's.
     let mut b = Standby::on("there");
     b.tell(Event::Watch(Some(own.clone())));
-    let myself = Beat {
+    let myself = PeerHeartbeat {
         process: ProcessId::new("b"),
-        ..beat("own", Stance::Standby)
+        ..heartbeat("own", Role::Standby)
     };
-    assert_eq!(deposed(&b.tell(Event::Beat(myself))), gone);
+    assert_eq!(deposed(&b.tell(Event::Heartbeat(myself))), gone);
 
     // It is alive: two processes have the same id.
     let mut b = Standby::on("there");
     b.tell(Event::Watch(Some(own)));
-    let twin = Beat {
+    let twin = PeerHeartbeat {
         process: ProcessId::new("b"),
         ..leading()
     };
-    let effects = b.tell(Event::Beat(twin.clone()));
+    let effects = b.tell(Event::Heartbeat(twin.clone()));
     assert_eq!(deposed(&effects), None);
     assert!(effects.contains(&Effect::Twin(twin)));
 }

@@ -91,7 +91,7 @@ pub async fn a_commit_that_arrives_in_a_younger_term_changes_nothing(
 }
 
 /// A request to depose.
-pub async fn a_late_taking_changes_nothing(subject: &dyn Subject) -> CaseResult {
+pub async fn a_late_acquisition_changes_nothing(subject: &dyn Subject) -> CaseResult {
     let a = Process::start(subject, "a").await?;
     let old = a.leads().await;
     let b = Process::start(subject, "b").await?;
@@ -175,7 +175,7 @@ pub async fn late_leader_information_changes_nothing(subject: &dyn Subject) -> C
 
 /// A request to take that its process has given up is applied after all: the process takes the term up,
 /// because all others wait for it.
-pub async fn a_taking_that_is_applied_after_it_was_given_up_is_taken_up(
+pub async fn an_acquisition_that_is_applied_after_it_was_given_up_is_taken_up(
     subject: &dyn Subject,
 ) -> CaseResult {
     let a = Process::start(subject, "a").await?;

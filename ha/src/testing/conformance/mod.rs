@@ -7,11 +7,11 @@
 
 pub mod ambiguity;
 pub mod caches;
+pub mod chunks;
 pub mod fencing;
 pub mod late_twins;
 pub mod mutual_exclusion;
 pub mod outages;
-pub mod parts;
 mod process;
 pub mod resign;
 pub mod scale;

@@ -47,8 +47,8 @@ pub async fn a_quorum_lost_for_longer_than_any_lease_changes_no_leader(
     assert_eq!(committing.await??.number, 2);
     let view = a.agrees_with_the_store().await?;
     assert_eq!(view.youngest(), term.epoch());
-    let standing = b.election.leadership().borrow().clone();
-    assert!(matches!(standing, Leadership::Standby), "{standing:?}");
+    let leadership = b.election.leadership().borrow().clone();
+    assert!(matches!(leadership, Leadership::Standby), "{leadership:?}");
     Ok(())
 }
 
@@ -111,7 +111,10 @@ pub async fn a_server_that_restarts_without_its_data_is_refused_loudly(
         );
     }
     assert_eq!(read_item(&*store, "item").await?, None);
-    let standing = a.election.leadership().borrow().clone();
-    assert!(matches!(standing, Leadership::Refused(_)), "{standing:?}");
+    let leadership = a.election.leadership().borrow().clone();
+    assert!(
+        matches!(leadership, Leadership::Refused(_)),
+        "{leadership:?}"
+    );
     Ok(())
 }

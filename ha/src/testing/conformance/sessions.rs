@@ -61,7 +61,7 @@ pub async fn a_restarted_process_takes_over_from_its_earlier_start_at_once(
     let young = later.leads().await;
     let took = Clock::Boottime.now().since(crashed);
     assert!(young.epoch() > old.epoch());
-    let (seen, _) = later.faults.takings().pop().expect("it took");
+    let (seen, _) = later.faults.acquisitions().pop().expect("it took");
     match (seen.leader, subject.lease()) {
         (Some(leader), _) => assert_eq!(leader.nonce, old_nonce),
         // The lease expired before the process looked; or there is no lease, and dead processes are known.
@@ -137,7 +137,10 @@ pub async fn members_and_the_confirmed_leader_are_known_to_all(
         other => Err(other),
     })
     .await;
-    let standing = other.election.leadership().borrow().clone();
-    assert!(!matches!(standing, Leadership::Refused(_)), "{standing:?}");
+    let leadership = other.election.leadership().borrow().clone();
+    assert!(
+        !matches!(leadership, Leadership::Refused(_)),
+        "{leadership:?}"
+    );
     Ok(())
 }

@@ -62,8 +62,8 @@ pub async fn a_term_whose_epoch_a_stranger_overwrote_is_suspended_until_it_is_pu
         let named = tokio::time::timeout(BOUND, named).await;
         drop(named.expect("both say what is wrong")?);
     }
-    let standing = b.election.leadership().borrow().clone();
-    assert!(matches!(standing, Leadership::Standby), "{standing:?}");
+    let leadership = b.election.leadership().borrow().clone();
+    assert!(matches!(leadership, Leadership::Standby), "{leadership:?}");
 
     subject.overwrite(path::EPOCH, Some(&text)).await?;
     let leader = wait_until("a leader", BOUND, async || {

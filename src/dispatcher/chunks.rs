@@ -1,7 +1,7 @@
-//! Graphs and descriptions that are split over several keys of the store. Their parts are written before the
+//! Graphs and descriptions that are split over several keys of the store. Their chunks are written before the
 //! record that points to them. They are removed after that record, or if it was never written.
 //!
-//! Invariants: parts are removed only when nothing points to them and nothing ever will, because a write that
+//! Invariants: chunks are removed only when nothing points to them and nothing ever will, because a write that
 //! would is fenced or was refused. Their names are never reused, so a repeated removal hits nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,23 +13,23 @@ use tracing::{info, warn};
 
 use super::job_store::{JobStore, JobStoreError};
 
-/// Parts that graphs and descriptions point to.
+/// Chunks that graphs and descriptions point to.
 #[derive(Debug, Default)]
-pub(super) struct KnownParts {
+pub(super) struct KnownChunks {
     of_jobs: BTreeMap<JobId, BTreeSet<Name>>,
     of_descriptions: BTreeMap<JobId, BTreeSet<Name>>,
-    /// Jobs whose graph or result can't be read, so that their parts are unknown.
+    /// Jobs whose graph or result can't be read, so that their chunks are unknown.
     unreadable: BTreeSet<JobId>,
 }
 
-impl KnownParts {
-    /// Records that the job's graph points to these parts.
-    pub(super) fn note(&mut self, job: JobId, parts: Vec<Name>) {
+impl KnownChunks {
+    /// Records that the job's graph points to these chunks.
+    pub(super) fn note(&mut self, job: JobId, chunks: Vec<Name>) {
         self.unreadable.remove(&job);
-        if parts.is_empty() {
+        if chunks.is_empty() {
             self.of_jobs.remove(&job);
         } else {
-            self.of_jobs.insert(job, parts.into_iter().collect());
+            self.of_jobs.insert(job, chunks.into_iter().collect());
         }
     }
 
@@ -44,70 +44,73 @@ impl KnownParts {
         self.unreadable.remove(&job);
     }
 
-    /// Records that the description of an ended job points to these parts.
-    pub(super) fn note_described(&mut self, job: JobId, parts: BTreeSet<Name>) {
-        if !parts.is_empty() {
-            self.of_descriptions.insert(job, parts);
+    /// Records that the description of an ended job points to these chunks.
+    pub(super) fn note_described(&mut self, job: JobId, chunks: BTreeSet<Name>) {
+        if !chunks.is_empty() {
+            self.of_descriptions.insert(job, chunks);
         }
     }
 
-    /// Forgets the job's description. Returns the parts that it pointed to.
+    /// Forgets the job's description. Returns the chunks that it pointed to.
     pub(super) fn forget_described(&mut self, job: JobId) -> BTreeSet<Name> {
         self.of_descriptions.remove(&job).unwrap_or_default()
     }
 
-    /// Returns the parts of a job's graph, in order.
+    /// Returns the chunks of a job's graph, in order.
     pub(super) fn of(&self, job: JobId) -> Vec<String> {
-        let parts = self.of_jobs.get(&job).into_iter().flatten();
-        parts.map(Name::to_string).collect()
+        let chunks = self.of_jobs.get(&job).into_iter().flatten();
+        chunks.map(Name::to_string).collect()
     }
 
-    /// Whether a graph or description may point to a part of `owner`.
-    fn has(&self, owner: &Name, part: &Name) -> bool {
+    /// Whether a graph or description may point to a chunk of `owner`.
+    fn has(&self, owner: &Name, chunk: &Name) -> bool {
         let Ok(job) = owner.as_str().parse::<JobId>() else {
-            // Not a job's part; leave it alone.
+            // Not a job's chunk; leave it alone.
             return true;
         };
         let known = [&self.of_jobs, &self.of_descriptions];
-        let mut known = known.into_iter().filter_map(|parts| parts.get(&job));
-        self.unreadable.contains(&job) || known.any(|parts| parts.contains(part))
+        let mut known = known.into_iter().filter_map(|chunks| chunks.get(&job));
+        self.unreadable.contains(&job) || known.any(|chunks| chunks.contains(chunk))
     }
 }
 
 impl JobStore {
-    /// Writes the parts of a graph, each in its own transaction, so that other jobs do not wait for all of them.
-    pub(super) async fn write_parts(
+    /// Writes the chunks of a graph, each in its own transaction, so that other jobs do not wait for all of them.
+    pub(super) async fn write_chunks(
         &self,
         job: JobId,
-        parts: &[Write],
+        chunks: &[Write],
     ) -> Result<(), JobStoreError> {
-        for part in parts {
-            if let Err(error) = self.pipeline.commit(vec![part.clone()]).await {
+        for chunk in chunks {
+            if let Err(error) = self.pipeline.commit(vec![chunk.clone()]).await {
                 let error = JobStoreError::from(error);
-                self.take_back(job, parts, &error).await;
+                self.take_back(job, chunks, &error).await;
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Removes the parts of a refused graph. If the term is over, the next one removes them.
-    pub(super) async fn take_back(&self, job: JobId, parts: &[Write], error: &JobStoreError) {
+    /// Removes the chunks of a refused graph. If the term is over, the next one removes them.
+    pub(super) async fn take_back(&self, job: JobId, chunks: &[Write], error: &JobStoreError) {
         let is_definite = matches!(
             error,
             JobStoreError::Refused(_) | JobStoreError::OutOfSpace(_)
         );
-        if parts.is_empty() || !is_definite {
+        if chunks.is_empty() || !is_definite {
             return;
         }
-        let names: Vec<Name> = parts.iter().map(|part| part.key().name.clone()).collect();
-        if let Err(failure) = self.remove_parts(&names).await {
-            warn!(%job, %failure, "parts of a refused graph can't be removed: the next term removes them");
+        let names: Vec<Name> = chunks
+            .iter()
+            .map(|chunk| chunk.key().name.clone())
+            .collect();
+        if let Err(failure) = self.remove_chunks(&names).await {
+            warn!(%job, %failure, "chunks of a refused graph can't be removed: the next term removes them");
         }
     }
 
-    /// Removes parts that nothing points to; missing ones are ignored.
-    pub(super) async fn remove_parts(&self, names: &[Name]) -> Result<(), JobStoreError> {
+    /// Removes chunks that nothing points to; missing ones are ignored.
+    pub(super) async fn remove_chunks(&self, names: &[Name]) -> Result<(), JobStoreError> {
         for writes in self.deletions(names) {
             self.pipeline.commit(writes).await?;
         }
@@ -118,14 +121,14 @@ impl JobStore {
     fn deletions(&self, names: &[Name]) -> impl Iterator<Item = Vec<Write>> {
         let most = self.pipeline.limits().writes.max(1);
         names.chunks(most).map(|some| {
-            let keys = some.iter().map(|name| Key::new(Kind::Parts, name.clone()));
+            let keys = some.iter().map(|name| Key::new(Kind::Chunks, name.clone()));
             keys.map(|key| Write::Delete { key }).collect()
         })
     }
 
-    /// Removes the parts that a job's result names. Waits for space in the store without limit; fails only if
+    /// Removes the chunks that a job's result names. Waits for space in the store without limit; fails only if
     /// the term is over.
-    pub(super) async fn clean_parts(
+    pub(super) async fn clean_chunks(
         &self,
         job: JobId,
         names: &[String],
@@ -133,7 +136,7 @@ impl JobStore {
         let names = names.iter().filter_map(|name| match name.parse::<Name>() {
             Ok(name) => Some(name),
             Err(error) => {
-                warn!(%job, %error, "a part with an invalid name is ignored");
+                warn!(%job, %error, "a chunk with an invalid name is ignored");
                 None
             }
         });
@@ -144,20 +147,20 @@ impl JobStore {
         Ok(())
     }
 
-    /// Removes parts of earlier terms that no graph points to: a leader died between writing the parts and the
-    /// graph. Call it once, after the recovery; parts of this term are not touched.
-    pub async fn remove_orphaned_parts(&self) -> Result<(), JobStoreError> {
-        let orphans = self.records.orphaned_parts(self.epoch, |of, part| {
-            self.lock_parts().has(&of.owner, part)
+    /// Removes chunks of earlier terms that no graph points to: a leader died between writing the chunks and the
+    /// graph. Call it once, after the recovery; chunks of this term are not touched.
+    pub async fn remove_orphaned_chunks(&self) -> Result<(), JobStoreError> {
+        let orphans = self.records.orphaned_chunks(self.epoch, |of, chunk| {
+            self.lock_chunks().has(&of.owner, chunk)
         });
         let orphans = orphans.await.map_err(JobStoreError::Refused)?;
         if !orphans.is_empty() {
             info!(
-                parts = orphans.len(),
-                "removing parts of graphs that were never accepted"
+                chunks = orphans.len(),
+                "removing chunks of graphs that were never accepted"
             );
         }
-        self.remove_parts(&orphans).await
+        self.remove_chunks(&orphans).await
     }
 }
 
@@ -170,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_unknown_owners_and_of_unreadable_graphs_are_kept() {
+    fn chunks_of_unknown_owners_and_of_unreadable_graphs_are_kept() {
         let job = JobId::from_bits(7);
         let owner = name(&job.to_string());
-        let mut known = KnownParts::default();
+        let mut known = KnownChunks::default();
         let (ours, other) = (name("set.0000"), name("other.0000"));
         assert!(!known.has(&owner, &ours));
         known.note(job, vec![ours.clone()]);

@@ -2,7 +2,7 @@
 //!
 //! Only the store's answer or resigning ends a term.
 
-use super::{Effect, ElectionCore, Phase, Standing, Term};
+use super::{Effect, ElectionCore, ElectionStatus, Phase, Term};
 use crate::clock::Moment;
 use crate::election::driver::{Attempt, ElectionView, EpochToken, LeaderKey};
 use crate::error::Result;
@@ -17,7 +17,7 @@ impl ElectionCore {
             return;
         }
         let term = term.clone();
-        effects.push(Effect::Publish(Standing::Suspended(term.clone())));
+        effects.push(Effect::Publish(ElectionStatus::Suspended(term.clone())));
         self.phase = Phase::Suspended {
             term,
             attaching: false,
@@ -86,7 +86,7 @@ impl ElectionCore {
             Phase::Suspended { term, attaching } if term.token == token => *attaching = false,
             Phase::Suspended { .. }
             | Phase::Standby
-            | Phase::Taking(_)
+            | Phase::Acquiring(_)
             | Phase::Leading(_)
             | Phase::Resigning { .. }
             | Phase::Refused => return,
@@ -109,7 +109,7 @@ impl ElectionCore {
 
     pub(super) fn start_resigning(&mut self, effects: &mut Vec<Effect>) {
         if let Some(term) = self.term().cloned() {
-            effects.push(Effect::Publish(Standing::Over(term.epoch)));
+            effects.push(Effect::Publish(ElectionStatus::Over(term.epoch)));
             self.phase = Phase::Resigning {
                 term,
                 in_flight: false,

@@ -18,7 +18,7 @@ use super::worker::{Worker, spawn};
 use crate::error::Result;
 
 /// Notifies all listeners.
-pub(super) fn ring(database: &Path) {
+pub(super) fn send(database: &Path) {
     let now = Timespec {
         tv_sec: 0,
         tv_nsec: UTIME_NOW,

@@ -7,25 +7,25 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 /// Timeout for one blob read.
-const PATIENCE: Duration = Duration::from_secs(10);
+const BLOB_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The shared timeout; see the module documentation.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct BlobTimeout {
     is_over: AtomicBool,
 }
 
-impl Patience {
+impl BlobTimeout {
     /// Awaits `reading` within the timeout. Returns `Unavailable` if there is no answer, or was none before.
     pub(super) async fn wait_for<T>(&self, reading: impl Future<Output = Result<T>>) -> Result<T> {
         let no_answer = || Error::Unavailable {
             store: "the blob store",
-            reason: format!("it has given no answer for {PATIENCE:?}"),
+            reason: format!("it has given no answer for {BLOB_TIMEOUT:?}"),
         };
         if self.is_over.load(Ordering::Relaxed) {
             return Err(no_answer());
         }
-        match tokio::time::timeout(PATIENCE, reading).await {
+        match tokio::time::timeout(BLOB_TIMEOUT, reading).await {
             Ok(read) => read,
             Err(_elapsed) => {
                 self.is_over.store(true, Ordering::Relaxed);
@@ -42,16 +42,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_together_wait_only_for_the_first_that_gives_no_answer() {
-        let patience = Patience::default();
+        let blob_timeout = BlobTimeout::default();
         let asked = tokio::time::Instant::now();
-        assert_eq!(patience.wait_for(async { Ok(1) }).await.expect("read"), 1);
+        assert_eq!(
+            blob_timeout.wait_for(async { Ok(1) }).await.expect("read"),
+            1
+        );
         for _ in 0..100 {
-            let answer = patience
+            let answer = blob_timeout
                 .wait_for(std::future::pending::<Result<()>>())
                 .await;
             let error = answer.expect_err("no answer");
             assert_eq!(error.outcome(), Outcome::Transient);
         }
-        assert_eq!(asked.elapsed(), PATIENCE);
+        assert_eq!(asked.elapsed(), BLOB_TIMEOUT);
     }
 }

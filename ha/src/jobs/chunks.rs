@@ -19,33 +19,33 @@ use crate::store::Write;
 
 /// The size of a chunk, in bytes. Below the stores' limits, so that other transactions of the term do not
 /// wait long.
-pub const PART: usize = 256 * 1024;
+pub const CHUNK: usize = 256 * 1024;
 
 /// The maximum number of chunks in a set.
-const MOST_PARTS: u32 = 4096;
+const MAX_CHUNKS: u32 = 4096;
 
 /// Points to the chunks of a record; has their count, size and checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct PartsPointer {
+pub struct ChunksPointer {
     /// The name of the set.
     #[serde(with = "name_as_text")]
     pub set: Name,
     /// Number of chunks.
-    pub parts: u32,
+    pub chunks: u32,
     /// Their total size, in bytes.
     pub size: u64,
     /// The checksum of all their bytes, in order.
     pub sha256: Checksum,
 }
 
-impl PartsPointer {
+impl ChunksPointer {
     /// The names of the chunks, in order. `Corrupt` if the count is above the limit.
     pub fn names(&self) -> Result<Vec<Name>> {
-        if self.parts > MOST_PARTS {
-            return Err(self.corrupt(format!("it claims to have {} parts", self.parts)));
+        if self.chunks > MAX_CHUNKS {
+            return Err(self.corrupt(format!("it claims to have {} chunks", self.chunks)));
         }
-        (0..self.parts)
-            .map(|number| part_name(&self.set, number))
+        (0..self.chunks)
+            .map(|number| chunk_name(&self.set, number))
             .collect()
     }
 
@@ -53,17 +53,17 @@ impl PartsPointer {
     pub fn assemble(&self, values: &[Option<Bytes>]) -> Result<Bytes> {
         let mut record = BytesMut::new();
         for (number, value) in values.iter().enumerate() {
-            let missing = || self.corrupt(format!("part {number} of {} is missing", self.parts));
+            let missing = || self.corrupt(format!("chunk {number} of {} is missing", self.chunks));
             record.extend_from_slice(value.as_ref().ok_or_else(missing)?);
         }
         let (found, wanted) = (record.len(), self.size);
         if found as u64 != wanted {
-            let reason = format!("its parts have {found} bytes, and {wanted} were written");
+            let reason = format!("its chunks have {found} bytes, and {wanted} were written");
             return Err(self.corrupt(reason));
         }
         let (found, wanted) = (Checksum::of(&record), self.sha256);
         if found != wanted {
-            let reason = format!("the SHA-256 of its parts is {found}, and {wanted} was written");
+            let reason = format!("the SHA-256 of its chunks is {found}, and {wanted} was written");
             return Err(self.corrupt(reason));
         }
         Ok(record.freeze())
@@ -71,7 +71,7 @@ impl PartsPointer {
 
     fn corrupt(&self, reason: String) -> Error {
         Error::Corrupt {
-            key: format!("{}/{}.*", Kind::Parts.directory(), self.set),
+            key: format!("{}/{}.*", Kind::Chunks.directory(), self.set),
             reason,
         }
     }
@@ -84,49 +84,49 @@ pub fn split(
     epoch: Epoch,
     record: &Bytes,
     size: usize,
-) -> Result<(PartsPointer, Vec<Write>)> {
+) -> Result<(ChunksPointer, Vec<Write>)> {
     let set = Name::new(format!("{owner}-{epoch}-{:016x}", rand::random::<u64>()));
     let set = set.map_err(|error| Error::Misconfigured(error.to_string().into()))?;
-    let size = size.clamp(1, PART);
+    let size = size.clamp(1, CHUNK);
     let mut writes = Vec::new();
     for (number, at) in (0..record.len()).step_by(size).enumerate() {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         let end = record.len().min(at + size);
         writes.push(Write::Put {
-            key: Key::new(Kind::Parts, part_name(&set, number)?),
+            key: Key::new(Kind::Chunks, chunk_name(&set, number)?),
             value: record.slice(at..end),
         });
     }
-    let pointer = PartsPointer {
+    let pointer = ChunksPointer {
         set,
-        parts: u32::try_from(writes.len()).unwrap_or(u32::MAX),
+        chunks: u32::try_from(writes.len()).unwrap_or(u32::MAX),
         size: record.len() as u64,
         sha256: Checksum::of(record),
     };
     Ok((pointer, writes))
 }
 
-fn part_name(set: &Name, number: u32) -> Result<Name> {
+fn chunk_name(set: &Name, number: u32) -> Result<Name> {
     let name = Name::new(format!("{set}.{number:04}"));
     name.map_err(|error| Error::Misconfigured(error.to_string().into()))
 }
 
 /// The fields of a chunk's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PartName {
+pub struct ChunkName {
     /// The owner of the record.
     pub owner: Name,
     /// The term that wrote it.
     pub epoch: Epoch,
 }
 
-impl PartName {
+impl ChunkName {
     /// `None` for a name that this module never generates.
-    pub fn read(name: &Name) -> Option<PartName> {
+    pub fn read(name: &Name) -> Option<ChunkName> {
         let (set, _number) = name.as_str().rsplit_once('.')?;
         let (rest, _random) = set.rsplit_once('-')?;
         let (owner, epoch) = rest.rsplit_once('-')?;
-        Some(PartName {
+        Some(ChunkName {
             owner: Name::new(owner).ok()?,
             epoch: Epoch::new(epoch.parse().ok()?),
         })
@@ -141,7 +141,7 @@ mod tests {
         Name::new("0a-1b").expect("a name")
     }
 
-    fn cut(size: usize) -> (Bytes, PartsPointer, Vec<Write>) {
+    fn cut(size: usize) -> (Bytes, ChunksPointer, Vec<Write>) {
         let bytes: Vec<u8> = (0..1000u32).flat_map(u32::to_le_bytes).collect();
         let record = Bytes::from(bytes);
         let (pointer, writes) = split(&job(), Epoch::new(7), &record, size).expect("cut");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_missing_cut_off_or_changed_are_corrupt() {
+    fn chunks_that_are_missing_cut_off_or_changed_are_corrupt() {
         let (_, pointer, writes) = cut(1000);
         let whole: Vec<Option<Bytes>> = writes.iter().map(value).collect();
         let damaged = |at: usize, value: Option<Bytes>| {
@@ -179,7 +179,7 @@ mod tests {
             pointer.assemble(&values).expect_err("damaged").to_string()
         };
         let missing = damaged(2, None);
-        assert!(missing.contains("part 2 of 4 is missing"), "{missing}");
+        assert!(missing.contains("chunk 2 of 4 is missing"), "{missing}");
         let short = damaged(1, Some(Bytes::from(vec![0; 999])));
         assert!(short.contains("3999 bytes"), "{short}");
         let changed = damaged(3, Some(Bytes::from(vec![7; 1000])));
@@ -189,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_part_says_whose_it_is_and_of_which_term() {
+    fn the_name_of_a_chunk_says_whose_it_is_and_of_which_term() {
         let (_, first, writes) = cut(1000);
         let (owner, epoch) = (job(), Epoch::new(7));
-        let read = PartName::read(&writes[3].key().name);
-        assert_eq!(read, Some(PartName { owner, epoch }));
-        assert_eq!(PartName::read(&job()), None);
+        let read = ChunkName::read(&writes[3].key().name);
+        assert_eq!(read, Some(ChunkName { owner, epoch }));
+        assert_eq!(ChunkName::read(&job()), None);
         let (_, second, _) = cut(1000);
         assert_ne!(first.set, second.set, "a name is never used again");
     }

@@ -6,7 +6,7 @@ use crate::election::{Epoch, HostIdentity, ProcessId};
 
 /// The role of a process, as it reports itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stance {
+pub enum Role {
     /// It does not lead.
     Standby,
     /// It leads in this epoch.
@@ -15,12 +15,12 @@ pub enum Stance {
     Suspended(Epoch),
 }
 
-impl Stance {
+impl Role {
     /// The epoch of the term that it leads or may still lead.
     pub fn epoch(self) -> Option<Epoch> {
         match self {
-            Stance::Standby => None,
-            Stance::Leading(epoch) | Stance::Suspended(epoch) => Some(epoch),
+            Role::Standby => None,
+            Role::Leading(epoch) | Role::Suspended(epoch) => Some(epoch),
         }
     }
 }
@@ -61,13 +61,13 @@ pub struct Turns {
 
 /// One heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beat {
+pub struct PeerHeartbeat {
     /// The sender.
     pub process: ProcessId,
     /// The start of that process.
     pub incarnation: String,
     /// Its role.
-    pub stance: Stance,
+    pub role: Role,
     /// The host that it runs on, if known.
     pub host: Option<HostIdentity>,
     /// Its progress.

@@ -63,14 +63,14 @@ impl Writer {
 
     /// Writes the chunks of a record that does not fit into a transaction, without a record that points to
     /// them.
-    async fn write_parts(&self, record: &Noise) -> CaseResult<Prepared> {
+    async fn write_chunks(&self, record: &Noise) -> CaseResult<Prepared> {
         let prepared = self
             .records
             .prepare(&job(), self.term.epoch(), record)
             .await?;
-        assert!(prepared.parts.len() > 1, "it is split");
-        for part in &prepared.parts {
-            self.pipeline.commit(vec![part.clone()]).await?;
+        assert!(prepared.chunks.len() > 1, "it is split");
+        for chunk in &prepared.chunks {
+            self.pipeline.commit(vec![chunk.clone()]).await?;
         }
         Ok(prepared)
     }
@@ -81,11 +81,11 @@ impl Writer {
 
     async fn orphans(&self) -> crate::Result<Vec<Name>> {
         let epoch = self.term.epoch();
-        settled(async || self.records.orphaned_parts(epoch, |_, _| false).await).await
+        settled(async || self.records.orphaned_chunks(epoch, |_, _| false).await).await
     }
 
     async fn delete(&self, names: Vec<Name>) -> CaseResult {
-        let keys = names.into_iter().map(|name| Key::new(Kind::Parts, name));
+        let keys = names.into_iter().map(|name| Key::new(Kind::Chunks, name));
         let deletes: Vec<Write> = keys.map(|key| Write::Delete { key }).collect();
         for some in deletes.chunks(self.pipeline.limits().writes) {
             self.pipeline.commit(some.to_vec()).await?;
@@ -93,9 +93,9 @@ impl Writer {
         Ok(())
     }
 
-    async fn parts(&self) -> crate::Result<usize> {
+    async fn chunks(&self) -> crate::Result<usize> {
         let store = self.records.coordination_store();
-        let page = settled(async || store.list(Kind::Parts, None, 8).await).await?;
+        let page = settled(async || store.list(Kind::Chunks, None, 8).await).await?;
         Ok(page.items.len())
     }
 
@@ -105,22 +105,22 @@ impl Writer {
 }
 
 /// A record larger than a transaction is read as written, by this term and the next, and can be removed.
-pub async fn a_record_larger_than_a_transaction_is_kept_in_parts(
+pub async fn a_record_larger_than_a_transaction_is_kept_in_chunks(
     subject: &dyn Subject,
 ) -> CaseResult {
     let a = Writer::start(subject, "a").await?;
     let record = a.larger_than_a_transaction();
-    let prepared = a.write_parts(&record).await?;
-    assert_eq!(a.read().await?, None, "nothing points to the parts");
+    let prepared = a.write_chunks(&record).await?;
+    assert_eq!(a.read().await?, None, "nothing points to the chunks");
     a.pipeline.commit(vec![prepared.write.clone()]).await?;
     let stored = a.read().await?.expect("it is there");
     assert!(stored.record == record, "it is not what was written");
     let written: Vec<Name> = prepared
-        .parts
+        .chunks
         .iter()
-        .map(|part| part.key().name.clone())
+        .map(|chunk| chunk.key().name.clone())
         .collect();
-    assert_eq!(stored.parts, written);
+    assert_eq!(stored.chunks, written);
     let listed = settled(async || a.records.list::<Noise>().await).await?;
     assert!(
         matches!(&listed[..], [(name, Ok(stored))] if *name == job() && stored.record == record)
@@ -131,23 +131,23 @@ pub async fn a_record_larger_than_a_transaction_is_kept_in_parts(
     let b = Writer::start(subject, "b").await?;
     let stored = b.read().await?.expect("it is still there");
     assert!(stored.record == record, "it is not what was written");
-    let keeps = |_: &_, name: &Name| stored.parts.contains(name);
-    let orphans = b.records.orphaned_parts(b.term.epoch(), keeps).await?;
+    let keeps = |_: &_, name: &Name| stored.chunks.contains(name);
+    let orphans = b.records.orphaned_chunks(b.term.epoch(), keeps).await?;
     assert_eq!(orphans, []);
     let key = Key::new(Kind::Graphs, job());
     b.pipeline.commit(vec![Write::Delete { key }]).await?;
-    b.delete(stored.parts).await?;
-    assert_eq!(b.parts().await?, 0);
+    b.delete(stored.chunks).await?;
+    assert_eq!(b.chunks().await?, 0);
     Ok(())
 }
 
 /// Chunks of a term that ended before it wrote their record are found and removed by the next term. Late
 /// writes of the earlier term are refused, so that no record ever points to removed chunks.
-pub async fn parts_without_a_record_are_removed_by_the_next_term(
+pub async fn chunks_without_a_record_are_removed_by_the_next_term(
     subject: &dyn Subject,
 ) -> CaseResult {
     let a = Writer::start(subject, "a").await?;
-    let prepared = a.write_parts(&a.larger_than_a_transaction()).await?;
+    let prepared = a.write_chunks(&a.larger_than_a_transaction()).await?;
     assert_eq!(
         a.orphans().await?,
         [],
@@ -164,9 +164,9 @@ pub async fn parts_without_a_record_are_removed_by_the_next_term(
         term,
     };
     let orphans = b.orphans().await?;
-    assert_eq!(orphans.len(), prepared.parts.len());
+    assert_eq!(orphans.len(), prepared.chunks.len());
     b.delete(orphans).await?;
-    assert_eq!(b.parts().await?, 0);
+    assert_eq!(b.chunks().await?, 0);
     let late = a.pipeline.commit(vec![prepared.write.clone()]).await;
     assert!(late.is_err(), "{late:?}");
     assert_eq!(b.read().await?, None);
@@ -191,6 +191,6 @@ pub async fn a_record_above_the_limit_is_refused_before_anything_is_written(
         "{text}"
     );
     assert_eq!(a.pipeline.last(), before);
-    assert_eq!(a.parts().await?, 0);
+    assert_eq!(a.chunks().await?, 0);
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::error::{Outcome, Result};
 
 /// A request to take leadership.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Taking {
+pub(super) struct Acquisition {
     pub(super) seen: ElectionView,
     pub(super) next: EpochRecord,
     pub(super) leader: LeaderKey,
@@ -20,7 +20,7 @@ pub(super) struct Taking {
 impl ElectionCore {
     /// Takes free leadership, deposes when requested, and takes up a term that this process holds without
     /// knowing it.
-    pub(super) fn consider_taking(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+    pub(super) fn consider_acquisition(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         let (Some(view), Some(nonce)) = (self.view.clone(), self.session.nonce().cloned()) else {
             return;
         };
@@ -94,14 +94,14 @@ impl ElectionCore {
             process: self.holder.process.clone(),
             nonce,
         };
-        let taking = Taking {
+        let acquisition = Acquisition {
             seen: view,
             next,
             leader,
             in_flight: true,
         };
-        effects.push(taking.request());
-        self.phase = Phase::Taking(Box::new(taking));
+        effects.push(acquisition.request());
+        self.phase = Phase::Acquiring(Box::new(acquisition));
     }
 
     pub(super) fn on_advance(
@@ -110,24 +110,24 @@ impl ElectionCore {
         reply: Result<Attempt>,
         effects: &mut Vec<Effect>,
     ) {
-        let Phase::Taking(mut taking) = self.phase.clone() else {
+        let Phase::Acquiring(mut acquisition) = self.phase.clone() else {
             return;
         };
         match reply {
-            Ok(Attempt::Applied(_)) if self.highest > taking.leader.epoch => {
+            Ok(Attempt::Applied(_)) if self.highest > acquisition.leader.epoch => {
                 // Later events have overtaken the reply: it grants nothing.
                 self.phase = Phase::Standby;
                 self.view = None;
             }
             Ok(Attempt::Applied(token)) => {
                 self.incarnation
-                    .get_or_insert_with(|| taking.next.incarnation.clone());
-                let epoch = taking.next.epoch;
+                    .get_or_insert_with(|| acquisition.next.incarnation.clone());
+                let epoch = acquisition.next.epoch;
                 self.view = Some(ElectionView {
-                    epoch: Some((taking.next, token)),
-                    leader: Some(taking.leader),
-                    info: taking.seen.info,
-                    store: taking.seen.store,
+                    epoch: Some((acquisition.next, token)),
+                    leader: Some(acquisition.leader),
+                    info: acquisition.seen.info,
+                    store: acquisition.seen.store,
                     ..ElectionView::default()
                 });
                 self.grant(Term { epoch, token }, effects);
@@ -136,11 +136,11 @@ impl ElectionCore {
                 // Another process was faster, or an earlier copy of this request was applied.
                 self.see(view.clone(), None, effects);
                 self.phase = Phase::Standby;
-                self.resolve_taking(&view, &taking, effects);
+                self.resolve_acquisition(&view, &acquisition, effects);
             }
             Err(error) if error.outcome() == Outcome::Ambiguous => {
-                taking.in_flight = false;
-                self.phase = Phase::Taking(taking);
+                acquisition.in_flight = false;
+                self.phase = Phase::Acquiring(acquisition);
                 self.pause(now);
                 self.read(effects);
             }
@@ -152,19 +152,19 @@ impl ElectionCore {
         }
     }
 
-    pub(super) fn resolve_taking(
+    pub(super) fn resolve_acquisition(
         &mut self,
         view: &ElectionView,
-        taking: &Taking,
+        acquisition: &Acquisition,
         effects: &mut Vec<Effect>,
     ) {
-        if self.highest > taking.leader.epoch {
+        if self.highest > acquisition.leader.epoch {
             // Later events have overtaken the read: it grants nothing, even if it names this process.
             self.phase = Phase::Standby;
             self.view = None;
-        } else if view.leader.as_ref() == Some(&taking.leader)
+        } else if view.leader.as_ref() == Some(&acquisition.leader)
             && let Some((record, token)) = &view.epoch
-            && record.epoch == taking.leader.epoch
+            && record.epoch == acquisition.leader.epoch
         {
             self.grant(
                 Term {
@@ -173,8 +173,8 @@ impl ElectionCore {
                 },
                 effects,
             );
-        } else if view.epoch != taking.seen.epoch
-            || self.session.nonce() != Some(&taking.leader.nonce)
+        } else if view.epoch != acquisition.seen.epoch
+            || self.session.nonce() != Some(&acquisition.leader.nonce)
         {
             // The guard can't hold again, or the session that the key needs is gone.
             self.phase = Phase::Standby;
@@ -182,7 +182,7 @@ impl ElectionCore {
     }
 }
 
-impl Taking {
+impl Acquisition {
     /// The living term of another process that this request ends.
     pub(super) fn deposed_other(&self, own: &ProcessId) -> Option<Epoch> {
         let leader = self.seen.leader.as_ref();
