@@ -21,7 +21,6 @@ use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::beginnings::Beginning;
 use super::calls::{Calls, Done};
 use super::core::JobMasterCore;
 use super::details::failed_initialization;
@@ -30,6 +29,7 @@ use super::execution_graph::BuildError;
 use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, Reply, Telling};
 use super::options::{JobMasterContext, JobMasterOptions};
+use super::start_limiter::StartPermit;
 use super::watch::Peer;
 use crate::compact::SmallMap;
 use crate::gateway::fencing::OnHigherEpoch;
@@ -88,12 +88,12 @@ async fn begin(
     mut context: Box<JobMasterContext>,
     seen: Telling,
 ) -> GatewayResult<Begun> {
-    let mut beginning = None;
+    let mut permit = None;
     if context.is_recovered {
         tokio::select! {
             biased;
             () = seen.to_stop() => return Ok(Begun::Stopped),
-            turn = context.beginnings.turn() => beginning = Some(turn),
+            acquired = context.start_limiter.acquire() => permit = Some(acquired),
         }
         failpoint_of("job.recover", &context.graph.job_id).await;
     }
@@ -128,7 +128,7 @@ async fn begin(
                 is_declaring: false,
                 is_registered: false,
                 next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
-                beginning,
+                permit,
                 options,
                 on_higher_epoch: context.on_higher_epoch.clone(),
             })))
@@ -233,7 +233,7 @@ pub(super) struct JobMasterActor {
     is_registered: bool,
     pub(super) next_heartbeat: Instant,
     /// Its permit to start, until it has started.
-    beginning: Option<Beginning>,
+    permit: Option<StartPermit>,
 }
 
 /// How the loop goes on.
@@ -340,7 +340,7 @@ impl JobMasterActor {
     }
 
     fn hear_one(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
-        self.forgive_standstill();
+        self.credit_standstill();
         let effects = self.core.handle(self.clock.now_ms(), event)?;
         let mut answer = pb::OfferSlotsResponse::default();
         self.follow_peers();
@@ -384,7 +384,7 @@ impl JobMasterActor {
     /// Publishes, once, that the record names this JobMaster.
     fn tell_begun(&mut self) {
         if self.core.is_durable() && self.seen.0.look(|seen| seen.begun.is_none()) {
-            self.beginning = None;
+            self.permit = None;
             let incarnation = self.core.job_incarnation();
             self.seen.0.change(|seen| seen.begun = Some(incarnation));
         }
@@ -461,16 +461,16 @@ impl JobMasterActor {
             .core
             .next_deadline_ms()
             .map(|at_ms| self.clock.instant(at_ms));
-        let beginning = self.beginning.as_ref().map(|turn| turn.until);
-        let due = [self.silence_at, core, beginning].into_iter().flatten();
+        let permit = self.permit.as_ref().map(|permit| permit.until);
+        let due = [self.silence_at, core, permit].into_iter().flatten();
         due.fold(self.next_heartbeat, Instant::min)
     }
 
     fn tick(&mut self) {
-        self.forgive_standstill();
+        self.credit_standstill();
         self.lose_silent();
         let now = Instant::now();
-        self.beginning.take_if(|turn| turn.until <= now);
+        self.permit.take_if(|permit| permit.until <= now);
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + self.options.heartbeat_interval;
             for (connection, location, allocations) in self.core.connections() {

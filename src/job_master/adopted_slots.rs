@@ -28,7 +28,7 @@ pub(super) struct AdoptedSlots {
 impl JobMasterCore {
     /// After a recovery: everything that the record places is of an earlier term.
     pub(super) fn note_adopted_slots(&mut self) {
-        let places = self.execution.overview.places.iter();
+        let places = self.execution.indexes.places.iter();
         self.adopted_slots.stale = places.map(|(id, _)| id.clone()).collect();
     }
 

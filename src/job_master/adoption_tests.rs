@@ -344,7 +344,7 @@ fn a_task_manager_that_comes_back_after_its_region_was_restarted_elsewhere_stops
 }
 
 #[test]
-fn an_execution_that_another_task_manager_reports_than_the_record_names_is_a_stray() {
+fn an_execution_that_another_task_manager_reports_than_the_record_names_is_an_orphan() {
     let graph = one_region();
     let mut job = Recovered::new(&graph, placed(&graph, 1));
     job.register("tm2", "1", both(1, 1, S::Running));

@@ -9,9 +9,9 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
 use super::core::{Commit, JobMasterCore};
+use super::decide::COMMIT_TIMEOUT_MS;
 use super::event::{Connection, Effect, SubmitOutcome};
 use super::execution::Cancellation;
-use super::settle::COMMIT_PATIENCE_MS;
 
 impl JobMasterCore {
     pub(super) fn note_submitted(
@@ -82,8 +82,8 @@ impl JobMasterCore {
                     is_unsure |= !execution.is_ended();
                 }
             }
-            for ((stray, generation), at) in self.strays.of_mut(&connection.task_manager) {
-                let is_meant = stray == task && generation <= cancelled.up_to_generation;
+            for ((orphan, generation), at) in self.orphans.of_mut(&connection.task_manager) {
+                let is_meant = orphan == task && generation <= cancelled.up_to_generation;
                 if is_meant && at.cancellation == Cancellation::Asked {
                     at.cancellation = answer;
                 }
@@ -122,7 +122,7 @@ impl JobMasterCore {
             return;
         }
         let cause = format!(
-            "committing the sinks has had no answer for {COMMIT_PATIENCE_MS} ms: the file system may hang"
+            "committing the sinks has had no answer for {COMMIT_TIMEOUT_MS} ms: the file system may hang"
         );
         tracing::warn!(job = self.record.job_id, cause);
         self.commit_failure = Some(Box::new(pb::FailureRecord {
@@ -135,7 +135,7 @@ impl JobMasterCore {
     /// Whether a commit is in progress and within its timeout.
     pub(super) fn commit_is_awaited(&self) -> bool {
         matches!(self.commit, Commit::Running { since_ms, .. }
-            if self.settled_at_ms < since_ms.saturating_add(COMMIT_PATIENCE_MS))
+            if self.decided_at_ms < since_ms.saturating_add(COMMIT_TIMEOUT_MS))
     }
 
     /// The sinks can never be committed: the job fails, once the record says so. No commit follows.

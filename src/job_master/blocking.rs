@@ -90,7 +90,7 @@ impl ExecutionGraph {
             return true;
         }
         let all_of = |vertex: usize| {
-            let finished = self.overview.finished[vertex];
+            let finished = self.indexes.finished[vertex];
             finished == as_index(self.vertices[vertex].parallelism)
         };
         let mut tasks = self.regions[region].tasks.iter();

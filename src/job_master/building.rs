@@ -12,7 +12,7 @@ use super::execution::Execution;
 use super::execution_graph::{
     ById, Edge, ExecutionGraph, Region, Task, Vertex, as_index, index_of,
 };
-use super::overview::{News, Overview};
+use super::indexes::{Indexes, News};
 use super::profiles::profiles;
 use super::slot_uses::Kinds;
 use crate::job::{self, blocking_edges_within_regions, subtask_regions};
@@ -132,7 +132,7 @@ impl ExecutionGraph {
             kinds,
             blocking_into,
             blocking_out_of,
-            overview: Overview::default(),
+            indexes: Indexes::default(),
             news: News::default(),
         };
         for region in 0..built.regions.len() {

@@ -2,9 +2,9 @@
 
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
+use super::decide::COMMIT_TIMEOUT_MS;
 use super::event::{CancelAnswer, Effect, Event};
 use super::recovered::{Recovered, both, one_region, options};
-use super::settle::COMMIT_PATIENCE_MS;
 use super::testing::submitted;
 
 /// All tasks have finished, and the first commit is in progress.
@@ -40,7 +40,7 @@ fn fails(job: &mut Recovered) {
 
 /// The commit that has just begun is not answered. The core is woken at each of its deadlines.
 fn wait_out(job: &mut Recovered) {
-    let until_ms = job.now_ms + COMMIT_PATIENCE_MS;
+    let until_ms = job.now_ms + COMMIT_TIMEOUT_MS;
     while job.now_ms < until_ms {
         let due_ms = job.core.next_deadline_ms();
         let due_ms = due_ms.filter(|due_ms| *due_ms <= until_ms);

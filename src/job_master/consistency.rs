@@ -11,19 +11,19 @@ use super::core::JobMasterCore;
 use super::execution::Execution;
 use super::execution_graph::{Region, RegionPhase};
 use super::failover::FailoverStrategy;
-use super::overview::Overview;
+use super::indexes::Indexes;
 use crate::compact::{SmallMap, SmallSet};
 
 impl JobMasterCore {
     /// Asserts that all indexes equal what a full examination of all tasks and regions finds.
     pub(super) fn assert_consistent(&mut self) {
         assert_eq!(
-            self.execution.overview,
-            Overview::of(&self.execution),
+            self.execution.indexes,
+            Indexes::of(&self.execution),
             "the indexes are wrong"
         );
         self.assert_slots_in_use();
-        self.assert_patience();
+        self.assert_slot_wait();
         let finished = self
             .durable_ends
             .values()
@@ -57,7 +57,7 @@ impl JobMasterCore {
     }
 
     /// Checks the count of running regions that end by themselves, and the starved regions.
-    fn assert_patience(&self) {
+    fn assert_slot_wait(&self) {
         let is_live = |task: &usize| !self.execution.tasks[*task].execution.is_ended();
         let ends = |region: &Region| {
             let is_placed = matches!(region.phase, RegionPhase::Placed | RegionPhase::Deployed);
@@ -65,11 +65,11 @@ impl JobMasterCore {
             is_placed && will_end && region.tasks.iter().any(is_live)
         };
         let regions = &self.execution.regions;
-        let is_patient = regions.len() > 1 && regions.iter().any(ends);
-        assert_eq!(self.is_patient(), is_patient);
-        let mut in_vain = self.patience.in_vain.iter();
+        let will_free_slots = regions.len() > 1 && regions.iter().any(ends);
+        assert_eq!(self.will_free_slots(), will_free_slots);
+        let mut starved = self.slot_wait.starved.iter();
         assert!(
-            in_vain.all(|region| !regions[*region].phase.is_placed()),
+            starved.all(|region| !regions[*region].phase.is_placed()),
             "it has its slots"
         );
     }
@@ -93,8 +93,8 @@ impl JobMasterCore {
                     let is_unsent = is_any(S::Created) || is_any(S::Scheduled);
                     assert!(!is_unsent, "region {region} was not stopped");
                     let is_held = self.held_until_ms(region);
-                    let is_held = is_held.is_some_and(|until_ms| self.settled_at_ms < until_ms);
-                    let is_due = restart_at_ms.is_some_and(|at_ms| at_ms <= self.settled_at_ms);
+                    let is_held = is_held.is_some_and(|until_ms| self.decided_at_ms < until_ms);
+                    let is_due = restart_at_ms.is_some_and(|at_ms| at_ms <= self.decided_at_ms);
                     let is_over = executions.clone().all(Execution::is_ended);
                     let is_durable = written[region].generation == record[region].generation;
                     may_restart += usize::from(is_due && is_over && is_durable && !is_held);

@@ -2,7 +2,7 @@
 //!
 //! There are two copies of the job's record: `record` is the decided state, `written` the durable one. Events
 //! change `record` and the ExecutionGraph. Everything that *acts* (deploy, cancel, acknowledge, commit,
-//! answer) is derived from `written` alone, after each event (`settle.rs`). So nothing acts on a decision
+//! answer) is derived from `written` alone, after each event (`decide.rs`). So nothing acts on a decision
 //! that the store does not have, and a record read from the store has the same effects as one that was just
 //! written.
 //!
@@ -19,20 +19,20 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::adopted_slots::AdoptedSlots;
-use super::agenda::{Agenda, LookedAt};
-use super::chronicle::Chronicle;
 use super::coordinator::Coordination;
+use super::dirty::{Dirty, LookedAt};
 use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
 use super::execution::Cancellation;
 use super::execution_graph::{BuildError, ExecutionGraph};
 use super::failover::FailoverStrategy;
+use super::job_events::JobEvents;
 use super::kept_graph::KeptGraph;
 use super::moving::Moves;
-use super::patience::Patience;
+use super::orphan_executions::OrphanExecutions;
 use super::reconciling::Reconciliation;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::SlotPool;
-use super::strays::Strays;
+use super::slot_wait::SlotWait;
 use crate::compact::SmallMap;
 use crate::gateway::Unfulfillable;
 
@@ -134,8 +134,8 @@ pub struct JobMasterCore {
     pub(super) pool: SlotPool,
     pub(super) task_managers: SmallMap<ResourceId, Box<TaskManager>>,
     pub(super) seen: SmallMap<ResourceId, Registration>,
-    pub(super) strays: Strays,
-    pub(super) agenda: Agenda,
+    pub(super) orphans: OrphanExecutions,
+    pub(super) dirty: Dirty,
     pub(super) looked_at: LookedAt,
     // Shared with `written` and `writing` until it changes.
     pub(super) record: Arc<pb::JobState>,
@@ -161,7 +161,7 @@ pub struct JobMasterCore {
     pub(super) profiles_needed: Vec<(ResourceProfile, u32)>,
     // Number of changes of `task_managers`: a TaskManager registers, registers again or leaves.
     pub(super) registrations_version: u64,
-    pub(super) patience: Patience,
+    pub(super) slot_wait: SlotWait,
     // (until ms, region): a region that was given up is not placed before that time.
     pub(super) held_until: BTreeSet<(u64, usize)>,
     pub(super) adopted_slots: AdoptedSlots,
@@ -180,8 +180,8 @@ pub struct JobMasterCore {
     // None if no operator has a coordinator.
     pub(super) coordination: Option<Box<Coordination>>,
     pub(super) result: Option<Box<pb::JobResult>>,
-    pub(super) chronicle: Chronicle,
-    pub(super) settled_at_ms: u64,
+    pub(super) job_events: JobEvents,
+    pub(super) decided_at_ms: u64,
     pub(super) turn: u64,
     pub(super) effects: Vec<Effect>,
 }
@@ -214,7 +214,7 @@ impl JobMasterCore {
         let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
         let coordination = Coordination::of(&graph, &mut execution);
         let is_bounded = execution.regions.iter().all(|region| region.is_bounded);
-        let chronicle = Chronicle::of(&state, is_recovered, epoch.get(), now_ms);
+        let job_events = JobEvents::of(&state, is_recovered, epoch.get(), now_ms);
         let mut core = JobMasterCore {
             graph: KeptGraph::of(&graph),
             epoch,
@@ -223,8 +223,8 @@ impl JobMasterCore {
             pool: SlotPool::default(),
             task_managers: SmallMap::new(),
             seen: SmallMap::new(),
-            strays: Strays::default(),
-            agenda: Agenda::default(),
+            orphans: OrphanExecutions::default(),
+            dirty: Dirty::default(),
             looked_at: LookedAt::default(),
             record: state.clone(),
             revision: 0,
@@ -245,7 +245,7 @@ impl JobMasterCore {
             commit_failure: None,
             profiles_needed: Vec::new(),
             registrations_version: 0,
-            patience: Patience::default(),
+            slot_wait: SlotWait::default(),
             held_until: BTreeSet::new(),
             adopted_slots: AdoptedSlots::default(),
             has_placed: false,
@@ -257,8 +257,8 @@ impl JobMasterCore {
             is_bounded,
             coordination,
             result: None,
-            chronicle,
-            settled_at_ms: 0,
+            job_events,
+            decided_at_ms: 0,
             turn: 0,
             effects: Vec::new(),
             options,
@@ -272,11 +272,11 @@ impl JobMasterCore {
     /// Handles an event. On an error nothing has changed.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Result<Vec<Effect>, Refusal> {
         self.turn += 1;
-        self.note_patience(now_ms);
+        self.note_slot_wait(now_ms);
         let answer = self.take(now_ms, event);
         if answer.is_ok() {
-            self.settle(now_ms);
-            self.agenda = Agenda::default();
+            self.decide(now_ms);
+            self.dirty = Dirty::default();
         }
         let effects = std::mem::take(&mut self.effects);
         answer.map(|()| effects)
@@ -374,7 +374,7 @@ impl JobMasterCore {
                 self.ask(&connection, request)?;
             }
             Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
-            Event::HasRoom(has_room) => self.patience.has_room = has_room,
+            Event::HasRoom(has_room) => self.slot_wait.has_room = has_room,
             Event::Leaving(leaving) => self.moves.leaving = leaving,
             Event::CancelRequested => self.cancel_is_requested = true,
             Event::StopRequested => self.stop_is_requested = true,
@@ -383,7 +383,7 @@ impl JobMasterCore {
                     self.written = write.state;
                     self.written_revision = write.revision;
                     self.is_durable = true;
-                    self.agenda.has_written = true;
+                    self.dirty.has_written = true;
                     self.begin_reconciliation(now_ms);
                     self.note_durable_ends();
                 }

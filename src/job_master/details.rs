@@ -3,8 +3,8 @@
 use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 
-use super::chronicle::entering;
 use super::core::JobMasterCore;
+use super::job_events::entering;
 use crate::gateway::persistence::was_never_placed;
 use crate::job::OperatorSpec;
 
@@ -99,7 +99,7 @@ impl JobMasterCore {
         details.ended_at_ms = now_ms;
         details.hindrances.clear();
         for status in self.way_to(status) {
-            super::chronicle::enter(&mut details.timestamps, status, now_ms);
+            super::job_events::enter(&mut details.timestamps, status, now_ms);
             let entered = entering(status, &cause, self.epoch.get(), now_ms);
             details.events.push(entered);
         }

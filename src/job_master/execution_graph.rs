@@ -1,6 +1,6 @@
 //! The ExecutionGraph: the JobGraph with its parallel subtasks, each with its present execution, grouped into
 //! pipelined regions. Pure data; the core decides. `building.rs` makes it, `transitions.rs` changes it,
-//! `overview.rs` has the indexes over all tasks and regions, and `blocking.rs` answers which region reads
+//! `indexes.rs` has the indexes over all tasks and regions, and `blocking.rs` answers which region reads
 //! what over blocking edges.
 //!
 //! Invariant: a region's executions have one generation.
@@ -14,7 +14,7 @@ use tanist_proto::v1::ExecutionState;
 
 pub use super::building::BuildError;
 use super::execution::Execution;
-use super::overview::{News, Overview};
+use super::indexes::{Indexes, News};
 use super::slot_pool::SlotKey;
 use super::slot_uses::Kinds;
 use crate::compact::SmallSet;
@@ -175,7 +175,7 @@ pub struct ExecutionGraph {
     /// blocking edges.
     pub(super) blocking_into: Vec<Vec<usize>>,
     pub(super) blocking_out_of: Vec<Vec<usize>>,
-    pub(super) overview: Overview,
+    pub(super) indexes: Indexes,
     pub(super) news: News,
 }
 
@@ -224,13 +224,13 @@ impl ExecutionGraph {
 
     /// Number of executions in a state.
     pub fn count(&self, state: ExecutionState) -> usize {
-        self.overview.states[number_of(state)]
+        self.indexes.states[number_of(state)]
     }
 
     /// The regions in this kind of phase. Its data does not matter, except whether a stopping region
     /// restarts.
     pub fn in_phase(&self, phase: RegionPhase) -> &SmallSet<usize> {
-        &self.overview.phases[phase.number()]
+        &self.indexes.phases[phase.number()]
     }
 
     /// The regions that wait for slots.
@@ -269,7 +269,7 @@ impl ExecutionGraph {
 
     /// Whether all executions of a region have ended.
     pub fn region_is_ended(&self, region: usize) -> bool {
-        self.overview.regions[region].live == 0
+        self.indexes.regions[region].live == 0
     }
 }
 

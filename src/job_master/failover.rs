@@ -13,10 +13,10 @@ use tanist_proto::id::{Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::act::cancellation;
 use super::blocking::OfVertices;
 use super::core::{Failure, JobMasterCore};
 use super::deployment::execution_id;
+use super::effects::cancellation;
 use super::event::Effect;
 use super::execution::Execution;
 use super::execution_graph::RegionPhase;
@@ -173,7 +173,7 @@ impl JobMasterCore {
     /// Records until when a given-up region is not placed again, so that a takeover does not shorten its
     /// backoff.
     pub(super) fn promise_restart(&mut self, region: usize, at_ms: u64) {
-        let delay_ms = at_ms.saturating_sub(self.settled_at_ms);
+        let delay_ms = at_ms.saturating_sub(self.decided_at_ms);
         if delay_ms > 0 {
             let state = &mut Arc::make_mut(&mut self.record).regions[region];
             (state.restart_at_ms, state.restart_delay_ms) = (at_ms, delay_ms);
@@ -259,7 +259,7 @@ impl JobMasterCore {
         let created = entered.find(|it| it.status() == pb::JobStatus::Created);
         match created {
             Some(created) if generation.get() == 0 => created.at_ms,
-            Some(_) | None => self.settled_at_ms,
+            Some(_) | None => self.decided_at_ms,
         }
     }
 

@@ -66,7 +66,7 @@ impl JobMasterCore {
 
     /// The reason if the last decision has not been confirmed by the store for a long time.
     fn storing(&self) -> Option<pb::Hindrance> {
-        let is_long = self.settled_at_ms >= self.write_is_long_at_ms()?;
+        let is_long = self.decided_at_ms >= self.write_is_long_at_ms()?;
         is_long.then(|| {
             let text =
                 "the store has not confirmed the last decision yet; it takes effect only then";
@@ -141,7 +141,7 @@ impl JobMasterCore {
     }
 
     fn restarting(&self) -> Option<pb::Hindrance> {
-        let restarting = self.execution.overview.restarting_at.iter();
+        let restarting = self.execution.indexes.restarting_at.iter();
         // Moved regions have not failed; `moving` reports them.
         let restarting = restarting.filter(|(at_ms, _)| !self.is_of_move(*at_ms));
         let held = |region: usize| self.held_until_ms(region).unwrap_or_default();
@@ -219,12 +219,12 @@ impl JobMasterCore {
             // The job's slots are not known yet.
             return None;
         }
-        let is_patient = self.is_patient();
+        let will_free_slots = self.will_free_slots();
         let waiting = self.execution.waiting().iter();
         let tasks: Vec<usize> = waiting
             .flat_map(|region| self.execution.regions[*region].tasks.iter().copied())
             .collect();
-        let (since_ms, _) = *self.execution.overview.waiting_since.first()?;
+        let (since_ms, _) = *self.execution.indexes.waiting_since.first()?;
         let needed = self.execution.slots_needed();
         let missing = self
             .missing_slots()
@@ -234,11 +234,11 @@ impl JobMasterCore {
         let text = match &self.unfulfillable {
             _ if missing == 0 => self.with_slots(),
             Some(verdict) => format!("{}; {verdict}", self.lacking()),
-            None if is_patient => format!(
+            None if will_free_slots => format!(
                 "{}: the waiting regions run when regions of the job that run now have ended",
                 self.lacking()
             ),
-            None if self.patience.has_room => format!(
+            None if self.slot_wait.has_room => format!(
                 "{}: it runs when jobs that were submitted before it, or hold what it needs, leave them",
                 self.lacking()
             ),
@@ -266,12 +266,12 @@ impl JobMasterCore {
 
     /// What regions wait for although the job has slots for all of them.
     fn with_slots(&self) -> String {
-        let (mut has_others, mut stands_back, mut is_preparing) = (false, false, false);
+        let (mut has_others, mut yields_slots, mut is_preparing) = (false, false, false);
         for region in self.execution.waiting().iter() {
             if self.is_preparing(*region) {
                 is_preparing = true;
-            } else if self.stands_back(*region, self.settled_at_ms) {
-                stands_back = true;
+            } else if self.yields_slots(*region, self.decided_at_ms) {
+                yields_slots = true;
             } else {
                 has_others = true;
             }
@@ -279,7 +279,7 @@ impl JobMasterCore {
         let is_blocked = has_others && !self.blocked_slots().is_empty();
         let awaited = [
             (is_blocked, "they are free of tasks of earlier attempts"),
-            (stands_back, "regions that wait longer have had their turn"),
+            (yields_slots, "regions that wait longer have had their turn"),
             (is_preparing, "its input files have been listed"),
         ];
         let awaited = awaited.into_iter().filter(|(is_awaited, _)| *is_awaited);
@@ -296,7 +296,7 @@ impl JobMasterCore {
     /// When the first waiting region fails if nothing changes, as `give_up_waiting` decides.
     fn waits_until_ms(&self) -> Option<u64> {
         let since_ms = |is_preparing: bool| {
-            let mut waiting = self.execution.overview.waiting_since.iter();
+            let mut waiting = self.execution.indexes.waiting_since.iter();
             let first = waiting.find(|(_, region)| self.is_preparing(*region) == is_preparing);
             first.map(|(since_ms, _)| *since_ms)
         };

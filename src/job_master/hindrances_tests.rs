@@ -224,7 +224,7 @@ fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
 }
 
 #[test]
-fn regions_that_have_their_slots_wait_for_earlier_attempts_and_for_their_turn() {
+fn regions_that_have_their_slots_wait_for_earlier_attempts_and_for_their_round() {
     let graph = apart(&[2, 1]);
     let mut state = submitted_whole(&graph);
     state.regions[0].generation = 2;

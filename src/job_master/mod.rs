@@ -27,7 +27,6 @@
 //! place again starts Waiting under the generation after that. Reported executions that are not the record's are
 //! cancelled.
 
-mod act;
 mod actor;
 #[cfg(test)]
 mod actor_tests;
@@ -37,17 +36,10 @@ mod adopted_slots;
 mod adoption_actor_tests;
 #[cfg(test)]
 mod adoption_tests;
-mod agenda;
 mod answers;
-mod beginnings;
-#[cfg(test)]
-mod beginnings_tests;
 mod blocking;
 mod building;
 mod calls;
-mod chronicle;
-#[cfg(test)]
-mod chronicle_tests;
 #[cfg(test)]
 mod commit_tests;
 #[cfg(test)]
@@ -55,9 +47,11 @@ mod consistency;
 mod coordinator;
 pub mod core;
 mod deadlines;
+mod decide;
 mod deployment;
 mod details;
-mod ends;
+mod dirty;
+mod effects;
 pub mod event;
 mod exceptions;
 #[cfg(test)]
@@ -73,9 +67,13 @@ mod hindrances;
 #[cfg(test)]
 mod hindrances_tests;
 mod idle_slots;
+mod indexes;
 mod isolation;
 #[cfg(test)]
 mod isolation_tests;
+mod job_events;
+#[cfg(test)]
+mod job_events_tests;
 mod kept_graph;
 #[cfg(test)]
 mod lost_task_managers_tests;
@@ -85,17 +83,14 @@ mod moving;
 #[cfg(test)]
 mod moving_late_news_tests;
 #[cfg(test)]
-mod moving_tests;
+mod moving_rounds_tests;
 #[cfg(test)]
-mod moving_turns_tests;
+mod moving_tests;
 mod options;
+mod orphan_executions;
 mod outputs;
 #[cfg(test)]
 mod outputs_tests;
-mod overview;
-mod patience;
-#[cfg(test)]
-mod patience_tests;
 mod profiles;
 #[cfg(test)]
 mod profiles_tests;
@@ -117,7 +112,6 @@ pub mod restart;
 mod scheduling;
 #[cfg(test)]
 mod scripted;
-mod settle;
 #[cfg(test)]
 mod simulation;
 mod slot_assignment;
@@ -127,11 +121,17 @@ mod slot_pool_model_tests;
 #[cfg(test)]
 mod slot_pool_tests;
 mod slot_uses;
+mod slot_wait;
+#[cfg(test)]
+mod slot_wait_tests;
+mod start_limiter;
+#[cfg(test)]
+mod start_limiter_tests;
 mod status;
 mod stopped;
 #[cfg(test)]
 mod stopped_tests;
-mod strays;
+mod terminal_states;
 #[cfg(test)]
 mod testing;
 mod transitions;
@@ -139,8 +139,8 @@ mod waiting_list;
 mod watch;
 
 pub use actor::JobMaster;
-pub use beginnings::Beginnings;
 pub use failover::FailoverStrategy;
 pub use handle::JobMasterHandle;
 pub use options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, StopFirst};
 pub use restart::RestartStrategy;
+pub use start_limiter::StartLimiter;

@@ -70,7 +70,7 @@ impl JobMasterCore {
         }
         self.leave_at_once(now_ms);
         let unused = self.unused_slots();
-        let is_open = |it: &usize| self.is_under_way(*it) && !self.waits_in_vain(*it, &unused);
+        let is_open = |it: &usize| self.is_under_way(*it) && !self.lacks_slots(*it, &unused);
         if !self.moves.regions.iter().any(is_open) {
             self.begin_move(now_ms);
         } else {
@@ -98,8 +98,8 @@ impl JobMasterCore {
 
     /// Whether a region waits and there are no slots for it. It has stopped, so other moves need not wait for
     /// it.
-    fn waits_in_vain(&self, region: usize, unused: &[u32]) -> bool {
-        let need = &self.execution.overview.regions[region].need;
+    fn lacks_slots(&self, region: usize, unused: &[u32]) -> bool {
+        let need = &self.execution.indexes.regions[region].need;
         self.execution.waiting().contains(&region) && need.lacks(unused)
     }
 
@@ -305,28 +305,28 @@ impl JobMasterCore {
     }
 
     /// Number of rounds since the move began to wait for slots.
-    fn turns_of_move(&self, now_ms: u64) -> u64 {
-        now_ms.saturating_sub(self.moves.since_ms) / self.turn_ms()
+    fn rounds_of_move(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.moves.since_ms) / self.round_ms()
     }
 
     /// Whether the present round belongs to the move, and not to regions that wait for slots.
-    pub(super) fn is_turn_of_move(&self, now_ms: u64) -> bool {
-        self.awaits_replacements() && !self.turns_of_move(now_ms).is_multiple_of(2)
+    pub(super) fn is_round_of_move(&self, now_ms: u64) -> bool {
+        self.awaits_replacements() && !self.rounds_of_move(now_ms).is_multiple_of(2)
     }
 
     /// The end of the present round of the move or of the waiting regions.
-    pub(super) fn next_turn_of_move_ms(&self, now_ms: u64) -> Option<u64> {
-        let next = (self.turns_of_move(now_ms) + 1).saturating_mul(self.turn_ms());
+    pub(super) fn next_round_of_move_ms(&self, now_ms: u64) -> Option<u64> {
+        let next = (self.rounds_of_move(now_ms) + 1).saturating_mul(self.round_ms());
         let at_ms = self.moves.since_ms.saturating_add(next);
         self.awaits_replacements().then_some(at_ms)
     }
 
     /// Whether the move may take free slots: in its rounds, or if enough are left for the waiting regions.
     fn may_take_replacements(&self, now_ms: u64) -> bool {
-        if self.is_turn_of_move(now_ms) {
+        if self.is_round_of_move(now_ms) {
             return true;
         }
-        let waiting = self.execution.overview.waiting.iter();
+        let waiting = self.execution.indexes.waiting.iter();
         let wanted: usize = waiting
             .map(|(need, regions)| need.slots.saturating_mul(regions.len()))
             .sum();
@@ -400,7 +400,7 @@ impl JobMasterCore {
         let unused = self.unused_slots();
         let finds_slots = |region: usize| {
             let is_waiting = self.execution.waiting().contains(&region);
-            is_waiting && !self.execution.overview.regions[region].need.lacks(&unused)
+            is_waiting && !self.execution.indexes.regions[region].need.lacks(&unused)
         };
         if moved
             .iter()
@@ -408,7 +408,7 @@ impl JobMasterCore {
         {
             return LeftToMoves::All;
         }
-        if !self.is_turn_of_move(now_ms) {
+        if !self.is_round_of_move(now_ms) {
             return LeftToMoves::Nothing;
         }
         let mut profiles: Vec<ResourceProfile> = Vec::new();
@@ -435,7 +435,7 @@ impl JobMasterCore {
                     let own = self.execution.profile_of(*key);
                     profiles.iter().any(|profile| own.is_matching(profile))
                 };
-                let lacks_any = self.execution.overview.regions[region].need.slots > 0;
+                let lacks_any = self.execution.indexes.regions[region].need.slots > 0;
                 lacks_any && own.any(could_use)
             }
         }
@@ -471,7 +471,7 @@ impl JobMasterCore {
 
     /// The blocked reason while a move waits for slots or its regions stop.
     pub(super) fn moving(&self) -> Option<pb::Hindrance> {
-        let restarting = self.execution.overview.restarting_at.iter();
+        let restarting = self.execution.indexes.restarting_at.iter();
         let stopping = restarting.filter(|(at_ms, _)| self.is_of_move(*at_ms));
         let number = stopping.count();
         if number > 0 {

@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use tanist_ha::clock::millis;
 use tanist_proto::v1 as pb;
 
-use super::beginnings::Beginnings;
 use super::core::CoreOptions;
 use super::failover::FailoverStrategy;
 use super::restart::RestartStrategy;
+use super::start_limiter::StartLimiter;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::persistence::JobStateStore;
@@ -163,7 +163,7 @@ pub struct JobMasterContext {
     /// Serves a graph that is too large for messages, while this JobMaster lives.
     pub blobs: ServedBlobs,
     /// Limits how many recovered JobMasters start at the same time.
-    pub beginnings: Beginnings,
+    pub start_limiter: StartLimiter,
 }
 
 impl fmt::Debug for JobMasterContext {

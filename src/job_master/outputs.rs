@@ -59,7 +59,7 @@ impl JobMasterCore {
             let asked = Cancellation::NotAsked;
             known.outputs.insert((task, generation), asked);
             let task_manager = place.map(|place| place.task_manager.clone());
-            self.agenda.outputs_of.extend(task_manager);
+            self.dirty.outputs_of.extend(task_manager);
         }
     }
 
@@ -94,7 +94,7 @@ impl JobMasterCore {
 
     /// Whether outputs are awaited.
     pub(super) fn awaits_outputs(&self) -> bool {
-        !self.has_reconciled() && self.execution.overview.outputs_awaited > 0
+        !self.has_reconciled() && self.execution.indexes.outputs_awaited > 0
     }
 
     /// Applies a full report of the outputs on a TaskManager, from a registration or from a heartbeat that
@@ -121,7 +121,7 @@ impl JobMasterCore {
         };
         known.outputs = reported.iter().map(|key| (*key, asked(key))).collect();
         if !reported.is_empty() {
-            self.agenda.outputs_of.insert(task_manager.clone());
+            self.dirty.outputs_of.insert(task_manager.clone());
         }
         let incarnation = known.location.incarnation.clone();
         for task in self.execution.tasks_on(task_manager) {
@@ -285,8 +285,8 @@ impl JobMasterCore {
         }
         let mut released: BTreeMap<ResourceId, Vec<(usize, u64)>> = BTreeMap::new();
         let mut known_needs = OfVertices::default();
-        let of_all = self.agenda.has_written;
-        let changed = &self.agenda.outputs_of;
+        let of_all = self.dirty.has_written;
+        let changed = &self.dirty.outputs_of;
         let looked_at = self.task_managers.iter();
         for (task_manager, known) in looked_at.filter(|(id, _)| of_all || changed.contains(*id)) {
             for ((task, generation), asked) in &known.outputs {
@@ -312,7 +312,7 @@ impl JobMasterCore {
                     .outputs
                     .insert((task, generation), Cancellation::Asked);
                 let id = execution_id(&self.execution, task, generation);
-                tasks.push(super::act::cancellation(id));
+                tasks.push(super::effects::cancellation(id));
                 if self.execution.tasks[task].execution.generation.get() == generation {
                     let released = Output::Gone(RELEASED.to_owned());
                     self.execution.set_output(task, released);

@@ -34,26 +34,26 @@ impl ExecutionGraph {
 
     /// Number of slots needed for unfinished tasks of regions that run or could run.
     pub fn slots_needed(&self) -> usize {
-        self.overview.slots.needed().map(as_index).sum()
+        self.indexes.slots.needed().map(as_index).sum()
     }
 
     /// The needed slots by profile. Called after each event.
     pub fn profiles_needed(&self) -> Vec<(ResourceProfile, u32)> {
-        self.kinds.by_profile(self.overview.slots.needed())
+        self.kinds.by_profile(self.indexes.slots.needed())
     }
 
     /// The slots that tasks are in or will be, by profile.
     pub(super) fn profiles_taken(&self) -> Vec<(ResourceProfile, u32)> {
         let kinds = 0..self.kinds.profiles().len();
-        let taken = kinds.map(|kind| self.overview.slots.taken(kind));
+        let taken = kinds.map(|kind| self.indexes.slots.taken(kind));
         self.kinds.by_profile(taken)
     }
 
     /// The taken slots by profile, plus those that a region still needs.
     pub(super) fn profiles_taken_with(&self, region: usize) -> Vec<(ResourceProfile, u32)> {
-        let need = &self.overview.regions[region].need;
+        let need = &self.indexes.regions[region].need;
         let more = need.of_kinds.iter().enumerate();
-        let with = more.map(|(kind, more)| self.overview.slots.taken(kind) + more);
+        let with = more.map(|(kind, more)| self.indexes.slots.taken(kind) + more);
         self.kinds.by_profile(with)
     }
 }

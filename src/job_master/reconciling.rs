@@ -102,15 +102,15 @@ impl JobMasterCore {
         let later = |since_ms: &mut u64| *since_ms = since_ms.saturating_add(by_ms);
         self.reconciliation.since_ms.iter_mut().for_each(later);
         self.execution.put_off(by_ms);
-        self.patience.put_off(by_ms);
-        for (.., stray) in self.strays.iter_mut() {
-            later(&mut stray.canceling_since_ms);
+        self.slot_wait.put_off(by_ms);
+        for (.., orphan) in self.orphans.iter_mut() {
+            later(&mut orphan.canceling_since_ms);
         }
     }
 
     /// Gives up awaited executions and outputs after the timeout.
     pub(super) fn miss_overdue(&mut self, now_ms: u64) {
-        let is_any = self.is_any_awaited() || self.execution.overview.outputs_awaited > 0;
+        let is_any = self.is_any_awaited() || self.execution.indexes.outputs_awaited > 0;
         let deadline_ms = self.reconciliation_deadline_ms().filter(|_| is_any);
         if deadline_ms.is_none_or(|at_ms| now_ms < at_ms) {
             return;
@@ -179,7 +179,7 @@ impl JobMasterCore {
             return self.note_under_way(now_ms);
         }
         for region in std::mem::take(&mut self.execution.news.reconciled) {
-            let is_awaited = self.execution.overview.regions[region].awaited > 0;
+            let is_awaited = self.execution.indexes.regions[region].awaited > 0;
             if is_awaited || self.execution.regions[region].phase != RegionPhase::Reconciling {
                 continue;
             }
@@ -221,7 +221,7 @@ impl JobMasterCore {
             );
             let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} restart");
             let kind = pb::JobEventKind::Adoption;
-            self.chronicle.tell(kind, text, now_ms);
+            self.job_events.tell(kind, text, now_ms);
             for region in self.execution.waiting().clone() {
                 let phase = RegionPhase::Waiting { since_ms: now_ms };
                 self.execution.set_phase(region, phase);

@@ -17,7 +17,7 @@ impl JobMasterCore {
     /// TaskManagers. A region that was given up and not placed again gets a new generation, to be placed when
     /// its recorded backoff is over.
     pub(super) fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
-        self.settled_at_ms = now_ms;
+        self.decided_at_ms = now_ms;
         for region in 0..self.execution.regions.len() {
             self.restore_executions(region)?;
         }
@@ -128,7 +128,7 @@ impl JobMasterCore {
             for (state, at_ms) in entered {
                 execution.note_entered(state, at_ms);
             }
-            execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
+            execution.enter(ExecutionState::Reconciling, self.decided_at_ms);
             execution.place = Some(place);
         }
         Ok(())
@@ -158,7 +158,7 @@ impl JobMasterCore {
             }
             // Without a placement in the record, only the terminal state matters.
             if execution.place.is_none() {
-                execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
+                execution.enter(ExecutionState::Reconciling, self.decided_at_ms);
             }
             let (from, to) = (execution.state, end.state());
             if !execution.enter(to, end.ended_at_ms) {

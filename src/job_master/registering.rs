@@ -73,7 +73,7 @@ impl JobMasterCore {
         self.reconcile_all(&task_manager, executions, now_ms);
         // Late offers of the former registration are refused, so slots that were given back under it may be
         // accepted again.
-        self.pool.forgive(&task_manager);
+        self.pool.forget_released(&task_manager);
         let offered: BTreeSet<&str> = slots
             .iter()
             .map(|slot| slot.allocation_id.as_str())

@@ -15,7 +15,7 @@ use tanist_proto::v1::ExecutionState;
 use super::core::{Failure, JobMasterCore, parse};
 use super::execution::{Cancellation, is_terminal};
 use super::execution_graph::RegionPhase;
-use super::strays::Stray;
+use super::orphan_executions::OrphanExecution;
 
 impl JobMasterCore {
     /// Applies reports of changed executions.
@@ -41,12 +41,12 @@ impl JobMasterCore {
             {
                 known.unacknowledged.insert((task, report.generation));
                 let end = (task_manager.clone(), task, report.generation);
-                self.agenda.reported_ends.insert(end);
+                self.dirty.reported_ends.insert(end);
             }
             if is_present {
                 self.hear_of_present(task, report, now_ms);
             } else {
-                self.hear_of_stray(task_manager, task, report, now_ms);
+                self.hear_of_orphan(task_manager, task, report, now_ms);
             }
         }
     }
@@ -64,7 +64,7 @@ impl JobMasterCore {
         }
         if execution.cancellation == Cancellation::Failed {
             execution.cancellation = Cancellation::NotAsked;
-            self.agenda.to_cancel.insert(task);
+            self.dirty.to_cancel.insert(task);
         }
         match report.state() {
             ExecutionState::Finished => {
@@ -119,7 +119,7 @@ impl JobMasterCore {
         }
     }
 
-    fn hear_of_stray(
+    fn hear_of_orphan(
         &mut self,
         task_manager: &ResourceId,
         task: usize,
@@ -132,18 +132,18 @@ impl JobMasterCore {
         }
         let key = (task, report.generation);
         if is_terminal(report.state()) {
-            self.strays.remove(task_manager, key);
+            self.orphans.remove(task_manager, key);
             return;
         }
-        let stray = self.strays.note(task_manager, key, || Stray {
+        let orphan = self.orphans.note(task_manager, key, || OrphanExecution {
             allocation: parse(&report.allocation_id),
             noted_in: turn,
             cancellation: Cancellation::NotAsked,
             canceling_since_ms: now_ms,
         });
-        stray.noted_in = turn;
-        if stray.cancellation == Cancellation::Failed {
-            stray.cancellation = Cancellation::NotAsked;
+        orphan.noted_in = turn;
+        if orphan.cancellation == Cancellation::Failed {
+            orphan.cancellation = Cancellation::NotAsked;
         }
     }
 
@@ -161,7 +161,7 @@ impl JobMasterCore {
             let execution = &mut self.execution.tasks[task].execution;
             if execution.cancellation == Cancellation::Failed {
                 execution.cancellation = Cancellation::NotAsked;
-                self.agenda.to_cancel.insert(task);
+                self.dirty.to_cancel.insert(task);
             }
             let generation = execution.generation.get();
             let is_missing = execution.is_deployed() && !reported.contains(&(task, generation));
@@ -169,8 +169,8 @@ impl JobMasterCore {
                 self.note_gone(task, "its TaskManager doesn't have it any more", now_ms);
             }
         }
-        self.strays.retain(task_manager, |key, stray| {
-            stray.noted_in > asked_in || reported.contains(key)
+        self.orphans.retain(task_manager, |key, orphan| {
+            orphan.noted_in > asked_in || reported.contains(key)
         });
     }
 
@@ -202,7 +202,7 @@ impl JobMasterCore {
             // A cancellation that was sent under the former registration may have been refused.
             if execution.cancellation != Cancellation::Confirmed {
                 execution.cancellation = Cancellation::NotAsked;
-                self.agenda.to_cancel.insert(task);
+                self.dirty.to_cancel.insert(task);
             }
             if reported.contains(&(task, execution.generation.get())) {
                 continue;
@@ -213,11 +213,11 @@ impl JobMasterCore {
                 _ => self.note_gone(task, cause, now_ms),
             }
         }
-        self.strays
+        self.orphans
             .retain(task_manager, |key, _| reported.contains(key));
-        for (_, stray) in self.strays.of_mut(task_manager) {
-            if stray.cancellation != Cancellation::Confirmed {
-                stray.cancellation = Cancellation::NotAsked;
+        for (_, orphan) in self.orphans.of_mut(task_manager) {
+            if orphan.cancellation != Cancellation::Confirmed {
+                orphan.cancellation = Cancellation::NotAsked;
             }
         }
     }
@@ -308,7 +308,7 @@ impl JobMasterCore {
             return;
         };
         self.registrations_version += 1;
-        self.strays.remove_all_of(task_manager);
+        self.orphans.remove_all_of(task_manager);
         tracing::warn!(job = self.record.job_id, %task_manager, cause, "TaskManager lost");
         self.pool.remove_all_of(task_manager);
         let address = &known.location.rpc_address;

@@ -60,8 +60,8 @@ impl JobMasterCore {
             let region = self.execution.tasks[task].region;
             !self.execution.regions[region].phase.is_placed()
         };
-        let mut strays = self.strays.iter();
-        self.begins_together() && strays.any(|(_, (task, _), _)| is_unplaced(task))
+        let mut orphans = self.orphans.iter();
+        self.begins_together() && orphans.any(|(_, (task, _), _)| is_unplaced(task))
     }
 
     /// Moves regions with blocking inputs between AwaitingInput and Waiting: they wait for slots while all
@@ -69,7 +69,7 @@ impl JobMasterCore {
     fn look_at_inputs(&mut self, now_ms: u64) {
         let reads = self.execution.news.reads;
         let has_changed = std::mem::replace(&mut self.looked_at.inputs, reads) != reads;
-        if !self.execution.has_blocking_edges() || !(has_changed || self.agenda.has_written) {
+        if !self.execution.has_blocking_edges() || !(has_changed || self.dirty.has_written) {
             return;
         }
         let mut known = OfVertices::default();
@@ -115,7 +115,7 @@ impl JobMasterCore {
             // Regions of a move ran, and stopped for slots that are there: no other region has priority over
             // them.
             self.is_prepared(look, &mut looks)
-                && (self.is_moved(*region) || !self.stands_back(*region, now_ms))
+                && (self.is_moved(*region) || !self.yields_slots(*region, now_ms))
                 && !self.leaves_slots(*region, &left)
         };
         let mut ready: Vec<usize> = waiting.into_iter().filter(is_ready).collect();
@@ -126,13 +126,13 @@ impl JobMasterCore {
     /// Whether enough ready regions find slots. Slots arrive one by one, each as an event: counting avoids a
     /// search that can't succeed.
     fn is_batch(&mut self, now_ms: u64) -> bool {
-        let waiting = self.execution.overview.waiting.iter();
+        let waiting = self.execution.indexes.waiting.iter();
         let looks: BTreeSet<Option<usize>> = waiting.map(|(need, _)| need.look).collect();
         let (mut looks, mut known) = (Vec::from_iter(looks), OfVertices::default());
         looks.retain(|look| self.is_prepared(*look, &mut known));
         let (mut number, mut all) = (0, 0);
         let mut free = self.free_slots();
-        for (need, regions) in self.execution.overview.waiting.iter() {
+        for (need, regions) in self.execution.indexes.waiting.iter() {
             if looks.contains(&need.look) {
                 all += regions.len();
                 number += free.take(need, regions.len());
@@ -144,7 +144,7 @@ impl JobMasterCore {
             free = self.free_slots();
             for region in self.ready(now_ms) {
                 all += 1;
-                number += free.take(&self.execution.overview.regions[region].need, 1);
+                number += free.take(&self.execution.indexes.regions[region].need, 1);
             }
         }
         if number == 0 {
@@ -165,7 +165,7 @@ impl JobMasterCore {
     /// Number of unused slots of each kind.
     pub(super) fn unused_slots(&self) -> Vec<u32> {
         let there = |profile: &ResourceProfile| self.pool.count_for(profile);
-        let taken = |kind| self.execution.overview.slots.taken(kind);
+        let taken = |kind| self.execution.indexes.slots.taken(kind);
         self.execution.kinds.left(there, taken)
     }
 
@@ -213,7 +213,7 @@ impl JobMasterCore {
         }
         // The phase changes first: the need of a region that does not wait is not tracked.
         self.execution.set_phase(region, RegionPhase::Placed);
-        self.patience.in_vain.remove(&region);
+        self.slot_wait.starved.remove(&region);
         for (task, place) in places {
             self.pool.begin_use(place.allocation);
             let generation = Generation::new(generation);
@@ -261,8 +261,10 @@ impl JobMasterCore {
 
     /// The slots in which orphan executions are.
     pub(super) fn blocked_slots(&self) -> BTreeSet<AllocationId> {
-        let strays = self.strays.iter();
-        strays.filter_map(|(.., stray)| stray.allocation).collect()
+        let orphans = self.orphans.iter();
+        orphans
+            .filter_map(|(.., orphan)| orphan.allocation)
+            .collect()
     }
 
     /// The assignment from which regions get slots, made from the pool and the running executions.

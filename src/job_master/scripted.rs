@@ -14,8 +14,8 @@ use tanist_proto::v1::ExecutionState;
 
 use super::RestartStrategy;
 use super::testing::{graph_of, submitted};
-use super::{Beginnings, JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions};
 use super::{CommitError, SinkCommitter};
+use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, StartLimiter};
 use crate::gateway::blobs::{BlobGateway, ServedBlobs};
 use crate::gateway::fencing::OnHigherEpoch;
 use crate::gateway::persistence::MemoryJobStateStore;
@@ -312,7 +312,7 @@ impl Fixture {
         state: pb::JobState,
         store: MemoryJobStateStore,
     ) -> Fixture {
-        Fixture::start_in_turn(options, graph, state, store, Beginnings::default())
+        Fixture::start_in_turn(options, graph, state, store, StartLimiter::default())
     }
 
     pub(super) fn start_in_turn(
@@ -320,7 +320,7 @@ impl Fixture {
         graph: pb::JobGraph,
         state: pb::JobState,
         store: MemoryJobStateStore,
-        beginnings: Beginnings,
+        start_limiter: StartLimiter,
     ) -> Fixture {
         let task_executors = ["tm1:1", "tm2:1"].map(|address| (address.to_owned(), Arc::default()));
         let surroundings = Surroundings {
@@ -344,7 +344,7 @@ impl Fixture {
             committer: surroundings.clone(),
             on_higher_epoch,
             blobs: ServedBlobs::new("jm:2"),
-            beginnings,
+            start_limiter,
         };
         let job_master = JobMaster::start(options, context);
         Fixture {

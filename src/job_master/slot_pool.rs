@@ -137,13 +137,13 @@ impl SlotPool {
 
     /// Forgets the released allocations of a TaskManager that has registered again: no late message of its
     /// earlier registration is accepted.
-    pub fn forgive(&mut self, task_manager: &ResourceId) {
+    pub fn forget_released(&mut self, task_manager: &ResourceId) {
         self.let_go.retain(|(of, _)| of != task_manager);
     }
 
     /// Releases all slots of a TaskManager whose registration has ended.
     pub fn remove_all_of(&mut self, task_manager: &ResourceId) {
-        self.forgive(task_manager);
+        self.forget_released(task_manager);
         let there = self.range_of(task_manager);
         let gone: Vec<_> = self.by_place.drain(there).collect();
         for (_, _, allocation) in gone {

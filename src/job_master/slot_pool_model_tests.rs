@@ -38,7 +38,7 @@ enum Step {
     RemoveAllOf {
         at: u8,
     },
-    Forgive {
+    ForgetReleased {
         at: u8,
     },
     Remember {
@@ -95,7 +95,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(at, allocation, index, has)| Step::Offer { at, allocation, index, has }),
         1 => (0u8..12).prop_map(|allocation| Step::Remove { allocation }),
         1 => (0u8..3).prop_map(|at| Step::RemoveAllOf { at }),
-        1 => (0u8..3).prop_map(|at| Step::Forgive { at }),
+        1 => (0u8..3).prop_map(|at| Step::ForgetReleased { at }),
         2 => (key(), 0u8..3, 0u8..12)
             .prop_map(|(key, at, allocation)| Step::Remember { key, at, allocation }),
         1 => prop::collection::vec(key(), 0..3).prop_map(|keys| Step::ForgetFormer { keys }),
@@ -375,8 +375,8 @@ fn take(
             model.slots.retain(|it| it.at != at);
             model.let_go.retain(|it| it.0 != at);
         }
-        Step::Forgive { at } => {
-            pool.forgive(&tm(at));
+        Step::ForgetReleased { at } => {
+            pool.forget_released(&tm(at));
             model.let_go.retain(|it| it.0 != at);
         }
         Step::Remember {

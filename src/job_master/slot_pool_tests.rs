@@ -143,12 +143,12 @@ fn what_was_let_go_is_not_taken_again_before_its_task_manager_registers_anew() {
         pool.offer(&tm("a"), slot(1), 0, cores(1), 2),
         OfferAnswer::Rejected
     );
-    pool.forgive(&tm("b"));
+    pool.forget_released(&tm("b"));
     assert_eq!(
         pool.offer(&tm("a"), slot(1), 0, cores(1), 2),
         OfferAnswer::Rejected
     );
-    pool.forgive(&tm("a"));
+    pool.forget_released(&tm("a"));
     assert_eq!(
         pool.offer(&tm("a"), slot(1), 0, cores(1), 2),
         OfferAnswer::Accepted

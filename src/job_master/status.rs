@@ -1,4 +1,4 @@
-//! The status of a job and the edges between statuses. `chronicle.rs` keeps the times.
+//! The status of a job and the edges between statuses. `job_events.rs` keeps the times.
 //!
 //! Invariant: a job's status changes only along [`is_edge`].
 
@@ -54,7 +54,7 @@ impl JobMasterCore {
         }
         // A stop whose decision is not durable yet is shown once it is.
         if self.is_durable && self.is_stopping() && !is_to_end(&self.written) {
-            return self.chronicle.status();
+            return self.job_events.status();
         }
         self.status_by(&self.written, self.is_durable)
     }
@@ -84,7 +84,7 @@ impl JobMasterCore {
 
     /// The statuses that a job which ends with this status goes through, including that status.
     pub(super) fn way_to(&self, end: JobStatus) -> Vec<JobStatus> {
-        let from = self.chronicle.status();
+        let from = self.job_events.status();
         let way = match is_edge(from, end) {
             true => vec![end],
             false => vec![before(end), end],

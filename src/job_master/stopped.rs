@@ -20,9 +20,9 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::JobMasterCore;
+use super::decide::status_name;
 use super::event::{CancelAnswer, Connection, Effect};
 use super::execution_graph::RegionPhase;
-use super::settle::status_name;
 use crate::gateway::persistence::was_never_placed;
 
 impl JobMasterCore {
@@ -87,8 +87,8 @@ impl JobMasterCore {
         Arc::make_mut(&mut self.record).set_wanted(wanted);
         self.revision += 1;
         let kind = pb::JobEventKind::Stop;
-        self.chronicle
-            .tell(kind, text.to_owned(), self.settled_at_ms);
+        self.job_events
+            .tell(kind, text.to_owned(), self.decided_at_ms);
     }
 
     /// Whether sources that may have read have to read from their beginning again and have not begun to.

@@ -9,8 +9,8 @@ use tanist_proto::v1::ExecutionState;
 
 use super::execution::{Execution, Place};
 use super::execution_graph::{ExecutionGraph, RegionPhase, as_index, number_of};
+use super::indexes::{Indexes, News, Share};
 use super::outputs::Output;
-use super::overview::{News, Overview, Share};
 use super::slot_pool::SlotKey;
 use super::slot_uses::KeyUse;
 use super::status::illegal;
@@ -18,7 +18,7 @@ use super::status::illegal;
 impl ExecutionGraph {
     /// Computes all indexes again, after changes that were not made here.
     pub fn recount(&mut self) {
-        self.overview = Overview::of(self);
+        self.indexes = Indexes::of(self);
         self.news = News::of(self);
     }
 
@@ -38,7 +38,7 @@ impl ExecutionGraph {
     }
 
     fn note_place(&mut self, task: usize, next: Option<&Place>) {
-        let places = &mut self.overview.places;
+        let places = &mut self.indexes.places;
         if let Some(before) = &self.tasks[task].execution.place {
             places.remove(&(before.task_manager.clone(), task));
         }
@@ -70,12 +70,12 @@ impl ExecutionGraph {
 
     /// Moves the start of all waits forward by `by_ms`.
     pub fn put_off(&mut self, by_ms: u64) {
-        let waiting: Vec<(u64, usize)> = self.overview.waiting_since.iter().copied().collect();
+        let waiting: Vec<(u64, usize)> = self.indexes.waiting_since.iter().copied().collect();
         for (since_ms, region) in waiting {
             let since_ms = since_ms.saturating_add(by_ms);
             self.set_phase(region, RegionPhase::Waiting { since_ms });
         }
-        let canceling: Vec<(u64, usize)> = self.overview.canceling_since.iter().copied().collect();
+        let canceling: Vec<(u64, usize)> = self.indexes.canceling_since.iter().copied().collect();
         for (since_ms, task) in canceling {
             let since_ms = since_ms.saturating_add(by_ms);
             self.change(task, |execution| execution.canceling_since_ms = since_ms);
@@ -89,17 +89,17 @@ impl ExecutionGraph {
             return;
         }
         let was_running = self.is_running(region);
-        self.overview.unlist(region, before);
-        self.overview.leave(region, before);
+        self.indexes.unlist(region, before);
+        self.indexes.leave(region, before);
         self.regions[region].phase = phase;
-        self.overview.enter(region, phase);
+        self.indexes.enter(region, phase);
         self.count_running(region, was_running);
         if before.is_placed() != phase.is_placed() {
             self.count_placed_slots(region);
         }
         let could_run = phase != RegionPhase::AwaitingInput || self.inputs_have_finished(region);
         self.let_run(region, could_run);
-        self.overview.list(region, phase);
+        self.indexes.list(region, phase);
         self.news.reads += 1;
         match phase {
             RegionPhase::Waiting { .. } => {
@@ -118,18 +118,18 @@ impl ExecutionGraph {
 
     /// Whether a region is placed and has not ended.
     fn is_running(&self, region: usize) -> bool {
-        self.regions[region].phase.is_placed() && self.overview.regions[region].live > 0
+        self.regions[region].phase.is_placed() && self.indexes.regions[region].live > 0
     }
 
     fn count_running(&mut self, region: usize, was_running: bool) {
         let is_running = self.is_running(region);
         let is_bounded = usize::from(self.regions[region].is_bounded);
         if is_running && !was_running {
-            self.overview.running += 1;
-            self.overview.running_bounded += is_bounded;
+            self.indexes.running += 1;
+            self.indexes.running_bounded += is_bounded;
         } else if was_running && !is_running {
-            self.overview.running -= 1;
-            self.overview.running_bounded -= is_bounded;
+            self.indexes.running -= 1;
+            self.indexes.running_bounded -= is_bounded;
         }
     }
 
@@ -138,7 +138,7 @@ impl ExecutionGraph {
         let at = &self.regions[region];
         let (is_placed, is_endless) = (at.phase.is_placed(), !at.is_bounded);
         for key in &at.slots {
-            self.overview.slots.change(&self.kinds, *key, |key| {
+            self.indexes.slots.change(&self.kinds, *key, |key| {
                 count(&mut key.unplaced, !is_placed);
                 if is_endless {
                     count(&mut key.endless, is_placed);
@@ -149,7 +149,7 @@ impl ExecutionGraph {
 
     /// Sets whether a region could run. It must not be in a waiting list.
     fn let_run(&mut self, region: usize, could_run: bool) {
-        let tally = &mut self.overview.regions[region];
+        let tally = &mut self.indexes.regions[region];
         if std::mem::replace(&mut tally.could_run, could_run) == could_run {
             return;
         }
@@ -177,18 +177,18 @@ impl ExecutionGraph {
     fn account(&mut self, task: usize, before: Share, after: Share) {
         let region = self.tasks[task].region;
         let (phase, was_running) = (self.regions[region].phase, self.is_running(region));
-        let overview = &mut self.overview;
-        overview.states[number_of(before.state)] -= 1;
-        overview.states[number_of(after.state)] += 1;
+        let indexes = &mut self.indexes;
+        indexes.states[number_of(before.state)] -= 1;
+        indexes.states[number_of(after.state)] += 1;
         if let Some(since_ms) = before.canceling_since_ms {
-            overview.canceling_since.remove(&(since_ms, task));
+            indexes.canceling_since.remove(&(since_ms, task));
         }
         let since_ms = after.canceling_since_ms;
         let canceling = since_ms.map(|since_ms| (since_ms, task));
-        overview.canceling_since.extend(canceling);
-        overview.outputs_awaited -= usize::from(before.is_output_awaited);
-        overview.outputs_awaited += usize::from(after.is_output_awaited);
-        let tally = &mut overview.regions[region];
+        indexes.canceling_since.extend(canceling);
+        indexes.outputs_awaited -= usize::from(before.is_output_awaited);
+        indexes.outputs_awaited += usize::from(after.is_output_awaited);
+        let tally = &mut indexes.regions[region];
         tally.awaited -= usize::from(before.is_awaited());
         tally.awaited += usize::from(after.is_awaited());
         tally.live -= usize::from(before.is_live);
@@ -215,11 +215,11 @@ impl ExecutionGraph {
     /// Counts a task as finished or as unfinished again.
     fn account_finished(&mut self, task: usize, has_finished: bool) {
         let (region, vertex) = (self.tasks[task].region, self.tasks[task].vertex);
-        if self.overview.regions[region].could_run {
+        if self.indexes.regions[region].could_run {
             let key = self.slot_key(task);
             self.change_key(key, |key| count(&mut key.unfinished, !has_finished));
         }
-        let finished = &mut self.overview.finished[vertex];
+        let finished = &mut self.indexes.finished[vertex];
         *finished -= usize::from(!has_finished);
         *finished += usize::from(has_finished);
         // Regions that read the whole vertex are updated only when its last task has finished, or when that
@@ -230,25 +230,25 @@ impl ExecutionGraph {
             let phase = self.regions[reader].phase;
             if phase == RegionPhase::AwaitingInput {
                 let could_run = self.inputs_have_finished(reader);
-                self.overview.unlist(reader, phase);
+                self.indexes.unlist(reader, phase);
                 self.let_run(reader, could_run);
-                self.overview.list(reader, phase);
+                self.indexes.list(reader, phase);
             }
         }
     }
 
     /// Changes the counts of a key, and the needs of the regions that have it.
     fn change_key(&mut self, key: SlotKey, change: impl FnOnce(&mut KeyUse)) {
-        if !self.overview.slots.change(&self.kinds, key, change) {
+        if !self.indexes.slots.change(&self.kinds, key, change) {
             return;
         }
         let kind = self.kinds.of(key);
-        let is_open = !self.overview.slots.is_taken(&self.kinds, key);
+        let is_open = !self.indexes.slots.is_taken(&self.kinds, key);
         for region in self.regions_with(key) {
             let phase = self.regions[region].phase;
-            self.overview.unlist(region, phase);
-            self.overview.regions[region].need.change(kind, is_open);
-            self.overview.list(region, phase);
+            self.indexes.unlist(region, phase);
+            self.indexes.regions[region].need.change(kind, is_open);
+            self.indexes.list(region, phase);
         }
     }
 
@@ -267,7 +267,7 @@ impl ExecutionGraph {
     /// The tasks that are placed on a TaskManager, including ended ones.
     pub fn tasks_on(&self, task_manager: &ResourceId) -> Vec<usize> {
         let first = (task_manager.clone(), 0);
-        let tasks = self.overview.places.range(first..);
+        let tasks = self.indexes.places.range(first..);
         let tasks = tasks.take_while(|(at, _)| at == task_manager);
         tasks.map(|(_, task)| *task).collect()
     }

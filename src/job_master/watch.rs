@@ -160,7 +160,7 @@ impl JobMasterActor {
     /// Handles a standstill of this process (it was stopped, or its host was overloaded). It received no
     /// messages meanwhile, which does not count as silence of others. All waits are extended by its duration,
     /// and heartbeats are sent immediately.
-    pub(super) fn forgive_standstill(&mut self) {
+    pub(super) fn credit_standstill(&mut self) {
         let now = Instant::now();
         let late = now.saturating_duration_since(self.next_heartbeat);
         if late < self.options.heartbeat_interval {

@@ -23,7 +23,7 @@ use crate::gateway::{
     ResourceRequirementsGateway,
 };
 use crate::job_master::{
-    Beginnings, JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, SinkCommitter,
+    JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, SinkCommitter, StartLimiter,
 };
 
 /// What every JobMaster of a term gets.
@@ -49,7 +49,7 @@ pub(super) struct LauncherServices {
 /// Starts JobMasters within one term.
 pub(super) struct Launcher {
     services: LauncherServices,
-    beginnings: Beginnings,
+    start_limiter: StartLimiter,
     launched: Mutex<Launched>,
 }
 
@@ -65,7 +65,7 @@ impl Launcher {
     pub(super) fn new(services: LauncherServices) -> Launcher {
         Launcher {
             services,
-            beginnings: Beginnings::default(),
+            start_limiter: StartLimiter::default(),
             launched: Mutex::new(Launched {
                 recovering: Some(BTreeSet::new()),
                 announcing: JoinSet::new(),
@@ -142,7 +142,7 @@ impl JobMasterLauncher for Launcher {
             committer: services.committer.clone(),
             on_higher_epoch: services.on_higher_epoch.clone(),
             blobs: services.blobs.clone(),
-            beginnings: self.beginnings.clone(),
+            start_limiter: self.start_limiter.clone(),
         };
         let job_id = context.graph.job_id.clone();
         let placements = Placements::of_states(std::iter::once(&context.state));

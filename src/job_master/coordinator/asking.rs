@@ -189,7 +189,7 @@ impl JobMasterCore {
         let execution = &self.execution;
         let all_finished = |vertex: &usize| {
             let parallelism = execution.vertices[*vertex].parallelism;
-            execution.overview.finished[*vertex] == as_index(parallelism)
+            execution.indexes.finished[*vertex] == as_index(parallelism)
         };
         let has_finished = |region: &usize| {
             // The region must not have been given up since; that is not durable yet.
@@ -295,7 +295,7 @@ impl JobMasterCore {
             let Some(asked) = coordination.asked.get(&question).cloned() else {
                 continue;
             };
-            match self.decide(&coordination, &question, &asked) {
+            match self.decide_request(&coordination, &question, &asked) {
                 Ok(is_new) => has_decided |= is_new,
                 Err(answer) => {
                     coordination.asked.remove(&question);
@@ -309,7 +309,7 @@ impl JobMasterCore {
     }
 
     /// Decides on one request. Returns whether `record` changed; an error says why there will be no decision.
-    fn decide(
+    fn decide_request(
         &mut self,
         looks: &Coordination,
         (task, operator, number): &Question,
@@ -349,7 +349,7 @@ impl JobMasterCore {
             return;
         };
         let open = std::mem::take(&mut coordination.open);
-        let open = match self.agenda.has_written {
+        let open = match self.dirty.has_written {
             true => coordination.asked.keys().cloned().collect(),
             false => open,
         };

@@ -38,7 +38,7 @@ impl Drains {
 
 /// The state of each region before an event.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct RegionsBefore {
     regions: Vec<Before>,
 }
 
@@ -60,15 +60,15 @@ fn live_places(core: &JobMasterCore, region: usize) -> BTreeSet<(ResourceId, All
         .collect()
 }
 
-impl Standing {
-    pub(super) fn of(core: &JobMasterCore) -> Standing {
+impl RegionsBefore {
+    pub(super) fn of(core: &JobMasterCore) -> RegionsBefore {
         let regions = core.execution.regions.iter().enumerate();
         let regions = regions.map(|(region, at)| Before {
             generation: core.record.regions[region].generation,
             is_placed: at.phase.is_placed(),
             places: live_places(core, region),
         });
-        Standing {
+        RegionsBefore {
             regions: regions.collect(),
         }
     }

@@ -10,9 +10,9 @@ use tanist_proto::v1::ExecutionState as S;
 use super::invariants::{built, is_recorded, region_of};
 use super::task_manager::{Running, TaskKey, TaskManager, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
+use crate::job_master::decide::COMMIT_TIMEOUT_MS;
 use crate::job_master::event::Event;
 use crate::job_master::execution::is_terminal;
-use crate::job_master::settle::COMMIT_PATIENCE_MS;
 
 /// Whether an execution fails in its next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,14 +151,14 @@ impl World {
     }
 
     pub(super) fn note_hung_commit(&mut self) {
-        let due_ms = self.committing_since_ms.map(|it| it + COMMIT_PATIENCE_MS);
+        let due_ms = self.committing_since_ms.map(|it| it + COMMIT_TIMEOUT_MS);
         self.sinks_hung |= due_ms.is_some_and(|due_ms| due_ms <= self.now_ms);
     }
 
     /// A commit in progress is not answered before its timeout.
     fn hang(&mut self) {
         if self.committing_since_ms.is_some() {
-            self.now_ms += COMMIT_PATIENCE_MS;
+            self.now_ms += COMMIT_TIMEOUT_MS;
             self.hear(Event::TimePassed);
         }
     }

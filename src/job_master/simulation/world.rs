@@ -10,7 +10,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
 use super::coordinators::{Asking, assert_decisions_stay, assert_prepared, coordinate_first};
-use super::drains::{Drains, Standing};
+use super::drains::{Drains, RegionsBefore};
 use super::invariants::{
     all_finished, assert_persisted_placement, finished_regions, has_been_read, is_recorded,
     region_of,
@@ -286,11 +286,12 @@ impl World {
             return;
         };
         let before = states_of(core);
-        let standing = Standing::of(core);
+        let regions_before = RegionsBefore::of(core);
         let dooms = dooms(&event, &before);
         if let Ok(effects) = core.handle(self.now_ms, event) {
             core.assert_consistent();
-            self.reached.moved += standing.assert_moves(core, self.drains.is_all_that_happens);
+            self.reached.moved +=
+                regions_before.assert_moves(core, self.drains.is_all_that_happens);
             let has_adopted = core.adoption().is_some();
             assert!(
                 has_adopted || self.declared.is_empty(),

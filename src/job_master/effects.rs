@@ -83,7 +83,7 @@ impl JobMasterCore {
         // The takeover event needs less room than the one dropped here.
         record.events.drain(..record.events.len().min(1));
         self.record = Arc::new(record);
-        self.chronicle.forget_foreseen();
+        self.job_events.forget_foreseen();
         self.refusal = None;
         self.revision += 1;
         true
@@ -91,7 +91,7 @@ impl JobMasterCore {
 
     /// Deploys regions whose placement is durable and of this term. Each TaskManager gets one message.
     pub(super) fn deploy(&mut self) {
-        if !self.agenda.has_written {
+        if !self.dirty.has_written {
             return;
         }
         let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
@@ -160,9 +160,10 @@ impl JobMasterCore {
             }
             self.execution.tasks[task].execution.cancellation = Cancellation::Asked;
         }
-        for (task_manager, (task, generation), stray) in self.strays.iter_mut() {
+        for (task_manager, (task, generation), orphan) in self.orphans.iter_mut() {
             let known = self.task_managers.get(task_manager);
-            let Some(known) = known.filter(|_| stray.cancellation == Cancellation::NotAsked) else {
+            let Some(known) = known.filter(|_| orphan.cancellation == Cancellation::NotAsked)
+            else {
                 continue;
             };
             let number = self.execution.tasks[task].region;
@@ -180,8 +181,8 @@ impl JobMasterCore {
                 .entry(task_manager.clone())
                 .or_default()
                 .push(cancellation(id));
-            stray.cancellation = Cancellation::Asked;
-            stray.canceling_since_ms = now_ms;
+            orphan.cancellation = Cancellation::Asked;
+            orphan.canceling_since_ms = now_ms;
         }
         for (task_manager, tasks) in cancellations {
             if let Some(connection) = self.connection(&task_manager) {
@@ -201,8 +202,8 @@ impl JobMasterCore {
             generation.is_some_and(|generation| durable > generation.get())
         };
         let tasks_of = |region: usize| self.execution.regions[region].tasks.iter().copied();
-        if !self.agenda.has_written {
-            let open = self.agenda.to_cancel.iter().copied();
+        if !self.dirty.has_written {
+            let open = self.dirty.to_cancel.iter().copied();
             let region = |task: usize| self.execution.tasks[task].region;
             return open
                 .filter(|task| is_over || is_replaced(region(*task)))
@@ -223,7 +224,7 @@ impl JobMasterCore {
         if !self.is_durable {
             return;
         }
-        let reported = std::mem::take(&mut self.agenda.reported_ends);
+        let reported = std::mem::take(&mut self.dirty.reported_ends);
         let mut acknowledged: BTreeMap<ResourceId, Vec<pb::ExecutionId>> = BTreeMap::new();
         let (execution, written, ends) = (&self.execution, &self.written, &self.durable_ends);
         let mut is_known = |task_manager: &ResourceId, (task, generation): (usize, u64)| {
@@ -236,7 +237,7 @@ impl JobMasterCore {
             }
             is_known
         };
-        if self.agenda.has_written {
+        if self.dirty.has_written {
             for (task_manager, known) in &mut self.task_managers {
                 known
                     .unacknowledged

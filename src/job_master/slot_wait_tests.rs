@@ -330,7 +330,7 @@ fn placed(job: &Recovered) -> Vec<bool> {
 const TURN_MS: u64 = 500;
 
 #[test]
-fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_other_turn() {
+fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_other_round() {
     let graph = apart(&[3, 1]);
     let mut job = Recovered::new(&graph, submitted_whole(&graph));
     assert_eq!(asked(&job), (3, 4));
@@ -354,7 +354,7 @@ fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_oth
 }
 
 #[test]
-fn of_those_behind_it_each_that_needs_something_else_has_its_turn() {
+fn of_those_behind_it_each_that_needs_something_else_has_its_round() {
     let mut graph = apart(&[4, 1, 1, 2]);
     for (vertex, memory) in graph.vertices.iter_mut().zip([1, 2, 2, 1]) {
         let resources = Resources {
@@ -364,17 +364,17 @@ fn of_those_behind_it_each_that_needs_something_else_has_its_turn() {
         vertex.resources = Some((&resources).into());
     }
     let mut job = Recovered::new(&graph, submitted_whole(&graph));
-    let mut turns = Vec::new();
+    let mut rounds = Vec::new();
     for _ in 0..6 {
-        turns.push(asked(&job).0);
+        rounds.push(asked(&job).0);
         job.pass(TURN_MS);
     }
     // The second and third have the same need: one of them is enough for both.
-    assert_eq!(turns, [4, 1, 4, 2, 4, 1]);
+    assert_eq!(rounds, [4, 1, 4, 2, 4, 1]);
 }
 
 #[test]
-fn small_regions_leave_a_large_one_before_them_what_comes_free_every_other_turn() {
+fn small_regions_leave_a_large_one_before_them_what_comes_free_every_other_round() {
     let graph = apart(&[1, 1, 2, 1, 1]);
     let mut job = with_slots(&graph, &["tm0", "tm1"]);
     assert_eq!(placed(&job), [true, true, false, false, false]);
@@ -393,7 +393,7 @@ fn small_regions_leave_a_large_one_before_them_what_comes_free_every_other_turn(
 }
 
 #[test]
-fn what_is_kept_for_a_large_region_in_vain_is_used_by_those_behind_it_in_their_turn() {
+fn slots_kept_for_a_starved_large_region_are_used_by_those_behind_it_in_their_round() {
     let graph = apart(&[1, 1, 2, 1, 1]);
     let mut job = with_slots(&graph, &["tm0", "tm1"]);
     job.pass(TURN_MS);

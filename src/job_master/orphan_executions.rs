@@ -12,7 +12,7 @@ use super::execution::Cancellation;
 
 /// An orphan execution.
 #[derive(Debug, Clone)]
-pub(super) struct Stray {
+pub(super) struct OrphanExecution {
     pub(super) allocation: Option<AllocationId>,
     /// The step of the core in which it was last reported.
     pub(super) noted_in: u64,
@@ -21,22 +21,22 @@ pub(super) struct Stray {
 }
 
 /// (index of the task, generation).
-pub(super) type StrayKey = (usize, u64);
+pub(super) type OrphanKey = (usize, u64);
 
 /// Orphan executions by TaskManager; see the module.
 #[derive(Debug, Default)]
-pub(super) struct Strays {
-    by_task_manager: BTreeMap<ResourceId, BTreeMap<StrayKey, Stray>>,
+pub(super) struct OrphanExecutions {
+    by_task_manager: BTreeMap<ResourceId, BTreeMap<OrphanKey, OrphanExecution>>,
 }
 
-impl Strays {
+impl OrphanExecutions {
     /// Returns the orphan with this key. If it is not known, `new` makes it.
     pub(super) fn note(
         &mut self,
         task_manager: &ResourceId,
-        key: StrayKey,
-        new: impl FnOnce() -> Stray,
-    ) -> &mut Stray {
+        key: OrphanKey,
+        new: impl FnOnce() -> OrphanExecution,
+    ) -> &mut OrphanExecution {
         let there = self.by_task_manager.entry(task_manager.clone());
         there.or_default().entry(key).or_insert_with(new)
     }
@@ -45,10 +45,10 @@ impl Strays {
     pub(super) fn retain(
         &mut self,
         task_manager: &ResourceId,
-        is_such: impl Fn(&StrayKey, &Stray) -> bool,
+        is_such: impl Fn(&OrphanKey, &OrphanExecution) -> bool,
     ) {
         if let Some(there) = self.by_task_manager.get_mut(task_manager) {
-            there.retain(|key, stray| is_such(key, stray));
+            there.retain(|key, orphan| is_such(key, orphan));
             if there.is_empty() {
                 self.by_task_manager.remove(task_manager);
             }
@@ -56,7 +56,7 @@ impl Strays {
     }
 
     /// Removes an orphan that has ended.
-    pub(super) fn remove(&mut self, task_manager: &ResourceId, key: StrayKey) {
+    pub(super) fn remove(&mut self, task_manager: &ResourceId, key: OrphanKey) {
         if let Some(there) = self.by_task_manager.get_mut(task_manager) {
             there.remove(&key);
             if there.is_empty() {
@@ -74,27 +74,29 @@ impl Strays {
     pub(super) fn of_mut(
         &mut self,
         task_manager: &ResourceId,
-    ) -> impl Iterator<Item = (StrayKey, &mut Stray)> {
+    ) -> impl Iterator<Item = (OrphanKey, &mut OrphanExecution)> {
         let there = self.by_task_manager.get_mut(task_manager);
         let there = there.into_iter().flatten();
-        there.map(|(key, stray)| (*key, stray))
+        there.map(|(key, orphan)| (*key, orphan))
     }
 
     /// All orphans, sorted by TaskManager.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&ResourceId, StrayKey, &Stray)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ResourceId, OrphanKey, &OrphanExecution)> {
         let all = self.by_task_manager.iter();
         all.flat_map(|(task_manager, there)| {
             let there = there.iter();
-            there.map(move |(key, stray)| (task_manager, *key, stray))
+            there.map(move |(key, orphan)| (task_manager, *key, orphan))
         })
     }
 
     /// All orphans, sorted by TaskManager.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&ResourceId, StrayKey, &mut Stray)> {
+    pub(super) fn iter_mut(
+        &mut self,
+    ) -> impl Iterator<Item = (&ResourceId, OrphanKey, &mut OrphanExecution)> {
         let all = self.by_task_manager.iter_mut();
         all.flat_map(|(task_manager, there)| {
             let there = there.iter_mut();
-            there.map(move |(key, stray)| (task_manager, *key, stray))
+            there.map(move |(key, orphan)| (task_manager, *key, orphan))
         })
     }
 }

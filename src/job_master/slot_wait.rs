@@ -25,11 +25,11 @@ use super::waiting_list::Need;
 use crate::compact::SmallSet;
 
 /// Number of reservation rounds in one `slot.request.timeout`.
-const TURNS: u64 = 20;
+const ROUNDS_PER_TIMEOUT: u64 = 20;
 
 /// State of the wait for slots.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Patience {
+pub(super) struct SlotWait {
     /// The last time at which a region ran that ends by itself.
     pub(super) from_ms: u64,
     /// Whether the cluster has room for the job's minimum, according to the ResourceManager.
@@ -39,20 +39,20 @@ pub(super) struct Patience {
     /// Number of slots after the last event.
     slots: usize,
     /// Rounds of the first region that lacks slots which the job does not have.
-    lacking: Turns,
+    lacking: ReservationRound,
     /// Rounds of the first region that waits for slots which the job has.
-    waiting: Turns,
+    waiting: ReservationRound,
     /// The starved regions: they timed out for lack of slots and were not placed since.
-    pub(super) in_vain: SmallSet<usize>,
+    pub(super) starved: SmallSet<usize>,
 }
 
 /// Reservation rounds of a region: (the region, since ms). Its own ones are the first, the third and so on.
 #[derive(Debug, Clone, Copy, Default)]
-struct Turns {
+struct ReservationRound {
     of: Option<(usize, u64)>,
 }
 
-impl Turns {
+impl ReservationRound {
     /// Sets the region. The rounds continue if it is still the same one.
     fn note(&mut self, region: Option<usize>, now_ms: u64) {
         let since_ms = |region| match self.of {
@@ -82,7 +82,7 @@ impl Turns {
     }
 }
 
-impl Patience {
+impl SlotWait {
     /// Moves all times by the duration for which this process stood still.
     pub(super) fn put_off(&mut self, by_ms: u64) {
         self.from_ms = self.from_ms.saturating_add(by_ms);
@@ -94,25 +94,25 @@ impl Patience {
 
 impl JobMasterCore {
     /// Records the slot count and the wait conditions before an event is applied.
-    pub(super) fn note_patience(&mut self, now_ms: u64) {
-        self.patience.slots = self.pool.len();
-        if self.is_patient() {
-            self.patience.from_ms = now_ms;
+    pub(super) fn note_slot_wait(&mut self, now_ms: u64) {
+        self.slot_wait.slots = self.pool.len();
+        if self.will_free_slots() {
+            self.slot_wait.from_ms = now_ms;
         }
-        if self.patience.has_room {
-            self.patience.room_until_ms = now_ms;
+        if self.slot_wait.has_room {
+            self.slot_wait.room_until_ms = now_ms;
         }
     }
 
     /// The start of the timeout after which waiting regions fail. None: the timeout does not run at present.
     pub(super) fn fails_from_ms(&self) -> Option<u64> {
-        let Patience {
+        let SlotWait {
             from_ms,
             has_room,
             room_until_ms,
             ..
-        } = self.patience;
-        (!has_room && !self.is_patient()).then_some(from_ms.max(room_until_ms))
+        } = self.slot_wait;
+        (!has_room && !self.will_free_slots()).then_some(from_ms.max(room_until_ms))
     }
 
     fn waits(&self, region: usize) -> bool {
@@ -122,11 +122,11 @@ impl JobMasterCore {
 
     /// Whether a region runs that ends by itself and so leaves its slots, or room, to others. After a stop
     /// request sources end, too.
-    pub(super) fn is_patient(&self) -> bool {
-        let overview = &self.execution.overview;
+    pub(super) fn will_free_slots(&self) -> bool {
+        let indexes = &self.execution.indexes;
         let will_end = match self.tells_to_stop() {
-            true => overview.running,
-            false => overview.running_bounded,
+            true => indexes.running,
+            false => indexes.running_bounded,
         };
         self.execution.regions.len() > 1 && will_end > 0
     }
@@ -137,8 +137,8 @@ impl JobMasterCore {
         if self.execution.regions.len() == 1 {
             return self.profiles_needed.clone();
         }
-        let is_turn_of_move = self.is_turn_of_move(self.settled_at_ms);
-        let next = self.next_served().filter(|_| !is_turn_of_move);
+        let is_round_of_move = self.is_round_of_move(self.decided_at_ms);
+        let next = self.next_served().filter(|_| !is_round_of_move);
         match next {
             Some(next) if self.awaits_replacements() => self.execution.profiles_taken_with(next),
             Some(next) => self.with_replacements(self.execution.profiles_taken_with(next)),
@@ -150,7 +150,7 @@ impl JobMasterCore {
     /// The slots of tasks that end by themselves become free, except on TaskManagers where nothing is placed
     /// any more.
     fn found(&self) -> Vec<u32> {
-        let (slots, is_told) = (&self.execution.overview.slots, self.tells_to_stop());
+        let (slots, is_told) = (&self.execution.indexes.slots, self.tells_to_stop());
         let there = |profile: &ResourceProfile| self.pool.count_for(profile);
         let mut left = vec![0; self.execution.kinds.profiles().len()];
         for key in self.keys_to_leave() {
@@ -162,38 +162,38 @@ impl JobMasterCore {
         self.execution.kinds.left(there, staying)
     }
 
-    pub(super) fn turn_ms(&self) -> u64 {
-        (self.options.slot_request_timeout_ms / TURNS).max(1)
+    pub(super) fn round_ms(&self) -> u64 {
+        (self.options.slot_request_timeout_ms / ROUNDS_PER_TIMEOUT).max(1)
     }
 
     /// Notes the first starved regions. To be called after all possible placements.
-    pub(super) fn note_turns(&mut self, now_ms: u64) {
+    pub(super) fn note_rounds(&mut self, now_ms: u64) {
         let (mut lacking, mut waiting) = (None, None);
         if self.execution.regions.len() > 1 {
             let found = self.found();
-            let overview = &self.execution.overview;
+            let indexes = &self.execution.indexes;
             let lack = |need: &Need| need.lacks(&found);
-            let both = [&overview.waiting, &overview.to_wait].map(|list| list.first(lack));
+            let both = [&indexes.waiting, &indexes.to_wait].map(|list| list.first(lack));
             lacking = both.into_iter().flatten().min();
             let finds = |need: &Need| !lack(need) && !self.is_looking(need.look);
-            waiting = overview.waiting.first(finds);
+            waiting = indexes.waiting.first(finds);
         }
-        self.patience.lacking.note(lacking, now_ms);
-        self.patience.waiting.note(waiting, now_ms);
+        self.slot_wait.lacking.note(lacking, now_ms);
+        self.slot_wait.waiting.note(waiting, now_ms);
     }
 
     /// The region whose slots are requested. In its own rounds it is the first region that waits for slots,
     /// or will, and does not find them among the job's. In the other rounds it is a region behind it: the
     /// smallest first, in the next such round the next one with a different need.
     fn next_served(&self) -> Option<usize> {
-        let now_ms = self.settled_at_ms;
-        let (first, over) = self.patience.lacking.at(now_ms, self.turn_ms())?;
+        let now_ms = self.decided_at_ms;
+        let (first, over) = self.slot_wait.lacking.at(now_ms, self.round_ms())?;
         if over.is_multiple_of(2) {
             return Some(first);
         }
         let found = self.found();
         let mut others: BTreeMap<(usize, &[u32]), usize> = BTreeMap::new();
-        for (need, regions) in self.execution.overview.waiting.iter() {
+        for (need, regions) in self.execution.indexes.waiting.iter() {
             let behind = regions.range(first + 1..).next();
             if let Some(region) = behind.filter(|_| need.lacks(&found)) {
                 let of_need = others.entry((need.slots, &need.of_kinds));
@@ -209,14 +209,14 @@ impl JobMasterCore {
 
     /// The region for which the regions behind it leave free slots, in the present round.
     pub(super) fn served_first(&self, now_ms: u64) -> Option<usize> {
-        let (first, over) = self.patience.waiting.at(now_ms, self.turn_ms())?;
+        let (first, over) = self.slot_wait.waiting.at(now_ms, self.round_ms())?;
         // In the first round nothing is reserved: mostly there is enough for all soon.
         (!over.is_multiple_of(2) && self.waits(first)).then_some(first)
     }
 
     /// Whether a region takes no slots at present because a region before it that waits longer could use
     /// them.
-    pub(super) fn stands_back(&self, region: usize, now_ms: u64) -> bool {
+    pub(super) fn yields_slots(&self, region: usize, now_ms: u64) -> bool {
         let Some(first) = self.served_first(now_ms).filter(|first| *first < region) else {
             return false;
         };
@@ -229,13 +229,13 @@ impl JobMasterCore {
     }
 
     /// The start of the next round, if more than one region waits, or one beside a move.
-    pub(super) fn next_turn_ms(&self) -> Option<u64> {
-        let (now_ms, length_ms) = (self.settled_at_ms, self.turn_ms());
-        let Patience {
+    pub(super) fn next_round_ms(&self) -> Option<u64> {
+        let (now_ms, length_ms) = (self.decided_at_ms, self.round_ms());
+        let SlotWait {
             lacking, waiting, ..
-        } = &self.patience;
+        } = &self.slot_wait;
         let is_any = !self.execution.waiting().is_empty() || lacking.of.is_some();
-        let of_move = self.next_turn_of_move_ms(now_ms).filter(|_| is_any);
+        let of_move = self.next_round_of_move_ms(now_ms).filter(|_| is_any);
         if self.execution.waiting().len() < 2 {
             return of_move;
         }
@@ -245,7 +245,7 @@ impl JobMasterCore {
 
     /// Whether slots were added by the last event. If so, the idle time of the others starts again.
     pub(super) fn has_more_slots(&self) -> bool {
-        self.pool.len() > self.patience.slots
+        self.pool.len() > self.slot_wait.slots
     }
 
     /// The slots that are not given back when idle, by profile. Normally all that the job could use. Only
@@ -254,10 +254,10 @@ impl JobMasterCore {
     /// keeps its slots while it waits for those it lost, until that wait has failed. A move is given its
     /// replacement slots as a whole; too few slots for a move are not kept either.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
-        let mut waiting = self.execution.overview.waiting.iter();
+        let mut waiting = self.execution.indexes.waiting.iter();
         let lacks = waiting.any(|(need, _)| !self.is_looking(need.look));
-        let is_kept_in_vain = lacks && self.execution.regions.len() > 1;
-        let is_worth = !is_kept_in_vain && self.patience.in_vain.is_empty();
+        let is_starved = lacks && self.execution.regions.len() > 1;
+        let is_worth = !is_starved && self.slot_wait.starved.is_empty();
         let kept = match is_worth || self.is_unused_enough() {
             true => self.execution.profiles_needed(),
             false => self.execution.profiles_taken(),
@@ -272,8 +272,8 @@ impl JobMasterCore {
     /// been checked, in its next round, or when its backoff is over.
     fn is_unused_enough(&self) -> bool {
         let unused = self.unused_slots();
-        let overview = &self.execution.overview;
-        let mut needs = overview.waiting.iter().chain(overview.to_wait.iter());
+        let indexes = &self.execution.indexes;
+        let mut needs = indexes.waiting.iter().chain(indexes.to_wait.iter());
         needs.any(|(need, _)| need.fits(&unused).is_some_and(|regions| regions > 0))
     }
 }

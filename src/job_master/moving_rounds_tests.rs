@@ -40,7 +40,7 @@ fn who_waits_is_served_before_what_runs_is_moved() {
 }
 
 #[test]
-fn nobody_takes_single_slots_that_are_gathered_for_a_move_in_its_turn() {
+fn nobody_takes_single_slots_that_are_gathered_for_a_move_in_its_round() {
     let mut job = one_waits_and_one_is_to_be_moved();
     let next_ms = job.core.next_deadline_ms();
     assert_eq!(next_ms, Some(job.now_ms + TURN_MS));

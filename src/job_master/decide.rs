@@ -22,11 +22,11 @@ pub(super) const NEVER_SERVED_MS: u64 = 1_000;
 /// Delay before the first retry of a failed commit of the sinks.
 const COMMIT_RETRY_MS: u64 = 100;
 /// Timeout of a commit of the sinks; then it counts as failed. A file system that hangs returns no error.
-pub(super) const COMMIT_PATIENCE_MS: u64 = 60_000;
+pub(super) const COMMIT_TIMEOUT_MS: u64 = 60_000;
 
 impl JobMasterCore {
-    pub(super) fn settle(&mut self, now_ms: u64) {
-        self.settled_at_ms = now_ms;
+    pub(super) fn decide(&mut self, now_ms: u64) {
+        self.decided_at_ms = now_ms;
         if self.result.is_none() {
             self.judge(now_ms);
             self.give_up_overdue(now_ms);
@@ -41,7 +41,7 @@ impl JobMasterCore {
         self.stop_regions(now_ms);
         self.restart_regions(now_ms);
         self.schedule(now_ms);
-        self.note_turns(now_ms);
+        self.note_rounds(now_ms);
         self.finish(now_ms);
         if self.result.is_none() {
             self.record_ends();
@@ -75,15 +75,15 @@ impl JobMasterCore {
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.options.task_cancellation_timeout_ms;
         let mut stuck: BTreeMap<ResourceId, String> = BTreeMap::new();
-        let canceling = self.execution.overview.canceling_since.iter();
+        let canceling = self.execution.indexes.canceling_since.iter();
         for (_, task) in canceling.take_while(|(since_ms, _)| overdue(*since_ms, timeout_ms)) {
             if let Some(place) = &self.execution.tasks[*task].execution.place {
                 stuck.insert(place.task_manager.clone(), self.execution.task_name(*task));
             }
         }
-        for (id, (task, _), stray) in self.strays.iter() {
-            let is_asked = stray.cancellation != Cancellation::NotAsked;
-            if is_asked && overdue(stray.canceling_since_ms, timeout_ms) {
+        for (id, (task, _), orphan) in self.orphans.iter() {
+            let is_asked = orphan.cancellation != Cancellation::NotAsked;
+            if is_asked && overdue(orphan.canceling_since_ms, timeout_ms) {
                 stuck.insert(id.clone(), self.execution.task_name(task));
             }
         }
@@ -118,7 +118,7 @@ impl JobMasterCore {
         let overdue =
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.options.slot_request_timeout_ms;
-        let is_over = !self.is_patient() && overdue(self.patience.from_ms, timeout_ms);
+        let is_over = !self.will_free_slots() && overdue(self.slot_wait.from_ms, timeout_ms);
         let fails_from_ms = self.fails_from_ms();
         let fails = fails_from_ms.is_some_and(|from_ms| overdue(from_ms, timeout_ms));
         let is_any_looking = self.is_any_looking();
@@ -127,7 +127,7 @@ impl JobMasterCore {
         }
         let (mut without_slots, mut maybe_never) = (Vec::new(), Vec::new());
         let mut lacking = None;
-        let waiting = self.execution.overview.waiting_since.iter();
+        let waiting = self.execution.indexes.waiting_since.iter();
         let bound_ms = match self.unfulfillable {
             Some(_) => timeout_ms.min(NEVER_SERVED_MS),
             None => timeout_ms,
@@ -140,11 +140,11 @@ impl JobMasterCore {
             } else if overdue(since_ms, timeout_ms) && is_over && !fails {
                 // The cluster has room, or had it until recently, so the region goes on waiting, but it no
                 // longer keeps slots from other jobs.
-                self.patience.in_vain.insert(region);
+                self.slot_wait.starved.insert(region);
             } else if overdue(since_ms, timeout_ms) && is_over {
                 let lacking = lacking.get_or_insert_with(|| self.lacking_with_advice());
                 let cause = format!("not enough slots within {timeout_ms} ms: {lacking}");
-                self.patience.in_vain.insert(region);
+                self.slot_wait.starved.insert(region);
                 without_slots.push((region, cause));
             } else if overdue(since_ms, NEVER_SERVED_MS) {
                 maybe_never.push(region);
@@ -159,8 +159,8 @@ impl JobMasterCore {
             without_slots.push((region, cause));
         }
         let never_served = without_slots[never_served..].iter();
-        let in_vain = &mut self.patience.in_vain;
-        in_vain.extend(never_served.map(|(region, _)| *region));
+        let starved = &mut self.slot_wait.starved;
+        starved.extend(never_served.map(|(region, _)| *region));
         for (region, cause) in without_slots {
             self.failures.push(Failure::of_region(region, cause));
         }
@@ -197,7 +197,7 @@ impl JobMasterCore {
                 let given_up = failure
                     .map(|failure| format!("what its sinks wrote is given up: {}", failure.cause));
                 let (kind, text) = (pb::JobEventKind::Cancel, given_up.unwrap_or_default());
-                self.chronicle.tell(kind, text, self.settled_at_ms);
+                self.job_events.tell(kind, text, self.decided_at_ms);
             }
             return;
         };
@@ -235,7 +235,7 @@ impl JobMasterCore {
     /// executions have ended, and the backoff is over. The last one to be met triggers the check.
     fn restart_regions(&mut self, now_ms: u64) {
         let mut may_restart = std::mem::take(&mut self.execution.news.stopped);
-        if self.agenda.has_written {
+        if self.dirty.has_written {
             may_restart.extend(self.execution.restarting().iter().copied());
         }
         let due = self.restarts_due_by(now_ms);
@@ -277,7 +277,7 @@ impl JobMasterCore {
         let (after, until) = ((before_ms, usize::MAX), (now_ms, usize::MAX));
         let mut due = Vec::new();
         if before_ms < now_ms {
-            let over = self.execution.overview.restarting_at.range(after..=until);
+            let over = self.execution.indexes.restarting_at.range(after..=until);
             due.extend(over.map(|(_, region)| *region));
         }
         let held = self.held_until.split_off(&(now_ms.saturating_add(1), 0));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::Beginnings;
+use super::StartLimiter;
 use super::restart::RestartStrategy;
 use super::scripted::{Fixture, options, wait_until};
 use crate::gateway::persistence::MemoryJobStateStore;
@@ -13,7 +13,7 @@ use crate::gateway::persistence::MemoryJobStateStore;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// A JobMaster of a job that another term has left. Each write of its record takes `write`.
-async fn recovered(beginnings: &Beginnings, write: Duration) -> Fixture {
+async fn recovered(start_limiter: &StartLimiter, write: Duration) -> Fixture {
     let options = options(RestartStrategy::None);
     let former = Fixture::start(options.clone());
     former.register("tm1", 1).await.expect("admitted");
@@ -23,15 +23,15 @@ async fn recovered(beginnings: &Beginnings, write: Duration) -> Fixture {
     let store = MemoryJobStateStore::default();
     store.set_delay(write);
     let (graph, state) = (former.graph.clone(), former.stored());
-    Fixture::start_in_turn(options, graph, state, store, beginnings.clone())
+    Fixture::start_in_turn(options, graph, state, store, start_limiter.clone())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_recovered_job_begins_when_it_has_its_turn_and_gives_it_on() {
-    let beginnings = Beginnings::at_once(1);
-    let others = beginnings.turn().await;
-    let first = recovered(&beginnings, Duration::from_millis(5)).await;
-    let second = recovered(&beginnings, Duration::from_millis(5)).await;
+    let start_limiter = StartLimiter::at_once(1);
+    let others = start_limiter.acquire().await;
+    let first = recovered(&start_limiter, Duration::from_millis(5)).await;
+    let second = recovered(&start_limiter, Duration::from_millis(5)).await;
     let began = timeout(LONG, first.job_master.begun()).await;
     assert!(began.is_err(), "it had no turn: {began:?}");
     assert_eq!(first.store.history().len(), 0);
@@ -48,9 +48,9 @@ async fn a_recovered_job_begins_when_it_has_its_turn_and_gives_it_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_record_is_not_written_holds_up_others_for_a_moment_only() {
-    let beginnings = Beginnings::at_once(1);
-    let stuck = recovered(&beginnings, LONG * 2).await;
-    let next = recovered(&beginnings, Duration::from_millis(5)).await;
+    let start_limiter = StartLimiter::at_once(1);
+    let stuck = recovered(&start_limiter, LONG * 2).await;
+    let next = recovered(&start_limiter, Duration::from_millis(5)).await;
     let start = Instant::now();
     let began = timeout(LONG, next.job_master.begun()).await;
     assert_eq!(began.expect("it had its turn"), Some(2));
@@ -64,9 +64,9 @@ async fn a_job_whose_record_is_not_written_holds_up_others_for_a_moment_only() {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_its_turn_can_be_stopped() {
-    let beginnings = Beginnings::at_once(1);
-    let _others = beginnings.turn().await;
-    let waiting = recovered(&beginnings, Duration::ZERO).await;
+    let start_limiter = StartLimiter::at_once(1);
+    let _others = start_limiter.acquire().await;
+    let waiting = recovered(&start_limiter, Duration::ZERO).await;
     let stopped = timeout(LONG, waiting.job_master.stop()).await;
     assert!(stopped.is_ok(), "it ended without its turn");
     assert_eq!(waiting.store.history().len(), 0);

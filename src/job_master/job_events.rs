@@ -23,7 +23,7 @@ const KEPT_TEXT: usize = 256;
 
 /// Events and status times of one job; see the module.
 #[derive(Debug, Clone)]
-pub(super) struct Chronicle {
+pub(super) struct JobEvents {
     /// The status that is shown.
     status: JobStatus,
     /// The last status that was noted, except RECONCILING.
@@ -45,20 +45,20 @@ pub(super) fn enter(entered: &mut Vec<StatusTimestamp>, status: JobStatus, at_ms
     entered.push(StatusTimestamp { status, at_ms });
 }
 
-impl Chronicle {
+impl JobEvents {
     /// Reads the record. The job itself enters INITIALIZING, for the first time or again.
     pub(super) fn of(
         state: &pb::JobState,
         is_recovered: bool,
         epoch: u64,
         now_ms: u64,
-    ) -> Chronicle {
+    ) -> JobEvents {
         let status = JobStatus::Initializing;
         let statuses = state.statuses.iter().rev().map(StatusTimestamp::status);
         let last = statuses
             .into_iter()
             .find(|it| *it != JobStatus::Reconciling);
-        let mut chronicle = Chronicle {
+        let mut job_events = JobEvents {
             status,
             noted: last.unwrap_or(status),
             entered: Vec::new(),
@@ -68,15 +68,15 @@ impl Chronicle {
         };
         if last.is_none() {
             let known = Some(state.submitted_at_ms).filter(|at_ms| is_recovered && *at_ms > 0);
-            enter(&mut chronicle.entered, status, known.unwrap_or(now_ms));
+            enter(&mut job_events.entered, status, known.unwrap_or(now_ms));
         }
         if is_recovered {
             let number = state.job_incarnation.saturating_add(1);
             let text =
                 format!("recovered by the leader of term {epoch}, as JobMaster number {number}");
-            chronicle.tell(JobEventKind::Takeover, text, now_ms);
+            job_events.tell(JobEventKind::Takeover, text, now_ms);
         }
-        chronicle
+        job_events
     }
 
     /// Adds an event.
@@ -171,7 +171,7 @@ pub(super) fn entering(status: JobStatus, why: &str, epoch: u64, at_ms: u64) -> 
 impl JobMasterCore {
     /// Notes the job's status if it changed.
     pub(super) fn note_status(&mut self, now_ms: u64) {
-        let (from, to) = (self.chronicle.status, self.status());
+        let (from, to) = (self.job_events.status, self.status());
         if to == from {
             return;
         }
@@ -186,10 +186,10 @@ impl JobMasterCore {
         } else {
             tracing::info!(job = self.record.job_id, ?from, ?to, "job status changed");
         }
-        self.chronicle.status = to;
+        self.job_events.status = to;
         // If a write made this status, the record already has its time.
-        if self.chronicle.foreseen.take_if(|it| *it == to).is_none() {
-            self.chronicle.note(to, &self.record.fatal_cause, now_ms);
+        if self.job_events.foreseen.take_if(|it| *it == to).is_none() {
+            self.job_events.note(to, &self.record.fatal_cause, now_ms);
         }
     }
 
@@ -197,21 +197,21 @@ impl JobMasterCore {
     /// record is durable.
     pub(super) fn record_statuses(&mut self, now_ms: u64) {
         let next = self.status_by(&self.record, true);
-        let chronicle = &mut self.chronicle;
-        if next != JobStatus::Reconciling && next != chronicle.noted {
-            chronicle.note(next, &self.record.fatal_cause, now_ms);
-            chronicle.foreseen = Some(next).filter(|it| *it != chronicle.status);
+        let job_events = &mut self.job_events;
+        if next != JobStatus::Reconciling && next != job_events.noted {
+            job_events.note(next, &self.record.fatal_cause, now_ms);
+            job_events.foreseen = Some(next).filter(|it| *it != job_events.status);
         }
-        if chronicle.entered.is_empty() && chronicle.events.is_empty() {
+        if job_events.entered.is_empty() && job_events.events.is_empty() {
             return;
         }
         let record = Arc::make_mut(&mut self.record);
         // Taken, not drained: most jobs have no more events for a long time and would keep the memory.
-        let mut events = std::mem::take(&mut chronicle.events);
+        let mut events = std::mem::take(&mut job_events.events);
         record.events.reserve_exact(events.len());
         record.events.append(&mut events);
         keep_newest(&mut record.events);
-        for it in std::mem::take(&mut chronicle.entered) {
+        for it in std::mem::take(&mut job_events.entered) {
             enter(&mut record.statuses, it.status(), it.at_ms);
         }
     }
@@ -219,8 +219,8 @@ impl JobMasterCore {
     /// Adds the event that these regions restart after the failure that was noted last.
     pub(super) fn tell_restart(&mut self, regions: u32, due_ms: u64) {
         let failure = self.record.failures.last().cloned().unwrap_or_default();
-        let now_ms = self.settled_at_ms;
-        self.chronicle
+        let now_ms = self.decided_at_ms;
+        self.job_events
             .tell_restart(regions, due_ms, &failure, now_ms);
     }
 
@@ -231,16 +231,16 @@ impl JobMasterCore {
             cause,
             ..pb::FailureRecord::default()
         };
-        self.chronicle.tell_restart(0, now_ms, &failure, now_ms);
+        self.job_events.tell_restart(0, now_ms, &failure, now_ms);
     }
 
     /// The job's events, the newest last.
     pub(super) fn events(&self) -> Vec<JobEvent> {
         let mut all = self.record.events.clone();
-        if self.chronicle.foreseen.is_some() {
+        if self.job_events.foreseen.is_some() {
             all.pop();
         }
-        all.extend(self.chronicle.events.iter().cloned());
+        all.extend(self.job_events.events.iter().cloned());
         keep_newest(&mut all);
         all
     }
@@ -248,10 +248,10 @@ impl JobMasterCore {
     /// When the job last entered each status.
     pub(super) fn timestamps(&self) -> Vec<StatusTimestamp> {
         let mut all = self.record.statuses.clone();
-        if self.chronicle.foreseen.is_some() {
+        if self.job_events.foreseen.is_some() {
             all.pop();
         }
-        for it in &self.chronicle.entered {
+        for it in &self.job_events.entered {
             enter(&mut all, it.status(), it.at_ms);
         }
         all

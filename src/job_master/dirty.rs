@@ -1,4 +1,4 @@
-//! The things to examine in the present step of the core, besides [`super::overview::News`] of the
+//! The things to examine in the present step of the core, besides [`super::indexes::News`] of the
 //! ExecutionGraph. Data only.
 //!
 //! Decisions that depend on the durable record alone are examined when a write became durable; everything
@@ -11,7 +11,7 @@ use crate::compact::SmallSet;
 
 /// The things to examine. Empty when a step ends.
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
+pub(super) struct Dirty {
     /// A write has become durable in this step.
     pub(super) has_written: bool,
     /// Tasks whose cancellation may have to be sent without a write: the last attempt failed, or their
@@ -27,7 +27,7 @@ pub(super) struct Agenda {
 /// change.
 #[derive(Debug, Default)]
 pub(super) struct LookedAt {
-    /// The number of [`super::overview::News::reads`] as of which inputs were checked for being available.
+    /// The number of [`super::indexes::News::reads`] as of which inputs were checked for being available.
     pub(super) inputs: u64,
     /// The number of `News::reads` as of which outputs were checked for being lost.
     pub(super) outputs: u64,

@@ -18,40 +18,40 @@ const AT_ONCE: usize = 1024;
 
 /// Time after which the permit is returned. A write takes milliseconds; a longer one waits for a store with
 /// trouble or for a blob.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PERMIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The permits of one term. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Beginnings {
-    turns: Arc<Semaphore>,
+pub struct StartLimiter {
+    permits: Arc<Semaphore>,
 }
 
-impl Default for Beginnings {
-    fn default() -> Beginnings {
-        Beginnings::at_once(AT_ONCE)
+impl Default for StartLimiter {
+    fn default() -> StartLimiter {
+        StartLimiter::at_once(AT_ONCE)
     }
 }
 
-impl Beginnings {
-    pub(super) fn at_once(number: usize) -> Beginnings {
-        let turns = Arc::new(Semaphore::new(number));
-        Beginnings { turns }
+impl StartLimiter {
+    pub(super) fn at_once(number: usize) -> StartLimiter {
+        let permits = Arc::new(Semaphore::new(number));
+        StartLimiter { permits }
     }
 
     /// Waits for a permit; first come, first served.
-    pub(super) async fn turn(&self) -> Beginning {
-        let turn = self.turns.clone().acquire_owned().await;
-        Beginning {
-            _turn: turn.expect("it is never closed"),
-            until: Instant::now() + PATIENCE,
+    pub(super) async fn acquire(&self) -> StartPermit {
+        let permit = self.permits.clone().acquire_owned().await;
+        StartPermit {
+            _permit: permit.expect("it is never closed"),
+            until: Instant::now() + PERMIT_TIMEOUT,
         }
     }
 }
 
 /// A permit. Returned when it is dropped.
 #[derive(Debug)]
-pub(super) struct Beginning {
-    _turn: OwnedSemaphorePermit,
+pub(super) struct StartPermit {
+    _permit: OwnedSemaphorePermit,
     /// The holder drops it by then.
     pub(super) until: Instant,
 }

@@ -52,7 +52,7 @@ impl JobMasterCore {
             self.revision += 1;
         }
         // A job that has nothing more to run keeps its coordinators to the end.
-        if self.agenda.has_written && !self.all_have_durably_finished() {
+        if self.dirty.has_written && !self.all_have_durably_finished() {
             self.forget_finished_coordinators();
         }
     }

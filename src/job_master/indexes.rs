@@ -2,7 +2,7 @@
 //! decision has to iterate over all of them. Pure.
 //!
 //! Only the methods of [`ExecutionGraph`] in `transitions.rs` make changes. Invariant: the indexes always
-//! equal what [`Overview::of`] computes from scratch. The simulation compares them after each event.
+//! equal what [`Indexes::of`] computes from scratch. The simulation compares them after each event.
 
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1::ExecutionState;
@@ -30,7 +30,7 @@ pub(super) struct RegionTally {
 
 /// Indexes over an ExecutionGraph; see the module.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Overview {
+pub(super) struct Indexes {
     /// Number of executions in each state.
     pub(super) states: [usize; STATES],
     /// The regions in each phase.
@@ -89,19 +89,19 @@ impl Share {
     }
 }
 
-impl Overview {
+impl Indexes {
     /// Computes all indexes from scratch.
-    pub(super) fn of(graph: &ExecutionGraph) -> Overview {
-        let mut overview = Overview {
+    pub(super) fn of(graph: &ExecutionGraph) -> Indexes {
+        let mut indexes = Indexes {
             regions: vec![RegionTally::default(); graph.regions.len()],
             finished: vec![0; graph.vertices.len()],
             slots: SlotUses::none(&graph.kinds),
-            ..Overview::default()
+            ..Indexes::default()
         };
         for (task, at) in graph.tasks.iter().enumerate() {
-            overview.add_task(graph, task, Share::of(&at.execution));
+            indexes.add_task(graph, task, Share::of(&at.execution));
             if let Some(place) = &at.execution.place {
-                overview.places.insert((place.task_manager.clone(), task));
+                indexes.places.insert((place.task_manager.clone(), task));
             }
         }
         let mut known = OfVertices::default();
@@ -109,9 +109,9 @@ impl Overview {
             let has_finished = |task| graph.has_finished(task);
             let could_run = graph.regions[region].phase != RegionPhase::AwaitingInput
                 || graph.reads_only(region, &mut known, has_finished);
-            overview.add_region(graph, region, could_run);
+            indexes.add_region(graph, region, could_run);
         }
-        overview
+        indexes
     }
 
     fn add_task(&mut self, graph: &ExecutionGraph, task: usize, share: Share) {
@@ -259,7 +259,7 @@ impl News {
     pub(super) fn of(graph: &ExecutionGraph) -> News {
         let stopping = graph.stopping().collect::<SmallSet<usize>>();
         let reconciling = graph.in_phase(RegionPhase::Reconciling).iter().copied();
-        let is_there = |region: &usize| graph.overview.regions[*region].awaited == 0;
+        let is_there = |region: &usize| graph.indexes.regions[*region].awaited == 0;
         News {
             ended: Vec::new(),
             reconciled: reconciling.filter(is_there).collect(),
