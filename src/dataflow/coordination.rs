@@ -1,5 +1,5 @@
 //! The connection from an operator in a task to its coordinator at the JobMaster. The TaskExecutor
-//! transports the questions; while there is no leader, a question waits.
+//! transports the requests; while there is no leader, a request waits.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,12 +25,12 @@ pub struct Asker {
     pub operator: String,
 }
 
-/// A question to the coordinator, on its way. Dropping it does not answer it.
+/// A request to the coordinator, on its way. Dropping it does not answer it.
 #[derive(Debug)]
-pub struct Question {
+pub struct CoordinatorRequest {
     /// Who asks.
     pub asker: Asker,
-    /// Number of this question among those of this operator in this attempt, from 1.
+    /// Number of this request among those of this operator in this attempt, from 1.
     pub number: u64,
     /// Takes the answer, or the reason why there will never be one.
     pub reply: oneshot::Sender<Result<Answer, String>>,
@@ -40,29 +40,29 @@ pub struct Question {
 #[derive(Debug, Clone)]
 pub struct CoordinatorLine {
     pub(super) asker: Asker,
-    pub(super) questions: mpsc::Sender<Question>,
+    pub(super) coordinator_requests: mpsc::Sender<CoordinatorRequest>,
 }
 
 impl CoordinatorLine {
-    /// Sends the question with this number. The coordinator always gives the same answer to the same
+    /// Sends the request with this number. The coordinator always gives the same answer to the same
     /// number. The caller asks the next number only after the answer.
     pub fn ask(&self, number: u64) -> Asking {
-        let (questions, asker) = (self.questions.clone(), self.asker.clone());
+        let (coordinator_requests, asker) = (self.coordinator_requests.clone(), self.asker.clone());
         let mut asking = Asking {
             future: Box::pin(async move {
-                let question = |reply| Question {
+                let request = |reply| CoordinatorRequest {
                     asker,
                     number,
                     reply,
                 };
-                let answer = ask(&questions, question).await;
+                let answer = ask(&coordinator_requests, request).await;
                 answer.unwrap_or_else(|_| {
                     Err("this process sends no more questions to coordinators".to_owned())
                 })
             }),
             answer: None,
         };
-        // Poll once: this sends the question before the caller waits for the answer.
+        // Poll once: this sends the request before the caller waits for the answer.
         if let Poll::Ready(answer) = asking.poll(&mut Context::from_waker(Waker::noop())) {
             asking.answer = Some(answer);
         }
@@ -70,7 +70,7 @@ impl CoordinatorLine {
     }
 }
 
-/// The pending answer to a question. The caller polls it.
+/// The pending answer to a request. The caller polls it.
 pub struct Asking {
     future: Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>>,
     answer: Option<Result<Answer, String>>,

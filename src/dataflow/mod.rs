@@ -25,7 +25,7 @@ pub mod task;
 mod testing;
 pub mod time;
 
-pub use coordination::{Asker, Asking, CoordinatorLine, Question};
+pub use coordination::{Asker, Asking, CoordinatorLine, CoordinatorRequest};
 pub use exchange::{EpochGate, Exchange, ExchangeOptions, Refused};
 pub use host::{Lingering, TaskHost, UploadSource};
 pub use operator::{Look, matching_files};

@@ -19,7 +19,7 @@ use tanist_proto::v1::{
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::coordination::Question;
+use super::coordination::CoordinatorRequest;
 use super::operator::{OperatorError, output_schema};
 use super::record::schema_of;
 use super::{
@@ -125,7 +125,11 @@ impl TaskManager {
         };
         let runtime = TaskRuntime::new(Handle::current(), exchange, TaskHost::without_programs());
         let coordinator = Arc::new(Coordinator::default());
-        tokio::spawn(coordinator.clone().answer_all(runtime.questions()));
+        tokio::spawn(
+            coordinator
+                .clone()
+                .answer_all(runtime.coordinator_requests()),
+        );
         TaskManager {
             runtime,
             gate,
@@ -171,19 +175,22 @@ impl Coordinator {
         }
     }
 
-    async fn answer_all(self: Arc<Coordinator>, mut questions: mpsc::Receiver<Question>) {
-        while let Some(question) = questions.recv().await {
-            let answer = self.answer(&question);
+    async fn answer_all(
+        self: Arc<Coordinator>,
+        mut coordinator_requests: mpsc::Receiver<CoordinatorRequest>,
+    ) {
+        while let Some(request) = coordinator_requests.recv().await {
+            let answer = self.answer(&request);
             // Who asked may have been cancelled.
-            let _ = question.reply.send(Ok(answer));
+            let _ = request.reply.send(Ok(answer));
         }
     }
 
-    fn answer(&self, question: &Question) -> Answer {
-        if question.number > 1 {
+    fn answer(&self, request: &CoordinatorRequest) -> Answer {
+        if request.number > 1 {
             return Answer::Exhausted(Ack {});
         }
-        let asker = &question.asker;
+        let asker = &request.asker;
         let splits = self.splits.lock().unwrap_or_else(PoisonError::into_inner);
         let of_vertex = &splits[&(asker.job, asker.vertex)];
         Answer::FileSplit(of_vertex[asker.subtask as usize].clone())

@@ -17,13 +17,13 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::absence::Absence;
+use super::batch_registration::{BatchOutcome, metrics_of};
 use super::core::{Core, Goodbyes, Target, TaskKey};
 use super::effects::Registering;
 use super::graphs::{GraphFetches, GraphKey};
 use super::isolation::Unconfirmed;
-use super::launcher::{Question, RunningTask, TaskStatus};
-use super::together::{Together, metrics_of};
+use super::launcher::{CoordinatorRequest, RunningTask, TaskStatus};
+use super::leaderless_timer::LeaderlessTimer;
 use super::{Fatal, Options, Presence, TaskExecutorServices};
 
 use crate::gateway::blobs::BlobFetcher;
@@ -82,7 +82,7 @@ pub(super) enum Message {
 pub(super) enum Called {
     AtResourceManager(u64, Registered<pb::RegistrationSuccess>),
     AtJobMaster(JobId, u64, Registered<(pb::RegistrationSuccess, u64)>),
-    AtJobMasters(Vec<Together>),
+    AtJobMasters(Vec<BatchOutcome>),
     Notified(u64, GatewayResult<pb::Ack>),
     Offered(JobId, u64, GatewayResult<pb::OfferSlotsResponse>),
     Updated(
@@ -117,9 +117,9 @@ pub(super) struct Actor {
     pub(super) running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
     pub(super) fetches: GraphFetches,
     pub(super) fetcher: BlobFetcher,
-    /// Reply channels of open questions, by number.
+    /// Reply channels of open requests to coordinators, by number.
     pub(super) replies: BTreeMap<u64, oneshot::Sender<Result<Answer, String>>>,
-    pub(super) last_question: u64,
+    pub(super) last_coordinator_request: u64,
 }
 
 impl Actor {
@@ -141,7 +141,7 @@ impl Actor {
             registering: BTreeMap::new(),
             running: BTreeMap::new(),
             replies: BTreeMap::new(),
-            last_question: 0,
+            last_coordinator_request: 0,
         }
     }
 
@@ -155,15 +155,16 @@ impl Actor {
         });
         self.follow_leader(&mut leaders);
         let mut is_followed = true;
-        let mut absence = Absence::new(self.options.registration_timeout, Instant::now());
-        let mut questions = self.services.launcher.questions();
+        let mut leaderless_timer =
+            LeaderlessTimer::new(self.options.registration_timeout, Instant::now());
+        let mut coordinator_requests = self.services.launcher.coordinator_requests();
         let mut kept_outputs = self.services.launcher.kept_outputs();
         let stopped = loop {
             self.core.review_doubts(Instant::now());
             let kept = *kept_outputs.borrow_and_update();
             self.core.review_draining(kept);
             let presence = self.core.presence(kept);
-            if let Some(lasts) = absence.review(Instant::now(), presence.is_registered) {
+            if let Some(lasts) = leaderless_timer.review(Instant::now(), presence.is_registered) {
                 warn!(
                     ?lasts,
                     "registered at no ResourceManager: there is no leader, or it can't be reached; tasks continue"
@@ -171,7 +172,7 @@ impl Actor {
             }
             presence.tell(&self.channels.presence);
             self.run_effects();
-            let deadlines = [self.core.next_deadline(), absence.deadline()];
+            let deadlines = [self.core.next_deadline(), leaderless_timer.deadline()];
             let deadline = deadlines.into_iter().flatten().min();
             let cancel = self.channels.cancel.clone();
             tokio::select! {
@@ -190,7 +191,7 @@ impl Actor {
                 Some(called) = self.calls.join_next() => self.called(called),
                 () = at(deadline) => self.core.on_time(Instant::now()),
                 Ok(()) = kept_outputs.changed(), if self.core.is_draining() => {}
-                Some(question) = next_question(&mut questions) => self.take_question(question),
+                Some(request) = next_coordinator_request(&mut coordinator_requests) => self.take_coordinator_request(request),
                 Some(message) = self.channels.messages.recv() => {
                     if let Some(stop) = self.handle(message) {
                         break Some(stop);
@@ -290,12 +291,12 @@ impl Actor {
             Ok(Called::AtJobMaster(job, run, result)) => {
                 self.core.registered_at_job_master(now, job, run, result);
             }
-            Ok(Called::AtJobMasters(outcomes)) => self.registered_together(now, outcomes),
+            Ok(Called::AtJobMasters(outcomes)) => self.registered_in_batch(now, outcomes),
             Ok(Called::Notified(run, answer)) => self.core.notified(run, &answer),
             Ok(Called::Offered(job, run, answer)) => self.core.offered(now, job, run, answer),
             Ok(Called::Updated(job, run, answer)) => self.core.updated(now, job, run, answer),
-            Ok(Called::Asked(job, run, question, answer)) => {
-                self.core.asked(now, job, run, question, answer);
+            Ok(Called::Asked(job, run, request_id, answer)) => {
+                self.core.asked(now, job, run, request_id, answer);
             }
             Ok(Called::StoreAnswered(answer)) => self.core.store_answered(now, answer),
             Ok(Called::Confirmed(waiting, said)) => self.confirmed(now, *waiting, said),
@@ -367,9 +368,11 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-async fn next_question(questions: &mut Option<mpsc::Receiver<Question>>) -> Option<Question> {
-    match questions {
-        Some(questions) => questions.recv().await,
+async fn next_coordinator_request(
+    coordinator_requests: &mut Option<mpsc::Receiver<CoordinatorRequest>>,
+) -> Option<CoordinatorRequest> {
+    match coordinator_requests {
+        Some(coordinator_requests) => coordinator_requests.recv().await,
         None => std::future::pending().await,
     }
 }

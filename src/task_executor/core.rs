@@ -3,8 +3,8 @@
 //! jobs.
 //!
 //! Its other parts: [`super::registering`] (the leader it follows and its registrations), [`super::requests`]
-//! (requests of the leader), [`super::deployments`] (which tasks start), [`super::deliveries`] (messages to the
-//! leader), [`super::superseding`] (the stored state of its jobs). Output is collected as [`Effect`]s.
+//! (requests of the leader), [`super::deployments`] (which tasks start), [`super::outbox`] (messages to the
+//! leader), [`super::generation_check`] (the stored state of its jobs). Output is collected as [`Effect`]s.
 //!
 //! - A slot becomes free only when nothing runs in it.
 //! - It ends its jobs without leader only if no leader was heard of and the store did not answer for
@@ -21,12 +21,12 @@ use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use super::executions::{ExecutionKey, Patience};
+use super::executions::{CancellationTimeouts, ExecutionKey};
+use super::generation_check::Asking;
 use super::isolation::IsolationGuard;
 use super::job::Job;
 use super::launcher::{TaskStart, TaskStatus};
 use super::slot_table::{SlotHolder, SlotTable};
-use super::superseding::Asking;
 use super::{Fatal, Options, TaskExecutorDescription};
 use crate::gateway::fencing::{Contradicted, HighestEpoch};
 
@@ -95,7 +95,7 @@ pub enum Effect {
         /// The report.
         request: pb::UpdateTaskExecutionStatesRequest,
     },
-    /// Send an operator's question to its coordinator.
+    /// Send an operator's request to its coordinator.
     AskCoordinator {
         /// The job.
         job: JobId,
@@ -103,15 +103,15 @@ pub enum Effect {
         address: String,
         /// Run of the connection, to be named with the result.
         run: u64,
-        /// Number of the question, to be named with the result.
-        question: u64,
-        /// The question.
+        /// Number of the request, to be named with the result.
+        request_id: u64,
+        /// The request.
         request: pb::AskCoordinatorRequest,
     },
-    /// Answer an operator's question, or end it without answer.
-    AnswerQuestion {
-        /// Number of the question.
-        question: u64,
+    /// Answer an operator's request, or end it without answer.
+    AnswerCoordinatorRequest {
+        /// Number of the request.
+        request_id: u64,
         /// The answer, or why there is none.
         answer: Result<Answer, String>,
     },
@@ -228,7 +228,7 @@ impl Core {
     ) {
         let is_final = status.is_terminal();
         if is_final {
-            self.forget_questions(task.job, &task.execution);
+            self.forget_coordinator_requests(task.job, &task.execution);
         }
         if let TaskStatus::Failed { cause, .. } = &status {
             let ExecutionKey {
@@ -407,10 +407,10 @@ impl Core {
         if !self.slots.release(allocation) {
             return;
         }
-        let patience = self.patience(now);
+        let timeouts = self.cancellation_timeouts(now);
         if let Some(known) = self.jobs.get_mut(&job) {
             known.to_offer.remove(&allocation);
-            let told = known.executions.cancel_in(allocation, patience);
+            let told = known.executions.cancel_in(allocation, timeouts);
             self.effects
                 .extend(told.into_iter().map(|key| cancel(job, key)));
         }
@@ -418,8 +418,8 @@ impl Core {
     }
 
     /// Timeouts for tasks that are cancelled.
-    pub(super) fn patience(&self, now: Instant) -> Patience {
-        Patience {
+    pub(super) fn cancellation_timeouts(&self, now: Instant) -> CancellationTimeouts {
+        CancellationTimeouts {
             from: now,
             deadline: now + self.options.task_cancellation_timeout,
             interval: self.options.task_cancellation_interval,
@@ -427,9 +427,9 @@ impl Core {
     }
 
     pub(super) fn cancel_tasks_of(&mut self, now: Instant, job: JobId) {
-        let patience = self.patience(now);
+        let timeouts = self.cancellation_timeouts(now);
         if let Some(known) = self.jobs.get_mut(&job) {
-            let told = known.executions.cancel_all(patience);
+            let told = known.executions.cancel_all(timeouts);
             self.effects
                 .extend(told.into_iter().map(|key| cancel(job, key)));
         }

@@ -262,7 +262,7 @@ impl World {
                 | Effect::Update { .. }
                 | Effect::ReleaseTask(_)
                 | Effect::AskCoordinator { .. }
-                | Effect::AnswerQuestion { .. }
+                | Effect::AnswerCoordinatorRequest { .. }
                 | Effect::Extend(..)
                 | Effect::Fatal(_) => {}
             }

@@ -6,7 +6,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
 
 use super::launcher::{RunningTask, TaskLauncher, TaskStart};
-use crate::dataflow::{self, Question, TaskRuntime, TaskSpec, TaskStatus};
+use crate::dataflow::{self, CoordinatorRequest, TaskRuntime, TaskSpec, TaskStatus};
 
 impl TaskLauncher for TaskRuntime {
     fn start(&self, task: TaskStart) -> Box<dyn RunningTask> {
@@ -44,8 +44,8 @@ impl TaskLauncher for TaskRuntime {
         self.exchange().kept_partitions()
     }
 
-    fn questions(&self) -> Option<mpsc::Receiver<Question>> {
-        Some(TaskRuntime::questions(self))
+    fn coordinator_requests(&self) -> Option<mpsc::Receiver<CoordinatorRequest>> {
+        Some(TaskRuntime::coordinator_requests(self))
     }
 }
 

@@ -110,7 +110,7 @@ impl Core {
                 "the job does not hold allocation {allocation} here"
             ));
         }
-        let patience = self.patience(now);
+        let timeouts = self.cancellation_timeouts(now);
         let known = self
             .jobs
             .get_mut(&job)
@@ -132,7 +132,7 @@ impl Core {
         }
         known.executions.admit(key, allocation, now)?;
         // The job's record has a younger generation: older ones have no effect any more.
-        let superseded = known.executions.cancel_up_to(older, patience);
+        let superseded = known.executions.cancel_up_to(older, timeouts);
         // A JobMaster that deploys into a slot has accepted it, even if its answer to the offer was lost.
         self.slots.activate(allocation);
         let is_stopped = known.is_stopped;

@@ -15,8 +15,8 @@ use super::Fatal;
 use super::actor::{Actor, Called, Message};
 use super::attempts::Attempts;
 use super::core::{ALL_GENERATIONS, Effect, Target, TaskKey};
+use super::generation_check::PAUSE;
 use super::launcher::{TaskStart, TaskStatus};
-use super::superseding::PAUSE;
 use crate::gateway::{GatewayError, GatewayResult, NoAnswer};
 
 /// A run of attempts to register.
@@ -92,10 +92,12 @@ impl Actor {
                 job,
                 address,
                 run,
-                question,
+                request_id,
                 request,
-            } => self.ask_coordinator(job, address, run, question, request),
-            Effect::AnswerQuestion { question, answer } => self.answer_question(question, answer),
+            } => self.ask_coordinator(job, address, run, request_id, request),
+            Effect::AnswerCoordinatorRequest { request_id, answer } => {
+                self.answer_coordinator_request(request_id, answer)
+            }
             Effect::AskStore(jobs) => self.ask_store(jobs),
             Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
             Effect::Start(task, start) => self.start(task, *start),

@@ -30,7 +30,7 @@ pub type Metrics<'a> = &'a dyn Fn(&ExecutionKey) -> Option<pb::TaskMetrics>;
 
 /// Timeouts for tasks that are cancelled.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct CancellationTimeouts {
     /// When they were cancelled.
     pub from: Instant,
     /// When they must have ended.
@@ -139,29 +139,37 @@ impl Executions {
     }
 
     /// Forbids all generations up to this one. Returns the executions to cancel.
-    pub fn cancel_up_to(&mut self, up_to: ExecutionKey, patience: Patience) -> Vec<ExecutionKey> {
+    pub fn cancel_up_to(
+        &mut self,
+        up_to: ExecutionKey,
+        timeouts: CancellationTimeouts,
+    ) -> Vec<ExecutionKey> {
         let highest = self
             .highest
             .entry((up_to.vertex, up_to.subtask))
             .or_default();
         *highest = (*highest).max(up_to.generation);
         self.release_outputs(up_to);
-        self.cancel_where(patience, |key, _| {
+        self.cancel_where(timeouts, |key, _| {
             (key.vertex, key.subtask) == (up_to.vertex, up_to.subtask)
                 && key.generation <= up_to.generation
         })
     }
 
     /// Marks the executions in an allocation as cancelled. Returns those to cancel.
-    pub fn cancel_in(&mut self, of: AllocationId, patience: Patience) -> Vec<ExecutionKey> {
-        self.cancel_where(patience, |_, allocation| allocation == of)
+    pub fn cancel_in(
+        &mut self,
+        of: AllocationId,
+        timeouts: CancellationTimeouts,
+    ) -> Vec<ExecutionKey> {
+        self.cancel_where(timeouts, |_, allocation| allocation == of)
     }
 
     /// Forbids all generations below the stored ones of their regions. Returns the executions to cancel.
     pub fn supersede(
         &mut self,
         stored: &dyn Fn(&ExecutionKey) -> Option<Generation>,
-        patience: Patience,
+        timeouts: CancellationTimeouts,
     ) -> Vec<ExecutionKey> {
         let is_older = |key: &ExecutionKey| {
             let stored = stored(key)?;
@@ -174,7 +182,7 @@ impl Executions {
                 *highest = (*highest).max(below);
             }
         }
-        self.cancel_where(patience, |key, _| is_older(key).is_some())
+        self.cancel_where(timeouts, |key, _| is_older(key).is_some())
     }
 
     /// Whether an execution runs with a generation below the stored one of its region.
@@ -184,8 +192,8 @@ impl Executions {
     }
 
     /// Marks all executions as cancelled. Returns those to cancel.
-    pub fn cancel_all(&mut self, patience: Patience) -> Vec<ExecutionKey> {
-        self.cancel_where(patience, |_, _| true)
+    pub fn cancel_all(&mut self, timeouts: CancellationTimeouts) -> Vec<ExecutionKey> {
+        self.cancel_where(timeouts, |_, _| true)
     }
 
     /// Updates the status of an execution. Returns whether it changed.
@@ -369,7 +377,7 @@ impl Executions {
 
     fn cancel_where(
         &mut self,
-        patience: Patience,
+        timeouts: CancellationTimeouts,
         applies: impl Fn(&ExecutionKey, AllocationId) -> bool,
     ) -> Vec<ExecutionKey> {
         let mut told = Vec::new();
@@ -379,15 +387,15 @@ impl Executions {
             }
             match &mut execution.canceling {
                 Some(earlier) => {
-                    let of_both = |it: &mut Instant| *it = patience.deadline.min(*it);
+                    let of_both = |it: &mut Instant| *it = timeouts.deadline.min(*it);
                     earlier.deadline.iter_mut().for_each(of_both);
                 }
                 none @ None => {
                     *none = Some(Canceling {
-                        since: patience.from,
-                        deadline: Some(patience.deadline),
-                        told_next: patience.from + patience.interval,
-                        interval: patience.interval,
+                        since: timeouts.from,
+                        deadline: Some(timeouts.deadline),
+                        told_next: timeouts.from + timeouts.interval,
+                        interval: timeouts.interval,
                     });
                     told.push(*key);
                 }

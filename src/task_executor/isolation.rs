@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::actor::{Actor, Called, Reply, answer};
 use super::core::{Core, Effect, cancel};
-use super::executions::Patience;
+use super::executions::CancellationTimeouts;
 use crate::gateway::{GatewayResult, JobStanding, JobStandings, NoAnswer};
 
 /// How often the clock is read while isolated tasks run: a timer would not count the time of a suspended host.
@@ -142,7 +142,7 @@ impl Core {
     /// Cancels isolated tasks whose generation the store has not confirmed within the timeout.
     pub(super) fn review_isolation(&mut self, now: Instant) {
         let at = self.guard.clock.now();
-        let patience = self.patience(now);
+        let timeouts = self.cancellation_timeouts(now);
         let mut ended_by = None;
         for (&job, known) in &mut self.jobs {
             let Some(isolation) = &mut known.isolation else {
@@ -155,9 +155,9 @@ impl Core {
                 isolation.has_lapsed = true;
                 // The rest of the cancellation time, if this process or its host stood still.
                 let end = isolation.ended_by();
-                let told = known.executions.cancel_all(Patience {
+                let told = known.executions.cancel_all(CancellationTimeouts {
                     deadline: now + end.since(at),
-                    ..patience
+                    ..timeouts
                 });
                 tracing::warn!(
                     %job,

@@ -6,10 +6,10 @@ use tanist_proto::id::AllocationId;
 use tokio::time::Instant;
 
 use super::connection::Connection;
+use super::coordinator_requests::Waiting;
 use super::executions::{ExecutionKey, Executions};
 use super::graphs::KnownGraph;
 use super::isolation::Isolation;
-use super::questions::Waiting;
 use super::regions::Regions;
 
 /// A message of which one at a time is in flight, and that is repeated until it arrives.
@@ -70,8 +70,8 @@ pub struct Job {
     pub offer: Delivery<BTreeSet<AllocationId>>,
     /// The report in flight.
     pub update: Delivery<Vec<ExecutionKey>>,
-    /// Questions of its operators to their coordinators, by number.
-    pub questions: BTreeMap<u64, Waiting>,
+    /// Requests of its operators to their coordinators, by number.
+    pub coordinator_requests: BTreeMap<u64, Waiting>,
     /// Whether its sources must end.
     pub is_stopped: bool,
     /// Whether it has ended and only waits for its tasks to end.
@@ -92,7 +92,7 @@ impl Job {
             to_offer: BTreeSet::new(),
             offer: Delivery::Ready(None),
             update: Delivery::Ready(None),
-            questions: BTreeMap::new(),
+            coordinator_requests: BTreeMap::new(),
             is_stopped: false,
             is_ending: false,
         }
@@ -116,7 +116,7 @@ impl Job {
         if let Some(keys) = self.update.finish(None) {
             self.executions.put_back(keys);
         }
-        self.questions
+        self.coordinator_requests
             .values_mut()
             .for_each(Waiting::forget_delivery);
     }
@@ -127,13 +127,17 @@ impl Job {
         let is_reporting = self.connection.is_registered() && self.executions.has_changed();
         let offer = self.offer.retry_at().filter(|_| is_offering);
         let update = self.update.retry_at().filter(|_| is_reporting);
-        let questions = self.questions.values().filter_map(Waiting::retry_at).min();
+        let coordinator_requests = self
+            .coordinator_requests
+            .values()
+            .filter_map(Waiting::retry_at)
+            .min();
         let times = [
             self.connection.deadline(),
             self.executions.next_deadline(),
             offer,
             update,
-            questions.filter(|_| self.connection.is_registered()),
+            coordinator_requests.filter(|_| self.connection.is_registered()),
         ];
         times.into_iter().flatten().min()
     }

@@ -10,7 +10,7 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
 
-pub use crate::dataflow::{Question, TaskStatus};
+pub use crate::dataflow::{CoordinatorRequest, TaskStatus};
 
 /// A task to start.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,9 +47,9 @@ pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
     /// Watches the number of outputs that consumers have not read to their end, including those of tasks that have
     /// ended. Not those of blocking edges, which stay after they were read.
     fn kept_outputs(&self) -> watch::Receiver<usize>;
-    /// Receives the questions of operators to their coordinators, from tasks that are started after this call.
+    /// Receives the requests of operators to their coordinators, from tasks that are started after this call.
     /// `None`: no operator asks.
-    fn questions(&self) -> Option<mpsc::Receiver<Question>> {
+    fn coordinator_requests(&self) -> Option<mpsc::Receiver<CoordinatorRequest>> {
         None
     }
 }

@@ -27,24 +27,27 @@
 //! with a higher number, makes the leader believe in a process that is gone: messages that the leader sends for it
 //! are refused here, and the heartbeat timeout ends it like any lost connection.
 
-mod absence;
 mod actor;
 mod attempts;
+mod batch_registration;
 mod budget;
 mod connection;
+mod coordinator_requests;
 mod core;
 #[cfg(test)]
 mod core_tests;
 #[cfg(test)]
 mod core_world;
 mod dataflow_launcher;
-mod deliveries;
 mod deployments;
 mod draining;
 #[cfg(test)]
 mod draining_tests;
 mod effects;
 mod executions;
+mod generation_check;
+#[cfg(test)]
+mod generation_check_tests;
 mod graphs;
 #[cfg(test)]
 mod graphs_tests;
@@ -56,7 +59,8 @@ mod isolation;
 mod isolation_tests;
 mod job;
 mod launcher;
-mod questions;
+mod leaderless_timer;
+mod outbox;
 mod regions;
 mod registering;
 #[cfg(test)]
@@ -71,14 +75,10 @@ mod slot_table;
 mod slot_table_tests;
 #[cfg(test)]
 mod stuck_tests;
-mod superseding;
-#[cfg(test)]
-mod superseding_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
-mod together;
 
 use std::fmt;
 use std::sync::Arc;

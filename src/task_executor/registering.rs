@@ -4,7 +4,7 @@
 //! - A leader is followed in a term that is proven, or that is believed while the store is silent:
 //!   [`crate::gateway::fencing`].
 //! - A process at a leader's address that denies a job or rejects a registration ends nothing: the address may now
-//!   belong to another cluster. The store decides about jobs ([`super::superseding`]), and it alone can name
+//!   belong to another cluster. The store decides about jobs ([`super::generation_check`]), and it alone can name
 //!   another incarnation of the cluster.
 
 use std::time::Duration;

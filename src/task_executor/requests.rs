@@ -139,13 +139,13 @@ impl Core {
         request: &pb::CancelTasksRequest,
     ) -> GatewayResult<pb::Ack> {
         let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
-        let patience = self.patience(now);
+        let timeouts = self.cancellation_timeouts(now);
         for task in &request.tasks {
             let up_to = execution_key(&task.vertex_id, task.subtask, task.up_to_generation)?;
             let Some(known) = self.jobs.get_mut(&job) else {
                 continue;
             };
-            let told = known.executions.cancel_up_to(up_to, patience);
+            let told = known.executions.cancel_up_to(up_to, timeouts);
             // The output of a running task is released after its end: without its output it would seem to have
             // failed.
             if !known.executions.is_running_up_to(up_to) {

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::super::testing::context;
 use super::*;
-use crate::dataflow::coordination::{Asker, CoordinatorLine, Question};
+use crate::dataflow::coordination::{Asker, CoordinatorLine, CoordinatorRequest};
 use crate::dataflow::testing::only_split;
 use crate::job::OperatorSpec;
 
@@ -109,13 +109,13 @@ fn the_longest_line_may_have_a_line_break_of_any_kind_besides() {
 /// A source that gets splits, and the test's end of the coordinator connection.
 struct Coordinated {
     source: FileSource,
-    questions: mpsc::Receiver<Question>,
+    coordinator_requests: mpsc::Receiver<CoordinatorRequest>,
     asked: u64,
 }
 
 impl Coordinated {
     fn start() -> Coordinated {
-        let (sender, questions) = mpsc::channel(4);
+        let (sender, coordinator_requests) = mpsc::channel(4);
         let context = context(0, 1);
         let asker = Asker {
             job: context.job,
@@ -129,7 +129,7 @@ impl Coordinated {
             output: super::super::output_schema(&spec, None).expect("a source"),
             coordinator: Some(CoordinatorLine {
                 asker,
-                questions: sender,
+                coordinator_requests: sender,
             }),
             ..context
         };
@@ -137,22 +137,22 @@ impl Coordinated {
         source.open().expect("opens");
         Coordinated {
             source,
-            questions,
+            coordinator_requests,
             asked: 0,
         }
     }
 
-    /// Returns the question that waits, and checks its number.
-    fn asked(&mut self) -> Option<Question> {
-        let question = self.questions.try_recv().ok()?;
+    /// Returns the request that waits, and checks its number.
+    fn asked(&mut self) -> Option<CoordinatorRequest> {
+        let request = self.coordinator_requests.try_recv().ok()?;
         self.asked += 1;
-        assert_eq!(question.number, self.asked);
-        Some(question)
+        assert_eq!(request.number, self.asked);
+        Some(request)
     }
 
     fn answer(&mut self, answer: Result<Answer, String>) {
-        let question = self.asked().expect("it asks");
-        question.reply.send(answer).expect("it waits");
+        let request = self.asked().expect("it asks");
+        request.reply.send(answer).expect("it waits");
     }
 
     fn next(&mut self) -> Result<SourceState, OperatorError> {
@@ -210,18 +210,18 @@ fn the_next_split_is_asked_for_before_the_present_one_is_read() {
     assert!(matches!(reader.next(), Ok(SourceState::Batch(_))));
     assert!(reader.asked().is_none(), "most of it is not read");
     let mut batches = 1;
-    let question = loop {
+    let request = loop {
         assert!(matches!(reader.next(), Ok(SourceState::Batch(_))));
         batches += 1;
-        if let Some(question) = reader.asked() {
-            break question;
+        if let Some(request) = reader.asked() {
+            break request;
         }
     };
     assert!(
         matches!(reader.next(), Ok(SourceState::Batch(_))),
         "{batches}"
     );
-    question
+    request
         .reply
         .send(split(&path, 0, 8, size as u64))
         .expect("it wants the answer");

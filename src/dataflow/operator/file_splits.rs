@@ -39,7 +39,7 @@ enum Next {
 
 pub(super) struct Splits {
     line: CoordinatorLine,
-    /// Number of the last question.
+    /// Number of the last request.
     asked: u64,
     next: Next,
     /// Bytes of the current split.

@@ -130,7 +130,7 @@ pub enum OperatorError {
     /// A program failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// Its coordinator at the JobMaster does not answer its questions.
+    /// Its coordinator at the JobMaster does not answer its requests.
     #[error("its coordinator does not answer: {0}")]
     Coordinator(String),
 }
@@ -206,7 +206,7 @@ pub struct OperatorContext {
     pub peers: Peers,
     /// Indices of the extended resources that the task may use, by resource name.
     pub external_resources: Arc<BTreeMap<String, Vec<u64>>>,
-    /// The connection to the operator's coordinator at the JobMaster; `None` if nothing transports questions.
+    /// The connection to the operator's coordinator at the JobMaster; `None` if nothing transports requests.
     pub coordinator: Option<CoordinatorLine>,
 }
 

@@ -40,15 +40,15 @@ pub use plan::PlanError;
 pub use run::TaskError;
 pub use status::TaskStatus;
 
-use super::coordination::Question;
+use super::coordination::CoordinatorRequest;
 use super::exchange::Exchange;
 use super::host::{AllGone, Lingering, TaskHost};
 use crate::telemetry::panic_message;
 use status::Counters;
 
-/// Maximum number of operators' questions that wait to be sent. When it is reached, tasks with further
-/// questions wait.
-const WAITING_QUESTIONS: usize = 256;
+/// Maximum number of operators' requests that wait to be sent. When it is reached, tasks with further
+/// requests wait.
+const WAITING_REQUESTS: usize = 256;
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ pub struct TaskRuntime {
     runtime: Handle,
     exchange: Exchange,
     host: Arc<TaskHost>,
-    questions: Arc<Mutex<Option<mpsc::Sender<Question>>>>,
+    coordinator_requests: Arc<Mutex<Option<mpsc::Sender<CoordinatorRequest>>>>,
 }
 
 impl TaskRuntime {
@@ -104,7 +104,7 @@ impl TaskRuntime {
             runtime,
             exchange,
             host: Arc::new(host),
-            questions: Arc::default(),
+            coordinator_requests: Arc::default(),
         }
     }
 
@@ -113,12 +113,12 @@ impl TaskRuntime {
         &self.exchange
     }
 
-    /// Returns the questions that operators ask their coordinators, for tasks that are started after this call.
+    /// Returns the requests that operators ask their coordinators, for tasks that are started after this call.
     /// The caller has to send them on. A later call replaces the receiver.
-    pub fn questions(&self) -> mpsc::Receiver<Question> {
-        let (sender, questions) = mpsc::channel(WAITING_QUESTIONS);
-        *self.questions.lock() = Some(sender);
-        questions
+    pub fn coordinator_requests(&self) -> mpsc::Receiver<CoordinatorRequest> {
+        let (sender, coordinator_requests) = mpsc::channel(WAITING_REQUESTS);
+        *self.coordinator_requests.lock() = Some(sender);
+        coordinator_requests
     }
 
     /// Starts a task. An error becomes its status.
@@ -128,10 +128,10 @@ impl TaskRuntime {
         let cancel = CancellationToken::new();
         let stop = CancellationToken::new();
         let (lingering, all_gone) = Lingering::new();
-        let questions = self.questions.lock();
+        let coordinator_requests = self.coordinator_requests.lock();
         let task = run::Run {
             spec,
-            questions: questions.clone(),
+            coordinator_requests: coordinator_requests.clone(),
             exchange: self.exchange.clone(),
             host: Arc::clone(&self.host),
             lingering,
@@ -139,7 +139,7 @@ impl TaskRuntime {
             status: sender.clone(),
             stop: stop.clone(),
         };
-        drop(questions);
+        drop(coordinator_requests);
         let name = task.name();
         self.runtime.spawn(supervise(
             name,

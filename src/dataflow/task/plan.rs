@@ -14,7 +14,7 @@ use tanist_proto::v1::{
 use tokio::sync::mpsc;
 
 use super::TaskSpec;
-use crate::dataflow::coordination::{Asker, CoordinatorLine, Question};
+use crate::dataflow::coordination::{Asker, CoordinatorLine, CoordinatorRequest};
 use crate::dataflow::exchange::{Attempt, ChannelRequest, PartitionId};
 use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::key::NoKeyColumn;
@@ -93,7 +93,7 @@ impl Plan {
         host: &Arc<TaskHost>,
         lingering: &Lingering,
         peers: &Peers,
-        questions: Option<&mpsc::Sender<Question>>,
+        coordinator_requests: Option<&mpsc::Sender<CoordinatorRequest>>,
     ) -> Result<Plan, PlanError> {
         let (graph, deployment) = (&spec.graph, &spec.deployment);
         let job: JobId = graph.job_id.parse()?;
@@ -126,7 +126,7 @@ impl Plan {
             external_resources: Arc::new(spec.external_resources.clone()),
             coordinator: None,
         };
-        let operators = plan_operators(vertex, &context, questions)?;
+        let operators = plan_operators(vertex, &context, coordinator_requests)?;
         let output = operators
             .last()
             .and_then(|operator| operator.context.output.clone());
@@ -186,7 +186,7 @@ fn input_schema(graph: &JobGraph, vertex: &JobVertex) -> Result<Option<SchemaRef
 fn plan_operators(
     vertex: &JobVertex,
     first: &OperatorContext,
-    questions: Option<&mpsc::Sender<Question>>,
+    coordinator_requests: Option<&mpsc::Sender<CoordinatorRequest>>,
 ) -> Result<Vec<PlannedOperator>, PlanError> {
     let mut input = first.input.clone();
     let mut planned = Vec::with_capacity(vertex.operators.len());
@@ -206,8 +206,8 @@ fn plan_operators(
         let context = OperatorContext {
             input,
             output: output.clone(),
-            coordinator: questions.map(|questions| CoordinatorLine {
-                questions: questions.clone(),
+            coordinator: coordinator_requests.map(|coordinator_requests| CoordinatorLine {
+                coordinator_requests: coordinator_requests.clone(),
                 asker: Asker {
                     job: first.job,
                     vertex: first.vertex,

@@ -18,7 +18,7 @@ use super::pace::Pace;
 use super::plan::{Plan, PlanError};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
-use crate::dataflow::coordination::Question;
+use crate::dataflow::coordination::CoordinatorRequest;
 use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate};
 use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::operator::{EndOfInput, OperatorError, Output, Source, SourceState, Stopped};
@@ -117,8 +117,8 @@ pub(super) struct Run {
     pub(super) exchange: Exchange,
     pub(super) host: Arc<TaskHost>,
     pub(super) lingering: Lingering,
-    /// Sends operators' questions; `None` if nothing transports them.
-    pub(super) questions: Option<mpsc::Sender<Question>>,
+    /// Sends operators' requests; `None` if nothing transports them.
+    pub(super) coordinator_requests: Option<mpsc::Sender<CoordinatorRequest>>,
     pub(super) counters: Arc<Counters>,
     pub(super) status: watch::Sender<TaskStatus>,
     /// Cancelled when the source has to end.
@@ -149,7 +149,7 @@ impl Run {
             &self.host,
             &self.lingering,
             self.counters.peers(),
-            self.questions.as_ref(),
+            self.coordinator_requests.as_ref(),
         )?;
         // Registered first: consumers of a task that can't even open get the reason.
         let mut outputs = Outputs::register(&self.exchange, &mut plan, &self.counters)?;

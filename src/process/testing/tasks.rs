@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::history::{AttemptKey, Event};
 use super::world::World;
-use crate::dataflow::{Asker, Question};
+use crate::dataflow::{Asker, CoordinatorRequest};
 use crate::task_executor::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
 
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub struct Tasks {
     finished: Arc<Mutex<BTreeSet<AttemptKey>>>,
     stubborn: Arc<Mutex<BTreeSet<JobId>>>,
     /// Where the tasks of each TaskManager's life send their requests to coordinators.
-    questions: Arc<Mutex<BTreeMap<String, mpsc::Sender<Question>>>>,
+    coordinator_requests: Arc<Mutex<BTreeMap<String, mpsc::Sender<CoordinatorRequest>>>>,
 }
 
 impl Tasks {
@@ -81,7 +81,7 @@ impl World {
         let (reply, answer) = oneshot::channel();
         let running = self.tasks.running.lock();
         let life = &running.get(attempt).expect("it runs").life;
-        let question = Question {
+        let request = CoordinatorRequest {
             asker: Asker {
                 job: attempt.job,
                 vertex: attempt.vertex.parse().expect("a vertex"),
@@ -92,8 +92,8 @@ impl World {
             number,
             reply,
         };
-        let line = self.tasks.questions.lock()[life].clone();
-        line.try_send(question).expect("few questions wait");
+        let line = self.tasks.coordinator_requests.lock()[life].clone();
+        line.try_send(request).expect("few questions wait");
         answer
     }
 
@@ -188,14 +188,14 @@ impl TaskLauncher for ScriptedTasks {
         watch::channel(0).1
     }
 
-    fn questions(&self) -> Option<mpsc::Receiver<Question>> {
-        let (line, questions) = mpsc::channel(16);
+    fn coordinator_requests(&self) -> Option<mpsc::Receiver<CoordinatorRequest>> {
+        let (line, coordinator_requests) = mpsc::channel(16);
         self.world
             .tasks
-            .questions
+            .coordinator_requests
             .lock()
             .insert(self.life.clone(), line);
-        Some(questions)
+        Some(coordinator_requests)
     }
 }
 

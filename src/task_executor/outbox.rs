@@ -154,7 +154,7 @@ impl Core {
                 request,
             });
         }
-        self.send_questions(now, job);
+        self.send_coordinator_requests(now, job);
     }
 
     /// Notifies the ResourceManager of all slots or some. Without a ResourceManager, the next registration reports

@@ -26,7 +26,7 @@ const MOST_BYTES: usize = 1 << 20;
 
 /// The result of one registration.
 #[derive(Debug)]
-pub(super) struct Together {
+pub(super) struct BatchOutcome {
     job: JobId,
     run: u64,
     address: String,
@@ -53,7 +53,7 @@ impl Actor {
         }
         for (address, runs) in by_address {
             match self.services.connector.job_masters(&address) {
-                Some(gateway) if runs.len() > 1 => self.register_together(&address, runs, &gateway),
+                Some(gateway) if runs.len() > 1 => self.register_in_batch(&address, runs, &gateway),
                 Some(_) | None => {
                     for (job, run) in runs {
                         self.register(Target::JobMaster(job), address.clone(), run);
@@ -63,7 +63,7 @@ impl Actor {
         }
     }
 
-    fn register_together(
+    fn register_in_batch(
         &mut self,
         address: &str,
         runs: Vec<(JobId, u64)>,
@@ -100,12 +100,12 @@ impl Actor {
             return;
         }
         let address = address.to_owned();
-        let patience = self.options.registration.initial_timeout;
+        let bound = self.options.registration.initial_timeout;
         self.calls.spawn(async move {
             let request = pb::RegisterTaskManagersRequest { registrations };
-            let answers = ask(&*gateway, request, patience, of.len()).await;
+            let answers = ask(&*gateway, request, bound, of.len()).await;
             let outcomes = of.into_iter().zip(answers);
-            let outcome = |((job, run), answer)| Together {
+            let outcome = |((job, run), answer)| BatchOutcome {
                 job,
                 run,
                 address: address.clone(),
@@ -116,8 +116,8 @@ impl Actor {
     }
 
     /// Handles the answers to a message.
-    pub(super) fn registered_together(&mut self, now: Instant, outcomes: Vec<Together>) {
-        for Together {
+    pub(super) fn registered_in_batch(&mut self, now: Instant, outcomes: Vec<BatchOutcome>) {
+        for BatchOutcome {
             job,
             run,
             address,
@@ -147,14 +147,14 @@ impl Actor {
 async fn ask(
     gateway: &dyn JobMastersGateway,
     request: pb::RegisterTaskManagersRequest,
-    patience: Duration,
+    bound: Duration,
     count: usize,
 ) -> Vec<Option<Answer<(pb::RegistrationSuccess, u64)>>> {
     let late = |_| GatewayError::NoAnswer {
         target: "the JobMasters".to_owned(),
-        reason: format!("none within {patience:?}"),
+        reason: format!("none within {bound:?}"),
     };
-    let answered = timeout(patience, gateway.register_task_managers(request)).await;
+    let answered = timeout(bound, gateway.register_task_managers(request)).await;
     match answered.map_err(late).and_then(|answered| answered) {
         Ok(response) => {
             let mut outcomes = response.outcomes.into_iter();

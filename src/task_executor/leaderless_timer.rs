@@ -6,17 +6,17 @@ use tokio::time::Instant;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Absence {
+pub(super) struct LeaderlessTimer {
     /// Interval of the report.
     timeout: Duration,
     /// Since when there is none, and when that is reported next. `None`: there is one, or it is never reported.
     lasts: Option<(Instant, Option<Instant>)>,
 }
 
-impl Absence {
+impl LeaderlessTimer {
     /// Starts without ResourceManager.
-    pub(super) fn new(timeout: Duration, now: Instant) -> Absence {
-        Absence {
+    pub(super) fn new(timeout: Duration, now: Instant) -> LeaderlessTimer {
+        LeaderlessTimer {
             timeout,
             lasts: Some((now, now.checked_add(timeout))),
         }
@@ -52,18 +52,15 @@ mod tests {
     #[test]
     fn it_is_said_once_in_each_period_without_a_resource_manager() {
         let start = Instant::now();
-        let mut absence = Absence::new(TIMEOUT, start);
-        assert_eq!(absence.review(start + TIMEOUT / 2, false), None);
-        assert_eq!(absence.deadline(), Some(start + TIMEOUT));
-        assert_eq!(absence.review(start + TIMEOUT, false), Some(TIMEOUT));
-        assert_eq!(absence.review(start + TIMEOUT, false), None);
-        assert_eq!(
-            absence.review(start + TIMEOUT * 2, false),
-            Some(TIMEOUT * 2)
-        );
-        assert_eq!(absence.review(start + TIMEOUT * 4, true), None);
-        assert_eq!(absence.deadline(), None);
-        assert_eq!(absence.review(start + TIMEOUT * 5, false), None);
-        assert_eq!(absence.review(start + TIMEOUT * 6, false), Some(TIMEOUT));
+        let mut timer = LeaderlessTimer::new(TIMEOUT, start);
+        assert_eq!(timer.review(start + TIMEOUT / 2, false), None);
+        assert_eq!(timer.deadline(), Some(start + TIMEOUT));
+        assert_eq!(timer.review(start + TIMEOUT, false), Some(TIMEOUT));
+        assert_eq!(timer.review(start + TIMEOUT, false), None);
+        assert_eq!(timer.review(start + TIMEOUT * 2, false), Some(TIMEOUT * 2));
+        assert_eq!(timer.review(start + TIMEOUT * 4, true), None);
+        assert_eq!(timer.deadline(), None);
+        assert_eq!(timer.review(start + TIMEOUT * 5, false), None);
+        assert_eq!(timer.review(start + TIMEOUT * 6, false), Some(TIMEOUT));
     }
 }

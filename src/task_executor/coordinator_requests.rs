@@ -1,5 +1,5 @@
-//! Questions of operators to their coordinators, on the way to the JobMaster: sent when there is a registration,
-//! and again until answered. A question waits while there is no leader; it is forgotten with its task, and fails
+//! Requests of operators to their coordinators, on the way to the JobMaster: sent when there is a registration,
+//! and again until answered. A request waits while there is no leader; it is forgotten with its task, and fails
 //! the task only if the JobMaster answers that there will never be an answer.
 
 use tanist_proto::id::JobId;
@@ -11,10 +11,10 @@ use super::actor::{Actor, Called};
 use super::core::{Core, Effect, scope};
 use super::executions::ExecutionKey;
 use super::job::Delivery;
-use crate::dataflow::{Asker, Question};
+use crate::dataflow::{Asker, CoordinatorRequest};
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// An unanswered question.
+/// An unanswered request.
 #[derive(Debug)]
 pub struct Waiting {
     execution: ExecutionKey,
@@ -36,11 +36,11 @@ impl Waiting {
 }
 
 impl Core {
-    /// Handles a question of an operator.
-    pub fn ask(&mut self, now: Instant, question: u64, asker: Asker, number: u64) {
+    /// Handles a request of an operator.
+    pub fn ask(&mut self, now: Instant, request_id: u64, asker: Asker, number: u64) {
         let Some(known) = self.jobs.get_mut(&asker.job) else {
             let gone = "its job is no longer on this TaskManager".to_owned();
-            self.answer_question(question, Err(gone));
+            self.answer_coordinator_request(request_id, Err(gone));
             return;
         };
         let waiting = Waiting {
@@ -53,12 +53,12 @@ impl Core {
             number,
             delivery: Delivery::Ready(None),
         };
-        known.questions.insert(question, waiting);
-        self.send_questions(now, asker.job);
+        known.coordinator_requests.insert(request_id, waiting);
+        self.send_coordinator_requests(now, asker.job);
     }
 
-    /// Sends the questions that were not sent yet or failed.
-    pub(super) fn send_questions(&mut self, now: Instant, job: JobId) {
+    /// Sends the requests that were not sent yet or failed.
+    pub(super) fn send_coordinator_requests(&mut self, now: Instant, job: JobId) {
         let (resource_id, incarnation) = self.identity();
         let Some(known) = self.jobs.get_mut(&job) else {
             return;
@@ -68,7 +68,7 @@ impl Core {
         }
         let (sender, scope) = (known.connection.sender(), scope(job, known));
         let (address, run) = (known.connection.address.clone(), known.connection.run);
-        for (question, waiting) in &mut known.questions {
+        for (request_id, waiting) in &mut known.coordinator_requests {
             if !waiting.delivery.is_ready(now) {
                 continue;
             }
@@ -90,19 +90,19 @@ impl Core {
                 job,
                 address: address.clone(),
                 run,
-                question: *question,
+                request_id: *request_id,
                 request,
             });
         }
     }
 
-    /// Handles the answer to a question.
+    /// Handles the answer to a request.
     pub fn asked(
         &mut self,
         now: Instant,
         job: JobId,
         run: u64,
-        question: u64,
+        request_id: u64,
         answer: GatewayResult<pb::AskCoordinatorResponse>,
     ) {
         let retry_at = now + self.options.retry_delay;
@@ -110,7 +110,7 @@ impl Core {
         let Some(known) = known.filter(|known| known.connection.run == run) else {
             return;
         };
-        let Some(waiting) = known.questions.get_mut(&question) else {
+        let Some(waiting) = known.coordinator_requests.get_mut(&request_id) else {
             return;
         };
         let answer = match answer {
@@ -124,21 +124,21 @@ impl Core {
                 return;
             }
         };
-        known.questions.remove(&question);
-        self.answer_question(question, answer);
+        known.coordinator_requests.remove(&request_id);
+        self.answer_coordinator_request(request_id, answer);
     }
 
-    /// Drops the questions of an execution that has ended.
-    pub(super) fn forget_questions(&mut self, job: JobId, execution: &ExecutionKey) {
+    /// Drops the requests of an execution that has ended.
+    pub(super) fn forget_coordinator_requests(&mut self, job: JobId, execution: &ExecutionKey) {
         let Some(known) = self.jobs.get_mut(&job) else {
             return;
         };
         let effects = &mut self.effects;
-        known.questions.retain(|question, waiting| {
+        known.coordinator_requests.retain(|request_id, waiting| {
             let is_its_own = waiting.execution == *execution;
             if is_its_own {
-                effects.push(Effect::AnswerQuestion {
-                    question: *question,
+                effects.push(Effect::AnswerCoordinatorRequest {
+                    request_id: *request_id,
                     answer: Err("its task has ended".to_owned()),
                 });
             }
@@ -146,22 +146,23 @@ impl Core {
         });
     }
 
-    fn answer_question(&mut self, question: u64, answer: Result<Answer, String>) {
+    fn answer_coordinator_request(&mut self, request_id: u64, answer: Result<Answer, String>) {
         self.effects
-            .push(Effect::AnswerQuestion { question, answer });
+            .push(Effect::AnswerCoordinatorRequest { request_id, answer });
     }
 }
 
 impl Actor {
-    /// Handles a question of a task's operator.
-    pub(super) fn take_question(&mut self, question: Question) {
-        self.last_question += 1;
-        self.replies.insert(self.last_question, question.reply);
+    /// Handles a request of a task's operator.
+    pub(super) fn take_coordinator_request(&mut self, request: CoordinatorRequest) {
+        self.last_coordinator_request += 1;
+        self.replies
+            .insert(self.last_coordinator_request, request.reply);
         self.core.ask(
             Instant::now(),
-            self.last_question,
-            question.asker,
-            question.number,
+            self.last_coordinator_request,
+            request.asker,
+            request.number,
         );
     }
 
@@ -170,18 +171,22 @@ impl Actor {
         job: JobId,
         address: String,
         run: u64,
-        question: u64,
+        request_id: u64,
         request: pb::AskCoordinatorRequest,
     ) {
         let gateway = self.services.connector.job_master(&address, job);
         let call = async move { gateway.ask_coordinator(request).await };
         self.call(address, call, move |answer| {
-            Called::Asked(job, run, question, answer)
+            Called::Asked(job, run, request_id, answer)
         });
     }
 
-    pub(super) fn answer_question(&mut self, question: u64, answer: Result<Answer, String>) {
-        if let Some(reply) = self.replies.remove(&question) {
+    pub(super) fn answer_coordinator_request(
+        &mut self,
+        request_id: u64,
+        answer: Result<Answer, String>,
+    ) {
+        if let Some(reply) = self.replies.remove(&request_id) {
             let _its_task_may_have_ended = reply.send(answer);
         }
     }

@@ -19,7 +19,7 @@ use tanist_proto::id::{Generation, JobId};
 use tokio::time::Instant;
 
 use super::core::{Core, Effect, cancel};
-use super::executions::{ExecutionKey, Patience};
+use super::executions::{CancellationTimeouts, ExecutionKey};
 use crate::gateway::fencing::Asked;
 use crate::gateway::{JobStanding, JobStandings, NoAnswer};
 
@@ -191,20 +191,20 @@ impl Core {
         job: JobId,
         stored: &[Generation],
     ) -> bool {
-        let patience = self.patience(now);
+        let timeouts = self.cancellation_timeouts(now);
         let Some(known) = self.jobs.get_mut(&job) else {
             return false;
         };
         let all = self.options.task_cancellation_timeout;
         let isolation = known.isolation.as_ref();
-        let patience = Patience {
+        let timeouts = CancellationTimeouts {
             deadline: now + isolation.map_or(all, |of| of.cancellation.min(all)),
-            ..patience
+            ..timeouts
         };
         let regions = &known.regions;
         let stored_of =
             |key: &ExecutionKey| stored.get(regions.of(key.vertex, key.subtask)?).copied();
-        let told = known.executions.supersede(&stored_of, patience);
+        let told = known.executions.supersede(&stored_of, timeouts);
         let runs = known.executions.runs_superseded(&stored_of);
         if !told.is_empty() {
             tracing::warn!(%job, tasks = told.len(), "the store has a younger generation, stopping tasks");
