@@ -20,12 +20,12 @@ use tokio::time::Instant;
 use super::Options;
 use super::draining::Drains;
 pub use super::effect::{Connection, Contact, Effect};
-use super::fulfilling::Fulfilling;
 use super::job_masters::JobMasters;
 use super::report::{TaskCounts, parse_report, slot_outcome, task_counts};
 use super::slot_manager::{
     RequestOutcome, Shortage, SlotHolder, SlotManager, SlotRequest, SlotsVersion, Turn,
 };
+use super::unfulfillable::UnfulfillableJobs;
 use super::workers::core::Workers;
 use crate::gateway::refusals::{Judged, RefusedCalls};
 use crate::gateway::{GatewayError, GatewayResult};
@@ -87,7 +87,7 @@ pub struct Core {
     /// Time of the next own heartbeat tick. A late tick shows that this process stood still.
     pub(super) next_beat: Instant,
     pub(super) job_masters: JobMasters,
-    pub(super) fulfilling: Fulfilling,
+    pub(super) unfulfillable_jobs: UnfulfillableJobs,
     /// The jobs that lack slots, as of the last match.
     shortages: BTreeMap<JobId, Shortage>,
     /// Changes to `shortages` that were not taken yet.
@@ -106,7 +106,7 @@ impl Core {
             .balanced_by(options.balance)
             .reserving_after(options.reservation_delay);
         Core {
-            fulfilling: Fulfilling::new(now, options.start_up_time),
+            unfulfillable_jobs: UnfulfillableJobs::new(now, options.start_up_time),
             next_beat: now + options.heartbeat_interval,
             options,
             resource_id: format!("rm-{}-{seed:016x}", term.epoch),
@@ -258,7 +258,7 @@ impl Core {
         });
         workers
             .chain(self.job_masters.next_deadline())
-            .chain(self.fulfilling.next_deadline())
+            .chain(self.unfulfillable_jobs.next_deadline())
             .chain([self.next_beat])
             .chain(self.drains.next_deadline())
             .chain(self.check_at)
@@ -283,7 +283,7 @@ impl Core {
             }
             self.changed(now);
         }
-        if self.fulfilling.is_due(now) || self.is_drain_due(now) {
+        if self.unfulfillable_jobs.is_due(now) || self.is_drain_due(now) {
             self.changed(now);
         }
         if self.check_at.is_some_and(|at| at <= now) {

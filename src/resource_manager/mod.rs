@@ -21,7 +21,6 @@
 //! ```
 
 mod actor;
-mod choosing;
 mod core;
 mod draining;
 pub mod drains;
@@ -29,17 +28,14 @@ pub mod drivers;
 mod effect;
 #[cfg(test)]
 mod forgetting_tests;
-mod fulfilling;
-#[cfg(test)]
-mod fulfilling_tests;
 mod handle;
 #[cfg(test)]
 mod idle_tests;
 mod job_masters;
-mod lacking;
 #[cfg(test)]
 mod matching_model_tests;
 mod packing;
+mod placement;
 #[cfg(test)]
 mod profile_model;
 #[cfg(test)]
@@ -55,6 +51,7 @@ mod registration_tests;
 mod report;
 #[cfg(test)]
 mod scripted;
+mod shortages;
 pub mod slot_manager;
 #[cfg(test)]
 mod slot_manager_model_tests;
@@ -66,6 +63,9 @@ mod slots_tests;
 mod standstill;
 #[cfg(test)]
 mod tests;
+mod unfulfillable;
+#[cfg(test)]
+mod unfulfillable_tests;
 mod worker_control;
 pub mod workers;
 
@@ -78,10 +78,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use self::choosing::Balance;
 pub use self::core::{Contact, Term};
 use self::drains::DrainsServices;
 pub use self::handle::ResourceManagerHandle;
+pub use self::placement::Balance;
 pub use self::slot_manager::Shortage;
 use self::workers::WorkersServices;
 use self::workers::acting::Acts;

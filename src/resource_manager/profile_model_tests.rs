@@ -9,7 +9,7 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources};
 use tokio::time::Instant;
 
-use super::choosing::Balance;
+use super::placement::Balance;
 use super::profile_model::{
     Given, JOBS, KINDS, Model, PROFILES, Reached, WORKERS, Wish, job_id, profile, spec, worker_id,
 };

@@ -20,9 +20,9 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, WorkerResourceSpec};
 use tokio::time::Instant;
 
-use super::choosing::{Choice, pack_in_order};
-use super::lacking::Bound;
 use super::packing::Room;
+use super::placement::{Choice, pack_in_order};
+use super::shortages::Bound;
 use super::slot_manager::{Job, SlotManager, count};
 use super::slots::Worker;
 use super::workers::{Startable, places};

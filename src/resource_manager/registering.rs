@@ -113,7 +113,7 @@ impl Core {
             registration = sender.registration, "registered task manager"
         );
         self.slots.put_worker(&worker, spec.clone(), report);
-        self.fulfilling.comes(&worker);
+        self.unfulfillable_jobs.comes(&worker);
         // A release sent before it registered again may not have reached it yet.
         let was_releasing = self.workers.get(&worker).is_some_and(|old| {
             old.is_releasing && old.location.incarnation == location.incarnation

@@ -26,11 +26,11 @@ use tokio::time::Instant;
 
 pub use super::slots::{ReportedSlot, SlotHolder, SlotState, SlotsReport, SlotsVersion, Turn};
 
-pub use super::lacking::Shortage;
+pub use super::shortages::Shortage;
 
-use super::choosing::{Balance, Choice, choose, choose_all};
-use super::lacking::{Bound, Wanting};
+use super::placement::{Balance, Choice, choose, choose_all};
 use super::queue::{Queue, Reservation, Search};
+use super::shortages::{Bound, Wanting};
 use super::slots::{Slot, Slots};
 use crate::compact::SmallMap;
 use crate::gateway::{ResourceRequirement, ResourceRequirements, SubmissionNumber};

@@ -8,7 +8,7 @@ use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 use tokio::time::Instant;
 
-use super::choosing::Balance;
+use super::placement::Balance;
 use super::scripted::{declared, id};
 use super::slot_manager::{
     RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotsReport, SlotsVersion,
@@ -136,7 +136,7 @@ fn who_could_use_more_takes_nothing_that_others_need() {
         .map(|(job, useful)| (job, useful.len()))
         .collect();
     assert_eq!(useful, [(job(1), 2), (job(2), 2)]);
-    assert!(slots.lacking_by_job().is_empty());
+    assert!(slots.shortages_by_job().is_empty());
 }
 
 #[test]

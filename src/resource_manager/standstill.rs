@@ -26,7 +26,7 @@ impl Core {
             worker.next_heartbeat = now;
         }
         self.job_masters.put_off(now, late);
-        self.fulfilling.put_off(late);
+        self.unfulfillable_jobs.put_off(late);
         if let Some(workers) = &mut self.workers_of_driver {
             workers.put_off(late);
         }

@@ -11,14 +11,15 @@ use tokio::time::Instant;
 use super::core::{Connection, Core, Effect, connection};
 use super::workers::acting::WorkerEvent;
 use super::workers::core::{Admission, TaskExecutorView, Workers};
-use super::workers::{self, Lacking, Room};
+use super::workers::{self, Room, Shortages};
 
 impl Core {
     /// The same core, with workers that it starts itself.
     #[must_use]
     pub fn with_workers(mut self, workers: Option<Workers>) -> Core {
         if workers.is_some() {
-            self.fulfilling.wait_only(self.options.heartbeat_timeout);
+            self.unfulfillable_jobs
+                .wait_only(self.options.heartbeat_timeout);
         }
         self.workers_of_driver = workers;
         self.collect_worker_effects();
@@ -120,8 +121,8 @@ impl Core {
         let Some(known) = &self.workers_of_driver else {
             return;
         };
-        let lacking = Lacking {
-            needed: self.slots.lacking_by_job(),
+        let shortages = Shortages {
+            needed: self.slots.shortages_by_job(),
             useful: self.slots.useful_by_job(),
             kept: self.slots.kept(),
         };
@@ -153,7 +154,7 @@ impl Core {
         if let Some(workers) = &mut self.workers_of_driver {
             let drained_host = self.drains.drained_host_of_workers();
             workers.set_drained_host(drained_host.map(str::to_owned));
-            workers.review(now, lacking, &registered);
+            workers.review(now, shortages, &registered);
         }
         self.collect_worker_effects();
     }

@@ -13,8 +13,8 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::resources::WorkerResourceSpec;
 use tokio::time::Instant;
 
-use super::brake::Brake;
-use super::planning::{self, Bounds, Lacking, Plan, Situation, Startable};
+use super::planning::{self, Bounds, Plan, Shortages, Situation, Startable};
+use super::start_rate_limit::StartRateLimit;
 use super::{RecordedWorker, Room, WorkerRecord, WorkersOptions};
 
 /// Something to do. If it creates or ends a worker, the store decides first.
@@ -130,7 +130,7 @@ pub struct Workers {
     pub(super) workers: BTreeMap<ResourceId, Worker>,
     pub(super) is_recovered: bool,
     pub(super) recover_at: Option<Instant>,
-    pub(super) brake: Brake,
+    pub(super) start_rate_limit: StartRateLimit,
     /// Why workers are missing, until one registers.
     pub(super) trouble: Option<String>,
     pub(super) failures: u64,
@@ -177,7 +177,7 @@ impl Workers {
             (id, worker)
         });
         let mut known = Workers {
-            brake: Brake::new(options.max_failure_rate, options.retry_interval),
+            start_rate_limit: StartRateLimit::new(options.max_failure_rate, options.retry_interval),
             options,
             driver: starter.driver,
             place: starter.place,
@@ -295,11 +295,11 @@ impl Workers {
     pub fn review(
         &mut self,
         now: Instant,
-        lacking: Lacking,
+        shortages: Shortages,
         registered: &BTreeMap<ResourceId, TaskExecutorView>,
     ) {
         let bounds = self.bounds();
-        let situation = self.situation(lacking, registered);
+        let situation = self.situation(shortages, registered);
         let is_in_vain =
             self.drained_host.is_some() || registered.values().any(|view| view.is_in_vain);
         self.note_startable(&situation, is_in_vain);
@@ -312,7 +312,7 @@ impl Workers {
         if self.is_dismissed {
             self.dismiss_all();
         } else if self.is_recovered {
-            match self.brake.until(now) {
+            match self.start_rate_limit.until(now) {
                 Some(until) if self.plan.start > 0 || !self.plan.kinds.is_empty() => {
                     review_at = Some(until);
                 }
@@ -390,11 +390,11 @@ impl Workers {
 
     fn situation(
         &self,
-        lacking: Lacking,
+        shortages: Shortages,
         registered: &BTreeMap<ResourceId, TaskExecutorView>,
     ) -> Situation {
         let mut situation = Situation {
-            lacking,
+            shortages,
             ..Situation::default()
         };
         for (id, view) in registered {
@@ -504,7 +504,7 @@ impl Workers {
 
     pub(super) fn fail(&mut self, now: Instant, id: &ResourceId, cause: &str) {
         tracing::warn!(worker = %id, cause, "a worker could not be started");
-        self.brake.failed(now);
+        self.start_rate_limit.failed(now);
         self.failures += 1;
         self.trouble = Some(format!("{id}: {cause}"));
         self.stop(id);

@@ -10,7 +10,7 @@ use super::super::slot_manager::{
     ReportedSlot, RequestOutcome, SlotHolder, SlotManager, SlotsReport, SlotsVersion,
 };
 use super::planning::{Bounds, Plan, Situation, plan};
-use super::{Lacking, Room};
+use super::{Room, Shortages};
 
 /// Cores and units of memory.
 type Amounts = (u32, u64);
@@ -114,9 +114,9 @@ impl Cluster {
         let registered = registered.collect();
         let total = self.task_managers.iter().map(|it| it.slots).sum();
         let situation = Situation {
-            lacking: Lacking {
-                needed: slots.lacking_by_job(),
-                ..Lacking::default()
+            shortages: Shortages {
+                needed: slots.shortages_by_job(),
+                ..Shortages::default()
             },
             registered,
             total,
@@ -163,7 +163,7 @@ proptest! {
         let spec = WorkerResourceSpec::new(resources((4, 4)), 2);
         let plan = cluster.plan(&mut slots, spec, more);
         if plan.start == 0 && plan.kinds.is_empty() {
-            for (job, lacking) in slots.lacking_by_job() {
+            for (job, lacking) in slots.shortages_by_job() {
                 let is_told = plan.capped.contains(&job) || plan.too_large.contains(&job);
                 prop_assert!(is_told, "{job} lacks {lacking:?}: {plan:?}");
             }

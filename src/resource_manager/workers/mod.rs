@@ -1,6 +1,6 @@
 //! Workers: the TaskManagers that the ResourceManager starts itself, through a driver, and releases again.
 //!
-//! `core` decides, `planning` counts, `brake` limits the rate of failing starts; `acting` writes decisions under
+//! `core` decides, `planning` counts, `start_rate_limit` limits the rate of failing starts; `acting` writes decisions under
 //! the term's fence and then has the `driver` carry them out. TaskManagers started by hand are not workers: they
 //! are neither stopped nor waited for, but their slots count. `docs/adr/0016` says what is persisted when.
 //!
@@ -17,12 +17,8 @@
 //! ```
 
 pub(super) mod acting;
-mod brake;
 pub(super) mod core;
 mod driver;
-mod heard;
-#[cfg(test)]
-mod heard_tests;
 #[cfg(test)]
 mod matching_tests;
 #[cfg(test)]
@@ -34,6 +30,10 @@ mod planning;
 #[cfg(test)]
 mod planning_tests;
 mod record;
+mod start_rate_limit;
+mod worker_events;
+#[cfg(test)]
+mod worker_events_tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub use self::driver::{
     ClusterEnd, DriverError, FinalStatus, Found, RecordedWorker, ResourceManagerDriver,
     WorkerRequest,
 };
-pub use self::planning::{Bounds, Lacking, Startable, places};
+pub use self::planning::{Bounds, Shortages, Startable, places};
 pub use self::record::{WorkerRecord, key as record_key, recorded_workers};
 pub use super::packing::Room;
 

@@ -15,7 +15,7 @@ use tanist_proto::resources::ResourceProfile;
 use tokio::time::Instant;
 
 use super::core::{Admission, Effect, Starter, TaskExecutorView, Workers};
-use super::planning::Lacking;
+use super::planning::Shortages;
 use super::{Room, WorkerRecord, WorkersOptions};
 
 pub(super) const EACH: u32 = 2;
@@ -103,12 +103,12 @@ impl World {
                         .failures
                         .iter()
                         .filter(|at| **at + Duration::from_secs(60) > self.now);
-                    let braked = recent.count() >= RATE
+                    let is_paused = recent.count() >= RATE
                         && self
                             .failures
                             .back()
                             .is_some_and(|at| *at + RETRY > self.now);
-                    assert!(!braked, "{id} is started though too many have failed");
+                    assert!(!is_paused, "{id} is started though too many have failed");
                 }
                 Effect::Stop(id) => {
                     let used = self.registered.get(id).copied().unwrap_or_default();
@@ -163,12 +163,12 @@ impl World {
             .is_some_and(|record| record.releasing)
     }
 
-    fn needs(&self) -> Lacking {
+    fn needs(&self) -> Shortages {
         let slots = |needs: u32| vec![ResourceProfile::Unknown; needs as usize];
         let lacking = self.lacking().into_iter();
-        Lacking {
+        Shortages {
             needed: lacking.map(|(id, needs)| (id, slots(needs))).collect(),
-            ..Lacking::default()
+            ..Shortages::default()
         }
     }
 

@@ -36,7 +36,7 @@ impl Workers {
                     .map_or(worker.record.requested_at_ms, at_ms),
             })
             .collect();
-        let held_up = self.brake.until(now);
+        let held_up = self.start_rate_limit.until(now);
         let retry_at_ms = held_up.map_or(0, |until| {
             let left = until.saturating_duration_since(now).as_millis();
             wall_clock_ms.saturating_add(u64::try_from(left).unwrap_or(u64::MAX))

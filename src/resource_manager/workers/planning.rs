@@ -20,7 +20,7 @@ use super::super::packing::{Room, least_first};
 
 /// Slots that jobs lack, in the order in which jobs are served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lacking {
+pub struct Shortages {
     /// The slots that each job lacks to run or to continue.
     pub needed: Vec<(JobId, Vec<ResourceProfile>)>,
     /// The slots that each job could use beyond that; each is useful alone.
@@ -33,7 +33,7 @@ pub struct Lacking {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Situation {
     /// Slots that jobs lack.
-    pub lacking: Lacking,
+    pub shortages: Shortages,
     /// Registered TaskManagers with free room, started by the driver or by hand.
     pub registered: Vec<(ResourceId, Room)>,
     /// Number of workers of the configured kind that are expected to register.
@@ -268,8 +268,8 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
         closed: BTreeSet::new(),
     };
     let mut plan = Plan::default();
-    let kept = situation.lacking.kept.as_ref();
-    for (job, lacking) in &situation.lacking.needed {
+    let kept = situation.shortages.kept.as_ref();
+    for (job, lacking) in &situation.shortages.needed {
         match pool.take(lacking) {
             Ok(taken) => {
                 let ids = taken.into_iter().filter_map(|it| pool.rooms[it].0.clone());
@@ -284,7 +284,7 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
             pool.closed.clone_from(closed);
         }
     }
-    for (job, useful) in &situation.lacking.useful {
+    for (job, useful) in &situation.shortages.useful {
         // A job that can't continue has no use for more slots.
         if plan.capped.contains(job) || plan.too_large.contains(job) {
             continue;

@@ -5,7 +5,7 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 
 use super::Room;
-use super::planning::{Bounds, Lacking, Situation, plan, releasable};
+use super::planning::{Bounds, Shortages, Situation, plan, releasable};
 
 fn job(number: usize) -> JobId {
     JobId::from_bits(number as u128)
@@ -19,10 +19,10 @@ fn slots(count: u32) -> Vec<ResourceProfile> {
     vec![ResourceProfile::Unknown; count as usize]
 }
 
-fn needed(needed: Vec<(JobId, Vec<ResourceProfile>)>) -> Lacking {
-    Lacking {
+fn needed(needed: Vec<(JobId, Vec<ResourceProfile>)>) -> Shortages {
+    Shortages {
         needed,
-        ..Lacking::default()
+        ..Shortages::default()
     }
 }
 
@@ -68,7 +68,7 @@ fn situation(each: u32) -> impl Strategy<Value = Situation> {
         Situation {
             total: (u32::try_from(free.len()).expect("few") + pending) * each,
             registered: registered.collect(),
-            lacking: needed(
+            shortages: needed(
                 lacking
                     .map(|(number, count)| (job(number), slots(count)))
                     .collect(),
@@ -92,7 +92,7 @@ fn one_by_one(situation: &Situation, bounds: &Bounds) -> (u32, Vec<JobId>) {
     let each = bounds.spec.slots();
     let mut spare = free_of(situation) + situation.pending * each;
     let (mut total, mut started, mut capped) = (situation.total, 0, Vec::new());
-    for (job, lacking) in &situation.lacking.needed {
+    for (job, lacking) in &situation.shortages.needed {
         let lacking = u32::try_from(lacking.len()).expect("few");
         let before = (spare, total, started);
         while spare < lacking && total + each <= bounds.max {
@@ -144,7 +144,7 @@ proptest! {
         after.total -= gone;
         prop_assert!(gone == 0 || after.total >= bounds.min);
         // Every job that was served still is, and nothing is started again for that.
-        after.lacking.needed.retain(|(job, _)| !before.capped.contains(job));
+        after.shortages.needed.retain(|(job, _)| !before.capped.contains(job));
         let again = plan(&after, &bounds);
         prop_assert!(again.start <= before.start && again.capped.is_empty(), "{:?}", again);
     }
@@ -153,7 +153,7 @@ proptest! {
 #[test]
 fn a_job_that_the_maximum_keeps_from_running_starts_nothing_and_lets_the_next_one_pass() {
     let situation = Situation {
-        lacking: needed(vec![(job(1), slots(9)), (job(2), slots(2))]),
+        shortages: needed(vec![(job(1), slots(9)), (job(2), slots(2))]),
         registered: Vec::new(),
         pending: 1,
         pending_kinds: Vec::new(),
@@ -174,7 +174,7 @@ fn a_job_that_the_maximum_keeps_from_running_starts_nothing_and_lets_the_next_on
 fn profiles_are_cut_out_of_what_is_left_and_of_whole_workers_only() {
     let (one, three, five) = (cores(1).into(), cores(3).into(), cores(5).into());
     let situation = |lacking: Vec<ResourceProfile>| Situation {
-        lacking: needed(vec![(job(1), lacking)]),
+        shortages: needed(vec![(job(1), lacking)]),
         // Four cores are left, but nowhere three.
         registered: vec![(id(1), with_free(4, 2)), (id(2), with_free(4, 2))],
         pending: 0,
@@ -206,7 +206,7 @@ fn profiles_are_cut_out_of_what_is_left_and_of_whole_workers_only() {
 #[test]
 fn what_jobs_could_use_comes_after_what_they_need_as_far_as_it_goes() {
     let situation = Situation {
-        lacking: Lacking {
+        shortages: Shortages {
             needed: vec![(job(1), slots(1)), (job(2), slots(2)), (job(3), slots(20))],
             useful: vec![(job(1), slots(4)), (job(2), slots(9)), (job(3), slots(1))],
             kept: None,
@@ -224,9 +224,9 @@ fn what_jobs_could_use_comes_after_what_they_need_as_far_as_it_goes() {
     assert_eq!((planned.start, planned.spare), (5, 0));
     assert_eq!(planned.capped, [job(3)]);
     let few = Situation {
-        lacking: Lacking {
+        shortages: Shortages {
             useful: vec![(job(1), slots(3))],
-            ..Lacking::default()
+            ..Shortages::default()
         },
         pending: 1,
         total: 2,
@@ -250,7 +250,7 @@ fn on_a_host_of_16() -> Bounds {
 fn for_a_slot_that_no_usual_worker_has_one_of_a_fitting_kind_is_started() {
     let bounds = on_a_host_of_16();
     let situation = |lacking: Vec<ResourceProfile>| Situation {
-        lacking: needed(vec![(job(1), lacking)]),
+        shortages: needed(vec![(job(1), lacking)]),
         ..Situation::default()
     };
     let (three, five, twenty) = (cores(3), cores(5), cores(20));
@@ -322,7 +322,7 @@ fn what_is_kept_for_a_job_is_no_room_for_those_behind_it_and_is_not_let_go() {
     let both = [id(1), id(2)].map(|id| (id, with_free(1, 2)));
     let kept = (job(2), [id(1)].into());
     let situation = Situation {
-        lacking: Lacking {
+        shortages: Shortages {
             needed: vec![(job(1), slots(1)), (job(2), slots(9)), (job(3), slots(3))],
             useful: vec![(job(1), slots(1))],
             kept: Some(kept),

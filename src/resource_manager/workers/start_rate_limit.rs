@@ -10,7 +10,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// See the module.
 #[derive(Debug)]
-pub struct Brake {
+pub struct StartRateLimit {
     /// Number of failures within a minute that causes a pause.
     max_failures: f64,
     /// Length of the pause.
@@ -19,10 +19,10 @@ pub struct Brake {
     until: Option<Instant>,
 }
 
-impl Brake {
+impl StartRateLimit {
     /// Without failures.
-    pub fn new(max_failures: f64, retry_interval: Duration) -> Brake {
-        Brake {
+    pub fn new(max_failures: f64, retry_interval: Duration) -> StartRateLimit {
+        StartRateLimit {
             max_failures,
             retry_interval,
             failures: VecDeque::new(),
@@ -55,15 +55,23 @@ mod tests {
     fn too_many_failures_within_a_minute_are_followed_by_a_pause() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut brake = Brake::new(2.0, Duration::from_secs(3));
-        brake.failed(at(0));
-        assert_eq!(brake.until(at(0)), None);
-        brake.failed(at(59));
-        assert_eq!(brake.until(at(60)), Some(at(62)));
-        assert_eq!(brake.until(at(62)), None, "it is over");
-        brake.failed(at(62));
-        assert_eq!(brake.until(at(62)), Some(at(65)), "they still fail");
-        brake.failed(at(122));
-        assert_eq!(brake.until(at(122)), None, "the others are long ago");
+        let mut start_rate_limit = StartRateLimit::new(2.0, Duration::from_secs(3));
+        start_rate_limit.failed(at(0));
+        assert_eq!(start_rate_limit.until(at(0)), None);
+        start_rate_limit.failed(at(59));
+        assert_eq!(start_rate_limit.until(at(60)), Some(at(62)));
+        assert_eq!(start_rate_limit.until(at(62)), None, "it is over");
+        start_rate_limit.failed(at(62));
+        assert_eq!(
+            start_rate_limit.until(at(62)),
+            Some(at(65)),
+            "they still fail"
+        );
+        start_rate_limit.failed(at(122));
+        assert_eq!(
+            start_rate_limit.until(at(122)),
+            None,
+            "the others are long ago"
+        );
     }
 }

@@ -8,7 +8,7 @@ use tanist_proto::resources::{Resources, WorkerResourceSpec};
 use tokio::time::Instant;
 
 use super::core::{Admission, Effect, Starter, Workers};
-use super::planning::Lacking;
+use super::planning::Shortages;
 use super::{Found, WorkerRecord, WorkersOptions};
 
 const SLOTS: u32 = 2;
@@ -94,12 +94,12 @@ fn one_that_was_being_released_and_has_not_registered_counts_and_is_not_expected
     workers.options.max_slots = SLOTS;
     workers.recovered(now, Ok(vec![(worker.clone(), Found::Unseen)]));
     let registered = BTreeMap::new();
-    workers.review(now, Lacking::default(), &registered);
+    workers.review(now, Shortages::default(), &registered);
     assert_eq!(workers.take_effects(), [], "there is no place for another");
     workers.on_time(now + timeout(&workers));
     workers.stopped(&worker);
     workers.take_effects();
-    workers.review(now, Lacking::default(), &registered);
+    workers.review(now, Shortages::default(), &registered);
     let started = workers.take_effects();
     assert!(
         matches!(started.as_slice(), [Effect::Start(_)]),
@@ -113,6 +113,6 @@ fn one_that_was_being_released_elsewhere_is_given_up_when_the_cluster_ends() {
     let now = Instant::now();
     workers.recovered(now, Ok(vec![(worker.clone(), Found::Unseen)]));
     workers.dismiss();
-    workers.review(now, Lacking::default(), &BTreeMap::new());
+    workers.review(now, Shortages::default(), &BTreeMap::new());
     assert_eq!(workers.take_effects(), [Effect::Stop(worker)]);
 }

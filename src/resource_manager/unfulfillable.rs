@@ -19,7 +19,7 @@ use crate::gateway::Unfulfillable;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Fulfilling {
+pub(super) struct UnfulfillableJobs {
     /// `resourcemanager.standalone.start-up-time`.
     start_up_time: Duration,
     /// End of the time in which TaskExecutors of earlier terms register.
@@ -35,10 +35,10 @@ pub(super) struct Fulfilling {
     check_at: Option<Instant>,
 }
 
-impl Fulfilling {
-    pub(super) fn new(now: Instant, start_up_time: Duration) -> Fulfilling {
+impl UnfulfillableJobs {
+    pub(super) fn new(now: Instant, start_up_time: Duration) -> UnfulfillableJobs {
         let starts_until = now + start_up_time;
-        Fulfilling {
+        UnfulfillableJobs {
             start_up_time,
             starts_until,
             departed: BTreeMap::new(),
@@ -97,14 +97,14 @@ impl Core {
     /// Removes a TaskExecutor that is gone.
     pub(super) fn depart(&mut self, now: Instant, id: &ResourceId) {
         if let Some(worker) = self.workers.remove(id) {
-            self.fulfilling.departs(now, id, &worker.spec);
+            self.unfulfillable_jobs.departs(now, id, &worker.spec);
         }
         self.slots.remove_worker(id);
     }
 
     /// The requirement that no TaskExecutor could ever fulfil, as the job was notified.
     pub fn unfulfillable(&self, job: JobId) -> Option<&Unfulfillable> {
-        self.fulfilling.told.get(&job)
+        self.unfulfillable_jobs.told.get(&job)
     }
 
     /// The specs of TaskExecutors whose slots may become available.
@@ -112,7 +112,11 @@ impl Core {
         // Includes drained ones: a drained TaskExecutor may be about to be restarted. After it has left it
         // counts for a while.
         let registered = self.workers.values().map(|worker| &worker.spec);
-        let departed = self.fulfilling.departed.values().map(|(_, spec)| spec);
+        let departed = self
+            .unfulfillable_jobs
+            .departed
+            .values()
+            .map(|(_, spec)| spec);
         let driver = self.workers_of_driver.as_ref();
         let started = driver.map(Workers::spec);
         let mut all: Vec<_> = registered.chain(departed).chain(started).cloned().collect();
@@ -124,7 +128,7 @@ impl Core {
 
     /// Whether the job was last notified that the cluster has room for it.
     pub fn has_room(&self, job: JobId) -> bool {
-        self.fulfilling.have_room.contains(&job)
+        self.unfulfillable_jobs.have_room.contains(&job)
     }
 
     /// Finds the jobs that lack slots and would fit into the cluster if other jobs left, and notifies those for
@@ -132,11 +136,11 @@ impl Core {
     /// computed again if the capacity changed.
     pub(super) fn judge_room(&mut self, changed: &BTreeSet<JobId>) {
         // One that left may come back.
-        let departed = self.fulfilling.departed.values();
+        let departed = self.unfulfillable_jobs.departed.values();
         let capacity = self
             .slots
             .capacity(departed.map(|(_, spec)| spec.clone()).collect());
-        let is_as_before = self.fulfilling.capacity.as_ref() == Some(&capacity);
+        let is_as_before = self.unfulfillable_jobs.capacity.as_ref() == Some(&capacity);
         let mut jobs = changed.clone();
         if !is_as_before {
             jobs.extend(self.slots.short());
@@ -147,8 +151,8 @@ impl Core {
             let short = self.slots.short().into_iter();
             self.slots.with_room(short, &capacity)
         };
-        self.fulfilling.capacity = Some(capacity);
-        let told = &mut self.fulfilling.have_room;
+        self.unfulfillable_jobs.capacity = Some(capacity);
+        let told = &mut self.unfulfillable_jobs.have_room;
         for job in jobs {
             let had_room = told.contains(&job);
             // A job that lacks nothing keeps the verdict it was sent.
@@ -165,7 +169,7 @@ impl Core {
         }
         #[cfg(test)]
         {
-            let told = self.fulfilling.have_room.iter().copied();
+            let told = self.unfulfillable_jobs.have_room.iter().copied();
             let told: BTreeSet<JobId> = told.filter(|job| self.slots.is_short(*job)).collect();
             assert_eq!(
                 told, of_all,
@@ -177,7 +181,7 @@ impl Core {
     /// Finds jobs with requirements that no TaskExecutor could ever fulfil, and notifies those for which that
     /// changed.
     pub(super) fn judge_requirements(&mut self, now: Instant) {
-        if now < self.fulfilling.starts_until {
+        if now < self.unfulfillable_jobs.starts_until {
             return;
         }
         let workers = self.possible_workers();
@@ -194,7 +198,7 @@ impl Core {
                 named.collect()
             }
         };
-        let before = std::mem::take(&mut self.fulfilling.told);
+        let before = std::mem::take(&mut self.unfulfillable_jobs.told);
         for (&job, verdict) in &unfulfillable {
             if before.get(&job) != Some(verdict) {
                 tracing::warn!(%job, %verdict, "no task manager can serve the job");
@@ -206,6 +210,6 @@ impl Core {
             let verdict = None;
             self.effects.push(Effect::Judged { job, verdict });
         }
-        self.fulfilling.told = unfulfillable;
+        self.unfulfillable_jobs.told = unfulfillable;
     }
 }

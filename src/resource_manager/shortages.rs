@@ -191,7 +191,7 @@ impl SlotManager {
     }
 
     /// The profiles that each job lacks up to its minimum, in the order in which jobs are served.
-    pub fn lacking_by_job(&mut self) -> Vec<(JobId, Vec<ResourceProfile>)> {
+    pub fn shortages_by_job(&mut self) -> Vec<(JobId, Vec<ResourceProfile>)> {
         let short = self.short().into_iter();
         short
             .map(|job| (job, self.lacking(job, Bound::Minimum)))
