@@ -15,17 +15,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::answers::Listing;
-use super::breakage::Breakages;
 use super::cleanup::Cleaner;
 use super::core::{self, Known, Submission};
-use super::denials::{self, Denials};
 use super::descriptions::Dropped;
 use super::entry::{Entry, state_key};
 use super::handle::{Command, DispatcherHandle, Reply, Subject};
+use super::job_master_failures::JobMasterFailures;
 use super::job_store::{JobStore, JobStoreError};
 use super::kept_results::Unread;
 use super::options::DispatcherOptions;
 use super::quarantine::Sound;
+use super::read_barrier::{self, ReadBarrier};
 use super::recovery::{RecoveredJob, RecoveredJobs};
 use super::retention::Retention;
 use super::term_clock::TermClock;
@@ -78,12 +78,12 @@ impl Dispatcher {
             context,
             jobs: BTreeMap::new(),
             tasks: JoinSet::new(),
-            denials: Denials::default(),
+            read_barrier: ReadBarrier::default(),
             is_expiring: false,
             unread,
             retention: Retention::resume(&mut recovered),
             clock: clock.clone(),
-            breakages: Breakages::default(),
+            job_master_failures: JobMasterFailures::default(),
             submissions: 0,
         };
         actor.recover(recovered);
@@ -211,13 +211,13 @@ pub(super) struct DispatcherActor {
     pub(super) context: DispatcherContext,
     pub(super) jobs: BTreeMap<JobId, Entry>,
     pub(super) tasks: JoinSet<Event>,
-    denials: Denials,
+    read_barrier: ReadBarrier,
     pub(super) is_expiring: bool,
     /// Results that are not read yet, and the requests that wait for them.
     pub(super) unread: Option<Box<Unread>>,
     pub(super) retention: Retention,
     pub(super) clock: TermClock,
-    pub(super) breakages: Breakages,
+    pub(super) job_master_failures: JobMasterFailures,
     /// Number of submissions that this term has accepted.
     pub(super) submissions: u64,
 }
@@ -293,7 +293,7 @@ impl DispatcherActor {
 
     fn on_command(&mut self, command: Command, term: Term) {
         if term == Term::Believed && self.needs_confirmation(&command) {
-            if self.denials.take(command) {
+            if self.read_barrier.take(command) {
                 self.confirm_term();
             }
             return;
@@ -364,17 +364,17 @@ impl DispatcherActor {
         let store = self.context.store.coordination_store().clone();
         let fence = self.context.session.fence().clone();
         self.tasks
-            .spawn(async move { Event::TermConfirmed(denials::confirm(store, fence).await) });
+            .spawn(async move { Event::TermConfirmed(read_barrier::confirm(store, fence).await) });
     }
 
     fn on_term_confirmed(&mut self, confirmed: &Result<(), String>) {
-        for command in self.denials.end() {
+        for command in self.read_barrier.end() {
             match confirmed {
                 Ok(()) => self.on_command(command, Term::Confirmed),
-                Err(reason) => command.refuse(denials::not_confirmed(reason)),
+                Err(reason) => command.refuse(read_barrier::not_confirmed(reason)),
             }
         }
-        if self.denials.begin() {
+        if self.read_barrier.begin() {
             self.confirm_term();
         }
     }

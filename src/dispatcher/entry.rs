@@ -6,9 +6,9 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::core::{Submission, SubmissionKey};
+use super::crash_suspects::Suspect;
 use super::handle::Reply;
 use super::quarantined::Quarantined;
-use super::suspects::Suspect;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterControl};
 
 /// State of one job in the Dispatcher.

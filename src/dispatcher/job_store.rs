@@ -24,9 +24,9 @@ use tracing::warn;
 
 use super::chunks::KnownChunks;
 use super::descriptions::DescriptionCache;
-use super::out_of_reach::READ_AT_ONCE;
 use super::storage::Storage;
 use super::sweep::Holdings;
+use super::unavailable_records::READ_AT_ONCE;
 use crate::compact::{shrink_graph, shrink_state};
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};

@@ -150,7 +150,7 @@ impl DispatcherActor {
         for (job, result) in read.results {
             self.take_up_ended(job, result);
         }
-        for (job, reason) in read.results_out_of_reach {
+        for (job, reason) in read.unavailable_results {
             self.await_result(job, &reason);
         }
         for (job, kind, reason) in read.unreadable_results {
@@ -240,7 +240,7 @@ impl JobStore {
         self.lock_chunks().note_unreadable(job);
         self.lock_holdings().note_unreadable_result(job);
         if may_pass(&error) {
-            read.results_out_of_reach.push((job, error.to_string()));
+            read.unavailable_results.push((job, error.to_string()));
             return;
         }
         self.note_unreadable(&error);

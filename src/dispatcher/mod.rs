@@ -37,30 +37,30 @@ mod actor;
 #[cfg(test)]
 mod admission_tests;
 mod answers;
-mod breakage;
 mod chunks;
 mod cleanup;
 mod commits;
 pub mod core;
-mod denials;
+mod crash_suspects;
+#[cfg(test)]
+mod crash_suspects_tests;
 mod descriptions;
 #[cfg(test)]
 mod ended_tests;
 mod ending;
 mod entry;
 mod handle;
+mod job_master_failures;
 pub mod job_store;
 mod kept_results;
 #[cfg(test)]
 mod kept_results_tests;
 mod options;
-mod out_of_reach;
-#[cfg(test)]
-mod out_of_reach_tests;
 mod quarantine;
 #[cfg(test)]
 mod quarantine_tests;
 mod quarantined;
+mod read_barrier;
 mod recovery;
 mod results;
 mod retention;
@@ -72,15 +72,15 @@ mod storage;
 #[cfg(test)]
 mod store_trouble_tests;
 mod submissions;
-mod suspects;
-#[cfg(test)]
-mod suspects_tests;
 mod sweep;
 mod term_clock;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod unavailable_records;
+#[cfg(test)]
+mod unavailable_records_tests;
 mod uploads;
 
 pub use actor::{Dispatcher, DispatcherContext};

@@ -4,7 +4,7 @@
 //! JobMasters broke repeatedly, or when it ended the processes that led it. No JobMaster is started for it;
 //! nothing of it is removed, and its tasks keep running. Each term checks again for problems with its records
 //! or this build, so a term that can lead the job does; records that are unreadable only for now are no reason
-//! (`out_of_reach.rs`). The other reasons are in the job's record (`JobState.quarantine`) and stay until a user
+//! (`unavailable_records.rs`). The other reasons are in the job's record (`JobState.quarantine`) and stay until a user
 //! retries the job. A job that was cancelled before ends as CANCELED at once, because the cancellation was
 //! acknowledged.
 //!
@@ -25,9 +25,9 @@ use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use super::actor::{DispatcherActor, Event};
-use super::breakage;
 use super::entry::{Entry, no_such_job};
 use super::handle::Reply;
+use super::job_master_failures;
 use super::job_store::{JobStore, JobStoreError};
 use super::quarantined::{Quarantined, event};
 use super::recovery::RecoveredJob;
@@ -225,8 +225,8 @@ impl DispatcherActor {
         let unfit = control.unfit();
         let broken = match &unfit {
             // Another JobMaster would fail in the same way.
-            Some(_) => breakage::TOLERATED + 1,
-            None => self.breakages.note(job, wall_clock_ms()),
+            Some(_) => job_master_failures::TOLERATED + 1,
+            None => self.job_master_failures.note(job, wall_clock_ms()),
         };
         let (key, name, control) = (key.clone(), name.clone(), control.clone());
         let why = "its JobMaster broke, and another one is started";
@@ -240,8 +240,15 @@ impl DispatcherActor {
         let resources = self.context.resources.clone();
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let found =
-                breakage::clear_away(job, broken, unfit.is_none(), control, resources, store).await;
+            let found = job_master_failures::clear_away(
+                job,
+                broken,
+                unfit.is_none(),
+                control,
+                resources,
+                store,
+            )
+            .await;
             match unfit {
                 Some(reason) => Event::Unfit { job, reason, found },
                 None => Event::Reread { job, broken, found },
@@ -280,11 +287,13 @@ impl DispatcherActor {
     ) {
         match found {
             Err(failure) => info!(%job, %failure, "the term is ending"),
-            Ok(RecoveredJob::Readable { graph, mut state }) if broken > breakage::TOLERATED => {
+            Ok(RecoveredJob::Readable { graph, mut state })
+                if broken > job_master_failures::TOLERATED =>
+            {
                 let reason = format!("its JobMaster broke {broken} times in this term");
                 let mut quarantine = self.found(pb::QuarantineKind::Broke, reason);
                 let one = quarantine.evidence.pop().unwrap_or_default();
-                let times = self.breakages.times(job).iter();
+                let times = self.job_master_failures.times(job).iter();
                 quarantine.evidence = times
                     .map(|at_ms| pb::QuarantineEvidence {
                         at_ms: *at_ms,
@@ -464,7 +473,7 @@ impl DispatcherActor {
         let answer = match cleared {
             Ok(()) => {
                 info!(%job, "a quarantined job is led again");
-                self.breakages.forget(job);
+                self.job_master_failures.forget(job);
                 self.launch(job, sound.graph, sound.state, true);
                 Ok(pb::Ack {})
             }

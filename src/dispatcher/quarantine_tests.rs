@@ -7,12 +7,12 @@ use tanist_ha::memory::MemoryCluster;
 use tanist_proto::v1 as pb;
 
 use super::admission_tests::{Fixture, is_clean};
-use super::breakage::is_fault_of_job;
 use super::core::{Deadline, Submission, SubmissionKey, first_state};
+use super::crash_suspects_tests::with_ends;
 use super::ended_tests::kill;
+use super::job_master_failures::is_fault_of_job;
 use super::job_store::{GraphRecord, JobStoreError, StateRecord};
 use super::scripted::{End, JOB as OTHER, Leader, result_of, submission as submission_of};
-use super::suspects_tests::with_ends;
 use super::testing::{JOB, cancel, describe, recovered, submission};
 use super::{RecoveredJob, RecoveredJobs};
 use crate::gateway::persistence::JobStateStore as _;

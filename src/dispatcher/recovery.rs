@@ -1,7 +1,7 @@
 //! What a term finds of its jobs in the store, and which of them it quarantines.
 //!
 //! A record that can't be read hides no other, and one that is unreadable *for now* delays no other
-//! (`out_of_reach.rs`). Of crash suspects, and of a job that ended the processes that led it, only the state is
+//! (`unavailable_records.rs`). Of crash suspects, and of a job that ended the processes that led it, only the state is
 //! decoded: decoding the graph may have been the cause.
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub struct RecoveredJobs {
     /// Ended jobs with unreadable results: the kind and the reason.
     pub unreadable_results: Vec<(JobId, pb::QuarantineKind, String)>,
     /// Ended jobs whose results may be readable later, with the reason.
-    pub results_out_of_reach: Vec<(JobId, String)>,
+    pub unavailable_results: Vec<(JobId, String)>,
 }
 
 /// A recovered job that is not terminal.

@@ -50,7 +50,7 @@ impl Retention {
         let counts = counts.map(|(_, result)| result.counted_ms.max(result.kept_since_ms));
         let before_ms = counts.max().unwrap_or(0).max(1);
         let is_partial =
-            !recovered.unreadable_results.is_empty() || !recovered.results_out_of_reach.is_empty();
+            !recovered.unreadable_results.is_empty() || !recovered.unavailable_results.is_empty();
         let mut since_here = BTreeMap::new();
         for (job, result) in &mut recovered.results {
             match result.kept_since_ms {

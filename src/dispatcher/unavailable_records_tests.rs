@@ -13,10 +13,10 @@ use tanist_proto::v1 as pb;
 
 use super::DispatcherOptions;
 use super::core::first_state;
+use super::crash_suspects_tests::with_ends;
 use super::ended_tests::kill;
 use super::handle::Command;
 use super::scripted::{End, JOB, Leader, blobs, large_name, result_of, submission};
-use super::suspects_tests::with_ends;
 use super::testing::recovered;
 use crate::gateway::persistence::JobStateStore as _;
 use crate::gateway::{GatewayError, GatewayResult};
@@ -190,7 +190,7 @@ async fn a_job_whose_blob_is_missing_stays_quarantined_until_somebody_retries_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_out_of_reach_can_be_cancelled_where_its_state_says_what_it_leaves() {
+async fn an_unavailable_job_can_be_cancelled_where_its_state_says_what_it_leaves() {
     let (cluster, place) = (MemoryCluster::default(), Place::new().await);
     let a = place.lead(&cluster, "a").await;
     put(&a, JOB, false, |state| {
@@ -213,7 +213,7 @@ async fn a_job_out_of_reach_can_be_cancelled_where_its_state_says_what_it_leaves
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_was_set_aside_before_it_was_out_of_reach_is_set_aside_again() {
+async fn a_job_that_was_set_aside_before_it_was_unavailable_is_set_aside_again() {
     let (cluster, place) = (MemoryCluster::default(), Place::new().await);
     let a = place.lead(&cluster, "a").await;
     put(&a, JOB, true, |state| {

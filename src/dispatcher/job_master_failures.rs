@@ -21,11 +21,11 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 
 /// Times at which JobMasters broke in this term, by job.
 #[derive(Debug, Default)]
-pub(super) struct Breakages {
+pub(super) struct JobMasterFailures {
     times: BTreeMap<JobId, Vec<u64>>,
 }
 
-impl Breakages {
+impl JobMasterFailures {
     /// Records a broken JobMaster. Returns how many of this job have broken.
     pub(super) fn note(&mut self, job: JobId, now_ms: u64) -> u32 {
         let times = self.times.entry(job).or_default();

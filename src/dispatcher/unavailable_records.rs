@@ -3,7 +3,7 @@
 //! is certain that it can't.
 //!
 //! Such a job is RECONCILING, and its tasks keep running. It can be cancelled if its state was readable, like a
-//! suspect job. It can't be retried or deleted, and a result that is out of reach can neither be forgotten nor
+//! suspect job. It can't be retried or deleted, and an unavailable result can neither be forgotten nor
 //! its job be run again. None of this is written: the next term finds out for itself. A missing blob, or one
 //! with wrong content, is not such a case.
 

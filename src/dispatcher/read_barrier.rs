@@ -13,14 +13,14 @@ use crate::gateway::GatewayError;
 
 /// Requests that wait for the store's confirmation of the term.
 #[derive(Debug, Default)]
-pub(super) struct Denials {
+pub(super) struct ReadBarrier {
     /// Arrived before the read in progress began.
     confirming: Vec<Command>,
     /// Arrived after it began.
     waiting: Vec<Command>,
 }
 
-impl Denials {
+impl ReadBarrier {
     /// Adds a request. Returns true if a read must be started.
     pub(super) fn take(&mut self, command: Command) -> bool {
         self.waiting.push(command);
