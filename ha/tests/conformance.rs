@@ -61,7 +61,7 @@ macro_rules! suite {
                         a_commit_whose_answers_are_lost_is_applied_once,
                         a_commit_of_a_term_that_ends_before_its_answer_is_not_denied;
                 }
-                late_twins {
+                late_duplicates {
                     Shared:
                         late_creates_updates_and_deletes_change_nothing,
                         a_commit_that_arrives_in_a_younger_term_changes_nothing,

@@ -95,7 +95,7 @@ fn whoami() -> String {
 }
 
 /// The progress of a drain, in one line.
-fn standing(drain: &DrainSummary) -> String {
+fn drain_status(drain: &DrainSummary) -> String {
     let mut text = match (drain.drained, drain.evicting) {
         (true, _) => "drained".to_owned(),
         (false, true) => "evicting".to_owned(),
@@ -130,7 +130,7 @@ fn listing(list: &TaskManagerList) -> String {
     let mut table = Table::new(["TASKMANAGER", "ADDRESS", "FREE SLOTS", "LAST HEARTBEAT", ""]);
     for task_manager in &list.registered {
         let draining = match (&task_manager.drain, task_manager.blocked) {
-            (Some(drain), _) => standing(drain),
+            (Some(drain), _) => drain_status(drain),
             (None, true) => "draining".to_owned(),
             (None, false) => String::new(),
         };
@@ -163,7 +163,7 @@ fn listing_of_unmatched(drains: &[DrainSummary]) -> String {
             host: String::new(),
             ..drain.clone()
         };
-        table.row([target, standing(&alone)]);
+        table.row([target, drain_status(&alone)]);
     }
     let mut text = table.to_string();
     if left_out > 0 {

@@ -16,7 +16,7 @@
 //! JobMaster puts a cancellation and a finish in order.
 //!
 //! A record written by a newer version has no fault: this term gives way to a process that can read it
-//! (`process/newer.rs`). Until then only an explicit delete of the job touches its records.
+//! (`process/version_handover.rs`). Until then only an explicit delete of the job touches its records.
 
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;

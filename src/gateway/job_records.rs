@@ -15,7 +15,7 @@ use tanist_proto::id::{Generation, JobId};
 
 /// Status of a job in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobStanding {
+pub enum StoredGenerations {
     /// Not terminal: the generation of each pipelined region, in the graph's order. Regions that were never
     /// deployed may be absent.
     Present(Vec<Generation>),
@@ -29,13 +29,13 @@ pub enum JobStanding {
 
 /// An answer of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobStandings {
+pub struct StoredJobs {
     /// Incarnation of the cluster whose store this is.
     pub incarnation: ClusterIncarnation,
     /// The highest epoch.
     pub epoch: Epoch,
     /// Status of every requested job.
-    pub jobs: BTreeMap<JobId, JobStanding>,
+    pub jobs: BTreeMap<JobId, StoredGenerations>,
 }
 
 /// The store gave no reliable answer.
@@ -47,5 +47,5 @@ pub struct NoAnswer(pub String);
 #[async_trait]
 pub trait JobRecords: Send + Sync + fmt::Debug + 'static {
     /// Returns the status of these jobs. Has no timeout of its own; the caller sets one.
-    async fn standings(&self, jobs: &[JobId]) -> Result<JobStandings, NoAnswer>;
+    async fn stored_jobs(&self, jobs: &[JobId]) -> Result<StoredJobs, NoAnswer>;
 }

@@ -32,7 +32,7 @@ pub use components::Components;
 pub use connector::Connector;
 pub use job_control::{Adoption, JobMasterControl, JobMasterLauncher};
 pub use job_masters::{JobMastersGateway, JobMastersOf};
-pub use job_records::{JobRecords, JobStanding, JobStandings, NoAnswer};
+pub use job_records::{JobRecords, NoAnswer, StoredGenerations, StoredJobs};
 pub use local::LocalConnector;
 
 /// Why a gateway call failed.

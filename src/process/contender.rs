@@ -342,10 +342,10 @@ async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl F
     }
     if ended.is_err() {
         let leadership = opened.election.leadership();
-        let standing = leadership.borrow();
+        let current = leadership.borrow();
         warn!(
             ?patience,
-            ?standing,
+            leadership = ?current,
             "the term's components did not end in time"
         );
     }

@@ -20,8 +20,8 @@ use tanist_ha::store::{CoordinationStore, Write};
 use tokio::sync::Mutex;
 use tracing::{debug, warn};
 
-use super::careful::LOOKED_AT;
-pub use super::careful::{Suspicion, TermPhase};
+use super::crash_loop::LOOKED_AT;
+pub use super::crash_loop::{Suspicion, TermPhase};
 pub use super::peers::takeover::TakeoverRecord;
 
 /// Number of terms whose records are kept.

@@ -24,7 +24,7 @@ use tracing::debug;
 use super::ha;
 use crate::config::HaOptions;
 use crate::dispatcher::job_store::StateRecord;
-use crate::gateway::{JobRecords, JobStanding, JobStandings, NoAnswer};
+use crate::gateway::{JobRecords, NoAnswer, StoredGenerations, StoredJobs};
 
 /// Number of jobs whose records are read at once.
 const BATCH: usize = 128;
@@ -42,7 +42,7 @@ pub(super) struct StoredJobRecords {
 struct Known {
     incarnation: Option<ClusterIncarnation>,
     change: u64,
-    jobs: BTreeMap<JobId, JobStanding>,
+    jobs: BTreeMap<JobId, StoredGenerations>,
 }
 
 impl StoredJobRecords {
@@ -77,7 +77,7 @@ impl StoredJobRecords {
 
     /// Removes from `jobs` those that are known as of this transaction and returns them; drops older knowledge,
     /// and jobs that are not queried.
-    fn take_known(&self, term: &Term, jobs: &mut Vec<JobId>) -> BTreeMap<JobId, JobStanding> {
+    fn take_known(&self, term: &Term, jobs: &mut Vec<JobId>) -> BTreeMap<JobId, StoredGenerations> {
         let mut known = self.known.lock();
         let is_current =
             known.incarnation.as_ref() == Some(&term.incarnation) && known.change == term.change;
@@ -89,7 +89,7 @@ impl StoredJobRecords {
         known.jobs.clone()
     }
 
-    fn keep(&self, term: &Term, jobs: &BTreeMap<JobId, JobStanding>) {
+    fn keep(&self, term: &Term, jobs: &BTreeMap<JobId, StoredGenerations>) {
         let mut known = self.known.lock();
         *known = Known {
             incarnation: Some(term.incarnation.clone()),
@@ -101,29 +101,29 @@ impl StoredJobRecords {
 
 #[async_trait]
 impl JobRecords for StoredJobRecords {
-    async fn standings(&self, jobs: &[JobId]) -> Result<JobStandings, NoAnswer> {
+    async fn stored_jobs(&self, jobs: &[JobId]) -> Result<StoredJobs, NoAnswer> {
         let records = self.records().await?;
         // Before the records: data that is read after the term is at least as young.
         let before = Term::read(records).await?;
         let mut unknown = jobs.to_vec();
-        let mut standings = self.take_known(&before, &mut unknown);
+        let mut stored_jobs = self.take_known(&before, &mut unknown);
         if unknown.is_empty() {
-            return Ok(before.answer(standings));
+            return Ok(before.answer(stored_jobs));
         }
         for some in unknown.chunks(BATCH) {
-            standings.extend(read(records, some).await?);
+            stored_jobs.extend(read(records, some).await?);
         }
         let after = Term::read(records).await?;
         if after.incarnation != before.incarnation || after.epoch < before.epoch {
             return Err(NoAnswer("the store was replaced meanwhile".to_owned()));
         }
-        self.keep(&before, &standings);
+        self.keep(&before, &stored_jobs);
         debug!(
             jobs = unknown.len(),
             change = before.change,
             "read the stored generations of jobs"
         );
-        Ok(after.answer(standings))
+        Ok(after.answer(stored_jobs))
     }
 }
 
@@ -148,8 +148,8 @@ impl Term {
         })
     }
 
-    fn answer(self, jobs: BTreeMap<JobId, JobStanding>) -> JobStandings {
-        JobStandings {
+    fn answer(self, jobs: BTreeMap<JobId, StoredGenerations>) -> StoredJobs {
+        StoredJobs {
             incarnation: self.incarnation,
             epoch: self.epoch,
             jobs,
@@ -162,15 +162,15 @@ impl Term {
 async fn read(
     records: &RecordStore,
     jobs: &[JobId],
-) -> Result<Vec<(JobId, JobStanding)>, NoAnswer> {
+) -> Result<Vec<(JobId, StoredGenerations)>, NoAnswer> {
     let names: Vec<Name> = jobs.iter().copied().map(name_of).collect();
     let states = records.get_all::<StateRecord>(&names).await;
     let states = states.map_err(no_answer)?;
-    let mut standings = Vec::with_capacity(jobs.len());
+    let mut stored_jobs = Vec::with_capacity(jobs.len());
     let mut missing = Vec::new();
     for (&job, state) in jobs.iter().zip(states) {
         match state {
-            Some(state) => standings.push((job, standing_of(job, state))),
+            Some(state) => stored_jobs.push((job, stored_generations_of(job, state))),
             None => missing.push(job),
         }
     }
@@ -180,30 +180,33 @@ async fn read(
         .collect();
     let results = records.coordination_store().get(&keys).await;
     for (job, result) in missing.into_iter().zip(results.map_err(no_answer)?) {
-        let standing = match result {
-            Some(_) => JobStanding::Ended,
-            None => JobStanding::Absent,
+        let stored_generations = match result {
+            Some(_) => StoredGenerations::Ended,
+            None => StoredGenerations::Absent,
         };
-        standings.push((job, standing));
+        stored_jobs.push((job, stored_generations));
     }
-    Ok(standings)
+    Ok(stored_jobs)
 }
 
 /// Another job's generations say nothing about this one's tasks.
-fn standing_of(job: JobId, state: Result<Stored<StateRecord>, Error>) -> JobStanding {
+fn stored_generations_of(
+    job: JobId,
+    state: Result<Stored<StateRecord>, Error>,
+) -> StoredGenerations {
     match state {
         Ok(Stored { record, .. }) if record.0.job_id != job.to_string() => {
-            JobStanding::Unreadable(format!("states/{job} is of job {}", record.0.job_id))
+            StoredGenerations::Unreadable(format!("states/{job} is of job {}", record.0.job_id))
         }
         Ok(Stored { record, .. }) => {
             let regions = record.0.regions.iter();
-            JobStanding::Present(
+            StoredGenerations::Present(
                 regions
                     .map(|region| Generation::new(region.generation))
                     .collect(),
             )
         }
-        Err(error) => JobStanding::Unreadable(error.to_string()),
+        Err(error) => StoredGenerations::Unreadable(error.to_string()),
     }
 }
 

@@ -2,34 +2,33 @@
 
 mod adoptions;
 pub mod application;
-mod attending;
-pub mod careful;
-#[cfg(test)]
-mod careful_tests;
+mod application_term;
 mod contender;
 mod control_groups;
-mod decoding;
+pub mod crash_loop;
+#[cfg(test)]
+mod crash_loop_tests;
 pub mod demo;
 mod dial;
 mod file_work;
-mod forwarding;
+mod forwarding_dispatcher;
 pub mod ha;
 pub mod history;
 mod job_records;
 mod jobmanager;
 mod launcher;
 mod listen;
-mod newer;
+mod orphan_gc;
 pub mod peers;
 mod permissions;
-mod recovering;
+mod record_recovery;
+mod recovery_phases;
 mod settings;
 pub mod shutdown;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod sinks;
 mod standby;
-mod sweeping;
 mod taskmanager;
 mod tasks_runtime;
 mod term;
@@ -38,6 +37,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod uploads;
+mod version_handover;
 pub mod view;
 mod worker;
 mod workers;
@@ -48,5 +48,5 @@ pub use history::{HistoryRecord, Phases, TakeoverRecord};
 pub use jobmanager::JobManager;
 pub use listen::BindError;
 pub use taskmanager::{StartError, TaskManager, TaskManagerFailure};
-pub use view::{HaStatus, JobManagerView, Role, TermStanding, TermState};
+pub use view::{HaStatus, JobManagerView, Role, TermState, TermStatus};
 pub use working_dir::{DirectoryError, WorkingDir};

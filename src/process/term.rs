@@ -27,23 +27,23 @@ use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use super::adoptions::Adoptions;
-use super::application::{ApplicationSetup, Ending, Standing};
-use super::attending::{application_standing, attend_application};
-use super::decoding::{job_store, recover};
+use super::application::{ApplicationSetup, Ending, FoundApplication};
+use super::application_term::{attend_application, find_application};
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
 use super::launcher::{Launcher, LauncherServices};
-use super::newer;
+use super::orphan_gc;
 use super::peers::{
     HandOverOptions, PeersHandle, hand_over_when_cut_off, keep_pulse, look_for_the_deposed,
     refusals,
 };
-use super::recovering;
+use super::record_recovery::{job_store, recover};
+use super::recovery_phases;
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
-use super::sweeping;
+use super::version_handover;
 use super::view::{CurrentTerm, TermComponents};
 use super::workers;
 use crate::config::ClusterOptions;
@@ -114,7 +114,7 @@ struct Begun {
     recovered: RecoveredJobs,
     recovery: Recovery,
     phases: Phases,
-    standing: Standing,
+    found_application: FoundApplication,
     record: Arc<TermRecord>,
     recorded: Recorded,
 }
@@ -154,11 +154,11 @@ async fn begin(
     // nothing else.
     let (proven, plan) = tokio::try_join!(
         standby::prove(cache, &*services.ha.store, &pipeline, session),
-        recovering::look_back(services, session),
+        recovery_phases::look_back(services, session),
     )?;
     phases.cache_proven_ms = Some(millis(started));
     let records = &proven.records;
-    let standing = application_standing(services, records)?;
+    let found_application = find_application(services, records)?;
     let (store, decoded) = job_store(services, session, &pipeline);
     store.expect_storage(records).await;
     let plan = if has_jobs(records) {
@@ -166,7 +166,7 @@ async fn begin(
     } else {
         plan.without_jobs()
     };
-    let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
+    let (caution, record) = recovery_phases::prepare(plan, session, &store, &pipeline).await;
     let recovered = recover(&store, records, &caution, session, decoded, reports).await?;
     phases.recovered_ms = millis(started);
     Ok(Begun {
@@ -176,7 +176,7 @@ async fn begin(
         store,
         recovered,
         phases,
-        standing,
+        found_application,
         record,
     })
 }
@@ -203,14 +203,14 @@ async fn lead_on(
         recovered,
         recovery,
         mut phases,
-        standing,
+        found_application,
         record,
         recorded,
     } = begun;
-    if newer::give_way_first(services, session, &store).await {
+    if version_handover::give_way_first(services, session, &store).await {
         return Ok(());
     }
-    let suspects = recovering::suspects(&recovered);
+    let suspects = recovery_phases::suspects(&recovered);
     let jobs = recovered.jobs.len();
     failpoint("term.recovered").await;
 
@@ -279,7 +279,7 @@ async fn lead_on(
                 &term.components,
                 resources.clone(),
                 &store,
-                standing,
+                found_application,
                 has_recovered.subscribe(),
             );
             // In the background: nothing waits for these, and they delay nothing.
@@ -289,11 +289,11 @@ async fn lead_on(
             });
             let grace = services.options.ha.blob_orphan_grace;
             let user = StorageUser::of(session, services.options.ha.cluster_id.as_str());
-            let watching = sweeping::watch_storage(store.clone(), session.clone(), user, grace);
+            let watching = orphan_gc::watch_storage(store.clone(), session.clone(), user, grace);
             let watching = tokio::spawn(watching);
             let sweep = tokio::spawn({
                 let dispatcher = term.components.dispatcher.clone();
-                let sweeping = sweeping::sweep(store.clone(), session.clone(), grace);
+                let sweeping = orphan_gc::sweep(store.clone(), session.clone(), grace);
                 async move {
                     // Objects that results name must not be swept, so results are read first; an error: the
                     // term is over.
@@ -307,8 +307,8 @@ async fn lead_on(
                 never = tell_adoption(&term.adoptions, session, started, &record) => match never {},
                 () = looking => Ok(()),
                 () = attending => Ok(()),
-                never = newer::give_way_when_possible(services, session, &store) => match never {},
-                never = recovering::finish_recovery(
+                never = version_handover::give_way_when_possible(services, session, &store) => match never {},
+                never = recovery_phases::finish_recovery(
                     jobs,
                     suspects,
                     &term.components.dispatcher,

@@ -19,7 +19,7 @@ use tanist_ha::store::pipeline::{CommitPipeline, PipelineStats};
 use tanist_proto::id::JobId;
 use tokio::sync::watch;
 
-use super::forwarding::ForwardingDispatcher;
+use super::forwarding_dispatcher::ForwardingDispatcher;
 use super::history::{self, HistoryRecord};
 use super::peers::PeersHandle;
 use super::permissions::LackingPermissions;
@@ -125,7 +125,7 @@ pub enum TermState {
 
 /// The youngest term: as reported by its own process if its heartbeats arrive, else as recorded in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TermStanding {
+pub struct TermStatus {
     /// State of the term.
     pub state: TermState,
     /// The process that leads it.
@@ -134,8 +134,8 @@ pub struct TermStanding {
     pub since_ms: Option<u64>,
 }
 
-impl TermStanding {
-    fn of_heartbeat(heartbeat: PeerHeartbeat) -> TermStanding {
+impl TermStatus {
+    fn of_heartbeat(heartbeat: PeerHeartbeat) -> TermStatus {
         let state = match (heartbeat.role, heartbeat.progress.phase) {
             (detector::Role::Standby, _) => TermState::None,
             (detector::Role::Suspended(_), _) => TermState::Suspended,
@@ -144,7 +144,7 @@ impl TermStanding {
                 TermState::Recovering
             }
         };
-        TermStanding {
+        TermStatus {
             state,
             process: Some(heartbeat.process),
             since_ms: heartbeat.since_ms,
@@ -152,10 +152,10 @@ impl TermStanding {
     }
 
     /// The term according to the store: a leader that is confirmed there leads.
-    pub fn of_view(view: &LeaderView) -> TermStanding {
+    pub fn of_view(view: &LeaderView) -> TermStatus {
         view.leader
             .as_ref()
-            .map_or_else(TermStanding::default, |leader| TermStanding {
+            .map_or_else(TermStatus::default, |leader| TermStatus {
                 state: TermState::Leading,
                 process: Some(leader.process.clone()),
                 since_ms: Some(leader.since_ms),
@@ -175,7 +175,7 @@ pub struct HaStatus {
     /// What it knows of the leader.
     pub leader: LeaderView,
     /// The youngest term.
-    pub term: TermStanding,
+    pub term: TermStatus,
     /// Every JobManager, as the store lists them; the error if the store can't be asked.
     pub members: Result<Vec<Member>, String>,
     /// How current this process's cache of the jobs' records is.
@@ -305,30 +305,29 @@ impl JobManagerView {
     }
 
     /// The youngest term: this process's own, or that of the process whose heartbeats it receives.
-    pub fn term(&self) -> TermStanding {
+    pub fn term(&self) -> TermStatus {
         let view = self.leader();
         let peers = self.inner.peers.borrow().clone();
         let state = match self.role() {
-            Role::Connecting | Role::Refused => return TermStanding::default(),
+            Role::Connecting | Role::Refused => return TermStatus::default(),
             Role::Standby => {
                 let heard = peers.and_then(|peers| peers.heard());
                 let heard = heard.filter(|heartbeat| heartbeat.role.epoch() >= Some(view.epoch));
-                return heard
-                    .map_or_else(|| TermStanding::of_view(&view), TermStanding::of_heartbeat);
+                return heard.map_or_else(|| TermStatus::of_view(&view), TermStatus::of_heartbeat);
             }
             Role::Leading if view.leader.is_some() => TermState::Leading,
             Role::Leading | Role::Recovering => TermState::Recovering,
             Role::Suspended => TermState::Suspended,
         };
         let election = self.inner.election.borrow().clone();
-        let standing = peers.zip(election).map(|(peers, election)| {
+        let status = peers.zip(election).map(|(peers, election)| {
             let leadership = election.leadership();
-            peers.reports.standing(&leadership.borrow())
+            peers.reports.status(&leadership.borrow())
         });
-        TermStanding {
+        TermStatus {
             state,
             process: Some(self.inner.process.clone()),
-            since_ms: standing.map(|standing| standing.since_ms),
+            since_ms: status.map(|status| status.since_ms),
         }
     }
 

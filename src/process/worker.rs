@@ -39,7 +39,7 @@ pub(super) struct Wanted {
 
 /// The store's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum WorkerStatus {
     Recorded,
     /// No cluster wants it.
     Absent,
@@ -60,12 +60,12 @@ pub(super) async fn until_unwanted(
     loop {
         if ticks % TICKS_OF_A_QUESTION == 0 {
             match asking.ask(&wanted).await {
-                Standing::Recorded => alone.answered(),
-                Standing::NoAnswer => {}
-                Standing::Absent => {
+                WorkerStatus::Recorded => alone.answered(),
+                WorkerStatus::NoAnswer => {}
+                WorkerStatus::Absent => {
                     return "the store has no record of this worker any more".to_owned();
                 }
-                Standing::OtherCluster => {
+                WorkerStatus::OtherCluster => {
                     return "another cluster has replaced the one that it was started for"
                         .to_owned();
                 }
@@ -117,20 +117,20 @@ struct Asking {
 }
 
 impl Asking {
-    async fn ask(&mut self, wanted: &Wanted) -> Standing {
+    async fn ask(&mut self, wanted: &Wanted) -> WorkerStatus {
         if !ha::is_there(&wanted.ha) {
-            return Standing::NoAnswer;
+            return WorkerStatus::NoAnswer;
         }
         match self.try_to_ask(wanted).await {
-            Ok(standing) => standing,
+            Ok(status) => status,
             Err(error) => {
                 debug!(%error, "the store can't be asked at present whether this worker is wanted");
-                Standing::NoAnswer
+                WorkerStatus::NoAnswer
             }
         }
     }
 
-    async fn try_to_ask(&mut self, wanted: &Wanted) -> Result<Standing> {
+    async fn try_to_ask(&mut self, wanted: &Wanted) -> Result<WorkerStatus> {
         let records = match &mut self.opened {
             Some(records) => records,
             none => none.insert(ha::open_records(&wanted.ha).await?),
@@ -139,17 +139,17 @@ impl Asking {
         let record = store.get(&[record_key(&wanted.worker)]).await?;
         // After the record: a missing record counts only if the store still belongs to the same cluster.
         let Some((epoch, _, incarnation)) = store.guard().await?.epoch else {
-            return Ok(Standing::NoAnswer);
+            return Ok(WorkerStatus::NoAnswer);
         };
         if incarnation.as_str() != wanted.cluster {
             info!(%incarnation, "the store is another cluster's");
-            return Ok(Standing::OtherCluster);
+            return Ok(WorkerStatus::OtherCluster);
         }
         if record.into_iter().flatten().next().is_some() {
-            return Ok(Standing::Recorded);
+            return Ok(WorkerStatus::Recorded);
         }
         info!(worker = %wanted.worker, %epoch, "the store has no record of this worker");
-        Ok(Standing::Absent)
+        Ok(WorkerStatus::Absent)
     }
 }
 

@@ -16,7 +16,7 @@ use super::ask::Context;
 use super::error::RestError;
 use super::extract::Parameters;
 use super::json::TimeBody;
-use super::json::ha::{HaStatusBody, LeaderBody, OwnStanding, role_name};
+use super::json::ha::{HaStatusBody, LeaderBody, OwnStatus, role_name};
 use super::json::history::HistoryBody;
 use crate::process::Role;
 
@@ -29,7 +29,7 @@ const ACCOUNT_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody> {
     let status = context.view.ha_status(STATUS_TIMEOUT).await;
-    let own = OwnStanding::of(&*context.view);
+    let own = OwnStatus::of(&*context.view);
     let members = status.members.as_deref().unwrap_or_default();
     let others: Vec<_> = members
         .iter()
@@ -38,7 +38,7 @@ pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody>
         .collect();
     let mut others = context
         .peers
-        .standings(&others, ACCOUNT_TIMEOUT)
+        .statuses(&others, ACCOUNT_TIMEOUT)
         .await
         .into_iter();
     let accounts = members.iter().map(|member| {
@@ -46,15 +46,15 @@ pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody>
             return Ok((own.clone(), 0));
         }
         let asked = others.next().expect("each other member was asked");
-        asked.map(|standing| (standing.own, standing.clock_offset_ms))
+        asked.map(|answer| (answer.own, answer.clock_offset_ms))
     });
     let accounts = accounts.collect();
     Json(HaStatusBody::new(&status, accounts))
 }
 
 /// The status of this process alone: other JobManagers query it.
-pub(super) async fn own_standing(State(context): State<Context>) -> Json<OwnStanding> {
-    Json(OwnStanding::of(&*context.view))
+pub(super) async fn own_status(State(context): State<Context>) -> Json<OwnStatus> {
+    Json(OwnStatus::of(&*context.view))
 }
 
 /// What the clock of the leader's term shows: a deadline by it is not compared with another clock.

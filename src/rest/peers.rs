@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::Member;
 
-use super::json::ha::OwnStanding;
+use super::json::ha::OwnStatus;
 use crate::net::{HttpClient, http_client, http_connector};
 
 /// Maximum size of an answer between JobManagers, in bytes.
@@ -25,8 +25,8 @@ pub(super) struct Peers {
 
 /// The status of another process, as reported by itself.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Standing {
-    pub(super) own: OwnStanding,
+pub(super) struct PeerAnswer {
+    pub(super) own: OwnStatus,
     /// Offset of its wall clock in milliseconds, positive if ahead of this process's: accurate to half a round
     /// trip.
     pub(super) clock_offset_ms: i64,
@@ -40,11 +40,11 @@ impl Peers {
     }
 
     /// The status of each of `members` as reported by itself, in their order.
-    pub(super) async fn standings(
+    pub(super) async fn statuses(
         &self,
         members: &[Member],
         patience: Duration,
-    ) -> Vec<Result<Standing, String>> {
+    ) -> Vec<Result<PeerAnswer, String>> {
         join_all(members.iter().map(async |member| {
             let no_address = || "it has no REST address".to_owned();
             let address = member.addresses.get("rest").ok_or_else(no_address)?;
@@ -57,7 +57,7 @@ impl Peers {
             }
             let middle = asked.midpoint(answered);
             let offset = i128::from(own.wall_clock) - i128::from(middle);
-            Ok(Standing {
+            Ok(PeerAnswer {
                 clock_offset_ms: i64::try_from(offset).unwrap_or(i64::MAX),
                 own,
             })
@@ -65,7 +65,7 @@ impl Peers {
         .await
     }
 
-    async fn ask(&self, address: &str, patience: Duration) -> Result<OwnStanding, String> {
+    async fn ask(&self, address: &str, patience: Duration) -> Result<OwnStatus, String> {
         let request = Request::get(format!("http://{address}/v1/ha/self"))
             .body(Full::default())
             .map_err(|error| format!("{address} is no address: {error}"))?;

@@ -125,7 +125,7 @@ fn paths() -> Router<Context> {
         .route("/hosts/{host}/drain", post(drains::drain_host))
         .route("/hosts/{host}/undrain", post(drains::undrain_host))
         .route("/ha/status", get(ha::status))
-        .route("/ha/self", get(ha::own_standing))
+        .route("/ha/self", get(ha::own_status))
         .route("/ha/history", get(ha::history))
         .route("/ha/leader", get(ha::leader))
         .route("/ha/transfer", post(ha::transfer))

@@ -28,7 +28,7 @@ use super::{Fatal, Options, Presence, TaskExecutorServices};
 
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::registration::Registered;
-use crate::gateway::{Connector, GatewayResult, JobStandings, NoAnswer};
+use crate::gateway::{Connector, GatewayResult, NoAnswer, StoredJobs};
 
 /// Capacity of the mailbox, in messages.
 pub(super) const MAILBOX: usize = 1024;
@@ -91,8 +91,8 @@ pub(super) enum Called {
         GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
     ),
     Asked(JobId, u64, u64, GatewayResult<pb::AskCoordinatorResponse>),
-    StoreAnswered(Result<JobStandings, NoAnswer>),
-    Confirmed(Box<Unconfirmed>, Result<JobStandings, NoAnswer>),
+    StoreAnswered(Result<StoredJobs, NoAnswer>),
+    Confirmed(Box<Unconfirmed>, Result<StoredJobs, NoAnswer>),
     Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
     Watched,
 }

@@ -23,7 +23,7 @@ use super::testing::description;
 use super::{HighestEpoch, IsolationGuard, Options};
 use crate::gateway::fencing::sender_of;
 use crate::gateway::registration::Registered;
-use crate::gateway::{GatewayError, GatewayResult, JobStanding, JobStandings, NoAnswer};
+use crate::gateway::{GatewayError, GatewayResult, NoAnswer, StoredGenerations, StoredJobs};
 
 fn holder(epoch: u64) -> TermHolder {
     TermHolder {
@@ -130,20 +130,20 @@ impl World {
         let Some(jobs) = self.asked.take() else {
             return Ok(());
         };
-        let standing = |generation| match ended {
-            true => JobStanding::Ended,
-            false => JobStanding::Present(vec![Generation::new(generation)]),
+        let stored_generations = |generation| match ended {
+            true => StoredGenerations::Ended,
+            false => StoredGenerations::Present(vec![Generation::new(generation)]),
         };
-        let standings = generation.map(|generation| JobStandings {
+        let stored_jobs = generation.map(|generation| StoredJobs {
             incarnation: ClusterIncarnation::new("c1"),
             epoch: Epoch::new(epoch),
             jobs: jobs
                 .iter()
-                .map(|&job| (job, standing(generation)))
+                .map(|&job| (job, stored_generations(generation)))
                 .collect(),
         });
         let is_believed = epoch >= self.epoch && !ended;
-        let answer = standings.ok_or_else(|| NoAnswer("a test says so".to_owned()));
+        let answer = stored_jobs.ok_or_else(|| NoAnswer("a test says so".to_owned()));
         self.core.store_answered(self.now, answer);
         // The holder of the epoch is read before anything from it counts.
         let youngest = self.core.highest.heard().epoch.get();

@@ -192,7 +192,7 @@ impl Actor {
         self.calls.spawn(async move {
             tokio::time::sleep(jitter).await;
             let late = |_| Err(NoAnswer(format!("none within {bound:?}")));
-            let answer = timeout(bound, records.standings(&jobs)).await;
+            let answer = timeout(bound, records.stored_jobs(&jobs)).await;
             Called::StoreAnswered(answer.unwrap_or_else(late))
         });
     }

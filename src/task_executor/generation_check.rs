@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::core::{Core, Effect, cancel};
 use super::executions::{CancellationTimeouts, ExecutionKey};
 use crate::gateway::fencing::Asked;
-use crate::gateway::{JobStanding, JobStandings, NoAnswer};
+use crate::gateway::{NoAnswer, StoredGenerations, StoredJobs};
 
 /// Delay between two questions, and between the beginning of doubt and the first question. A random delay is added.
 pub const PAUSE: Duration = Duration::from_millis(750);
@@ -96,7 +96,7 @@ impl Core {
     }
 
     /// Handles the answer to a question.
-    pub fn store_answered(&mut self, now: Instant, answer: Result<JobStandings, NoAnswer>) {
+    pub fn store_answered(&mut self, now: Instant, answer: Result<StoredJobs, NoAnswer>) {
         let before = std::mem::replace(&mut self.asking, Asking::Waiting(now + PAUSE));
         let Asking::InFlight {
             asked,
@@ -107,8 +107,8 @@ impl Core {
         else {
             return;
         };
-        let standings = match answer {
-            Ok(standings) => standings,
+        let stored_jobs = match answer {
+            Ok(stored_jobs) => stored_jobs,
             Err(reason) => {
                 tracing::debug!(%reason, jobs = asked.len(), "the store did not answer whether tasks were superseded");
                 self.asked_in_vain(now, since);
@@ -118,11 +118,11 @@ impl Core {
         // The store's term counts like its watch. It may be outdated since the question, which does no harm; but a
         // store that shows a lower epoch than it had shown then, or another cluster, says nothing about jobs.
         self.highest
-            .answered(&standings.incarnation, standings.epoch, &heard);
-        let is_ours = self.highest.heard().incarnation.as_ref() == Some(&standings.incarnation);
-        if !is_ours || standings.epoch < heard.proven() {
+            .answered(&stored_jobs.incarnation, stored_jobs.epoch, &heard);
+        let is_ours = self.highest.heard().incarnation.as_ref() == Some(&stored_jobs.incarnation);
+        if !is_ours || stored_jobs.epoch < heard.proven() {
             if std::mem::replace(&mut self.is_store_believed, false) {
-                let (incarnation, epoch) = (&standings.incarnation, standings.epoch);
+                let (incarnation, epoch) = (&stored_jobs.incarnation, stored_jobs.epoch);
                 tracing::error!(%incarnation, %epoch, "ignoring the store's answer about jobs: it is of another cluster or an older epoch");
             }
             self.asked_in_vain(now, since);
@@ -130,11 +130,11 @@ impl Core {
         }
         self.is_store_believed = true;
         self.heard_of_store = now;
-        for (job, standing) in standings.jobs {
+        for (job, stored_generations) in stored_jobs.jobs {
             let Some(&run) = asked.get(&job) else {
                 continue;
             };
-            self.job_stands(now, job, run, standing, asked_at);
+            self.apply_stored(now, job, run, stored_generations, asked_at);
         }
     }
 
@@ -151,12 +151,12 @@ impl Core {
         }
     }
 
-    fn job_stands(
+    fn apply_stored(
         &mut self,
         now: Instant,
         job: JobId,
         run: u64,
-        standing: JobStanding,
+        stored_generations: StoredGenerations,
         asked_at: Moment,
     ) {
         let Some(known) = self.jobs.get(&job) else {
@@ -164,22 +164,22 @@ impl Core {
         };
         // If the job has registered meanwhile, its JobMaster decides; it may have started after the store was read.
         let is_as_asked = known.connection.run == run;
-        match standing {
-            JobStanding::Present(regions) => {
+        match stored_generations {
+            StoredGenerations::Present(regions) => {
                 if !self.stop_superseded(now, job, &regions) {
                     self.confirm_isolated(job, asked_at);
                 }
             }
-            JobStanding::Ended if is_as_asked => {
+            StoredGenerations::Ended if is_as_asked => {
                 self.end_job(now, job, "the store has its result");
             }
-            JobStanding::Absent if is_as_asked => {
+            StoredGenerations::Absent if is_as_asked => {
                 self.end_job(now, job, "it is gone from the store");
             }
-            JobStanding::Unreadable(reason) => {
+            StoredGenerations::Unreadable(reason) => {
                 tracing::debug!(%job, reason, "the job's state can't be read here, its tasks continue");
             }
-            JobStanding::Ended | JobStanding::Absent => {}
+            StoredGenerations::Ended | StoredGenerations::Absent => {}
         }
     }
 

@@ -11,7 +11,7 @@ use super::launcher::TaskStatus;
 use super::scripted_leader::*;
 use super::testing::*;
 use super::*;
-use crate::gateway::{GatewayError, JobStanding};
+use crate::gateway::{GatewayError, StoredGenerations};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -80,7 +80,7 @@ async fn a_task_is_superseded_by_the_generation_of_the_region_that_its_deploymen
     world.connector.remove("jm1:1");
     world.nobody_leads();
     let regions =
-        |one, other| JobStanding::Present(vec![Generation::new(one), Generation::new(other)]);
+        |one, other| StoredGenerations::Present(vec![Generation::new(one), Generation::new(other)]);
     world.records.say(Some((1, regions(1, 1))));
     pass(Duration::from_secs(60)).await;
     world.records.say(Some((2, regions(1, 2))));
@@ -91,9 +91,9 @@ async fn a_task_is_superseded_by_the_generation_of_the_region_that_its_deploymen
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_ended_or_is_gone_is_let_go_with_its_slots() {
-    for standing in [JobStanding::Ended, JobStanding::Absent] {
+    for stored_generations in [StoredGenerations::Ended, StoredGenerations::Absent] {
         let (world, task) = leaderless().await;
-        world.records.say(Some((1, standing)));
+        world.records.say(Some((1, stored_generations)));
         let took = stopped(&task).await;
         assert!(took <= Duration::from_secs(2), "{took:?}");
         let (_, next) = world.with_leader("jm2:1", 2).await;
@@ -130,7 +130,7 @@ async fn a_store_that_went_back_is_not_believed_and_is_fatal() {
     let cluster = ClusterIncarnation::new("c1");
     let heard = world.highest.observe(&cluster, Epoch::new(3));
     heard.expect("a younger epoch");
-    world.records.say(Some((2, JobStanding::Absent)));
+    world.records.say(Some((2, StoredGenerations::Absent)));
     pass(Duration::from_secs(60)).await;
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
     let fatal = tokio::time::timeout(BOUND, world.executor.fatal()).await;

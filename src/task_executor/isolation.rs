@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::actor::{Actor, Called, Reply, answer};
 use super::core::{Core, Effect, cancel};
 use super::executions::CancellationTimeouts;
-use crate::gateway::{GatewayResult, JobStanding, JobStandings, NoAnswer};
+use crate::gateway::{GatewayResult, NoAnswer, StoredGenerations, StoredJobs};
 
 /// How often the clock is read while isolated tasks run: a timer would not count the time of a suspended host.
 const TICK: Duration = Duration::from_millis(100);
@@ -221,19 +221,19 @@ impl Core {
         &mut self,
         request: &pb::SubmitTasksRequest,
         asked: Moment,
-        standings: JobStandings,
+        stored_jobs: StoredJobs,
     ) -> Result<Confirmation, String> {
         let observed = self
             .highest
-            .observe(&standings.incarnation, standings.epoch);
+            .observe(&stored_jobs.incarnation, stored_jobs.epoch);
         if let Err(error) = observed {
             return Err(error.to_string());
         }
         let scope = request.job.as_ref();
         let job = scope.and_then(|scope| scope.job_id.parse::<JobId>().ok());
-        let standing = job.and_then(|job| standings.jobs.get(&job));
-        match standing {
-            Some(JobStanding::Present(regions)) => Ok(Confirmation {
+        let stored_generations = job.and_then(|job| stored_jobs.jobs.get(&job));
+        match stored_generations {
+            Some(StoredGenerations::Present(regions)) => Ok(Confirmation {
                 asked,
                 regions: regions.clone(),
             }),
@@ -247,10 +247,11 @@ impl Core {
         now: Instant,
         request: pb::SubmitTasksRequest,
         asked: Moment,
-        answer: Result<JobStandings, NoAnswer>,
+        answer: Result<StoredJobs, NoAnswer>,
     ) -> GatewayResult<pb::SubmitTasksResponse> {
         let answer = answer.map_err(|reason| reason.to_string());
-        let confirmed = answer.and_then(|standings| self.confirmation(&request, asked, standings));
+        let confirmed =
+            answer.and_then(|stored_jobs| self.confirmation(&request, asked, stored_jobs));
         match confirmed {
             Ok(confirmation) => self.submit(now, request, Some(&confirmation)),
             Err(reason) => {
@@ -284,7 +285,7 @@ impl Actor {
         let bound = self.options.rpc_timeout / 2;
         self.calls.spawn(async move {
             let late = |_| Err(NoAnswer(format!("none within {bound:?}")));
-            let answer = tokio::time::timeout(bound, records.standings(&[job])).await;
+            let answer = tokio::time::timeout(bound, records.stored_jobs(&[job])).await;
             Called::Confirmed(waiting, answer.unwrap_or_else(late))
         });
     }
@@ -294,7 +295,7 @@ impl Actor {
         &mut self,
         now: Instant,
         waiting: Unconfirmed,
-        said: Result<JobStandings, NoAnswer>,
+        said: Result<StoredJobs, NoAnswer>,
     ) {
         let Unconfirmed {
             request,

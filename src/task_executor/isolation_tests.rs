@@ -11,7 +11,7 @@ use super::launcher::TaskStatus;
 use super::scripted_leader::*;
 use super::testing::*;
 use super::*;
-use crate::gateway::{GatewayResult, JobStanding};
+use crate::gateway::{GatewayResult, StoredGenerations};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const CANCELLATION: Duration = Duration::from_secs(10);
@@ -88,7 +88,7 @@ async fn a_task_starts_only_when_the_store_has_its_generation() {
         let answer = deploy(&leader, 1).await.expect("is registered");
         assert_eq!(answer.refused.len(), 1, "{why}");
     }
-    world.records.say(Some((1, JobStanding::Absent)));
+    world.records.say(Some((1, StoredGenerations::Absent)));
     assert_eq!(deploy(&leader, 1).await.expect("heard").refused.len(), 1);
     assert!(world.started.try_recv().is_err(), "nothing was started");
     // None of these counts as a start.

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use super::scripted_gateways::Script;
 use super::scripted_leader::Leader;
 use super::*;
-use crate::gateway::{JobStanding, JobStandings, LocalConnector, NoAnswer};
+use crate::gateway::{LocalConnector, NoAnswer, StoredGenerations, StoredJobs};
 
 /// How long a test waits for anything.
 pub const BOUND: Duration = Duration::from_secs(3600);
@@ -170,7 +170,7 @@ impl RunningTask for ScriptedTask {
 /// A store with scripted answers about [`JOB`]; at first it can't be reached.
 #[derive(Debug, Default)]
 pub struct ScriptedRecords {
-    answer: Mutex<Option<(u64, JobStanding)>>,
+    answer: Mutex<Option<(u64, StoredGenerations)>>,
     /// Questions are received and never answered.
     is_silent: Mutex<bool>,
     /// How long an answer takes.
@@ -182,7 +182,7 @@ pub struct ScriptedRecords {
 
 impl ScriptedRecords {
     /// Sets the answer and its epoch. `None`: no answer.
-    pub fn say(&self, answer: Option<(u64, JobStanding)>) {
+    pub fn say(&self, answer: Option<(u64, StoredGenerations)>) {
         *self.answer.lock() = answer;
         *self.is_silent.lock() = false;
     }
@@ -206,7 +206,7 @@ impl ScriptedRecords {
     /// Sets the generation of the job's only region as the answer.
     pub fn say_generation(&self, epoch: u64, generation: u64) {
         let regions = vec![Generation::new(generation)];
-        self.say(Some((epoch, JobStanding::Present(regions))));
+        self.say(Some((epoch, StoredGenerations::Present(regions))));
     }
 
     pub fn asked(&self) -> usize {
@@ -216,7 +216,7 @@ impl ScriptedRecords {
 
 #[async_trait]
 impl JobRecords for ScriptedRecords {
-    async fn standings(&self, jobs: &[JobId]) -> Result<JobStandings, NoAnswer> {
+    async fn stored_jobs(&self, jobs: &[JobId]) -> Result<StoredJobs, NoAnswer> {
         self.questions.lock().push(Instant::now());
         if *self.is_silent.lock() {
             std::future::pending::<()>().await;
@@ -230,11 +230,15 @@ impl JobRecords for ScriptedRecords {
         if answer.is_some() {
             *self.answered.lock() = Some(began);
         }
-        let (epoch, standing) = answer.ok_or_else(|| NoAnswer("a test says so".to_owned()))?;
-        Ok(JobStandings {
+        let (epoch, stored_generations) =
+            answer.ok_or_else(|| NoAnswer("a test says so".to_owned()))?;
+        Ok(StoredJobs {
             incarnation: ClusterIncarnation::new("c1"),
             epoch: Epoch::new(epoch),
-            jobs: jobs.iter().map(|&job| (job, standing.clone())).collect(),
+            jobs: jobs
+                .iter()
+                .map(|&job| (job, stored_generations.clone()))
+                .collect(),
         })
     }
 }

@@ -11,7 +11,7 @@ use super::scripted_leader::*;
 use super::testing::*;
 use super::*;
 use crate::gateway::local::Fault;
-use crate::gateway::{GatewayError, GatewayResult, JobStanding};
+use crate::gateway::{GatewayError, GatewayResult, StoredGenerations};
 
 fn reason(response: GatewayResult<pb::SubmitTasksResponse>) -> String {
     response
@@ -397,7 +397,7 @@ async fn a_job_that_the_leader_does_not_know_goes_on_until_the_store_says_that_i
     pass(Duration::from_secs(60)).await;
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
     let start = Instant::now();
-    world.records.say(Some((2, JobStanding::Absent)));
+    world.records.say(Some((2, StoredGenerations::Absent)));
     new.freed(0).await;
     assert!(
         start.elapsed() <= Duration::from_secs(2),

@@ -14,8 +14,8 @@ use tanist::gateway::fencing::{HighestEpoch, OwnStore};
 use tanist::gateway::refusals::RefusalsCount;
 use tanist::gateway::{
     GatewayError, GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, JobRecords,
-    JobStandings, LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
-    ResourceRequirementsGateway as _, SubmissionNumber,
+    LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
+    ResourceRequirementsGateway as _, StoredJobs, SubmissionNumber,
 };
 use tanist::resource_manager::drains::DrainsServices;
 use tanist::resource_manager::{
@@ -41,7 +41,7 @@ struct NoStore;
 
 #[async_trait]
 impl JobRecords for NoStore {
-    async fn standings(&self, _: &[JobId]) -> Result<JobStandings, NoAnswer> {
+    async fn stored_jobs(&self, _: &[JobId]) -> Result<StoredJobs, NoAnswer> {
         Err(NoAnswer("there is none".to_owned()))
     }
 }

@@ -60,7 +60,7 @@ pub(super) struct DetectorActor {
     hearing: watch::Sender<Hearing>,
     last_heartbeat: watch::Sender<Option<PeerHeartbeat>>,
     /// Incarnation of the process with the same id that was last logged.
-    twin: Option<String>,
+    duplicate: Option<String>,
     /// The last depose request, and the token that cancels it.
     request: Option<(u64, CancellationToken)>,
     /// The youngest epoch when this start first saw the keys: earlier starts of the process led in no later
@@ -96,7 +96,7 @@ impl DetectorActor {
             witnesses: Vec::new(),
             hearing,
             last_heartbeat,
-            twin: None,
+            duplicate: None,
             request: None,
             began: None,
             stop,
@@ -340,14 +340,14 @@ impl DetectorActor {
             }
             Effect::Explain(epoch, evidence) => election.explain(epoch, evidence),
             Effect::HeardAlive(epoch, until) => election.heard_alive(epoch, until),
-            Effect::Twin(heartbeat) => {
-                if self.twin.as_ref() != Some(&heartbeat.incarnation) {
+            Effect::DuplicateId(heartbeat) => {
+                if self.duplicate.as_ref() != Some(&heartbeat.incarnation) {
                     warn!(
                         process = %heartbeat.process,
                         incarnation = heartbeat.incarnation,
                         "another living process leads under this one's id: give each JobManager its own"
                     );
-                    self.twin = Some(heartbeat.incarnation);
+                    self.duplicate = Some(heartbeat.incarnation);
                 }
             }
         }

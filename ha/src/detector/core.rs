@@ -290,7 +290,7 @@ impl DetectorCore {
         let until = now.after(self.silence.bound());
         effects.push(Effect::HeardAlive(epoch, Some(until)));
         if watched.target.process == self.own {
-            effects.push(Effect::Twin(heartbeat));
+            effects.push(Effect::DuplicateId(heartbeat));
         }
     }
 

@@ -118,5 +118,5 @@ pub enum Effect {
     /// The term is alive until the given moment; `None`: it is no longer heard.
     HeardAlive(Epoch, Option<Moment>),
     /// Another living process leads with this process's id.
-    Twin(PeerHeartbeat),
+    DuplicateId(PeerHeartbeat),
 }

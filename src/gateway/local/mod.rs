@@ -47,7 +47,7 @@ pub struct Call<'a> {
 
 /// Delivery of one call, in addition to the fault of its target's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Journey {
+pub struct Delivery {
     /// Delay of the message.
     pub there: Duration,
     /// Fault of this call.
@@ -55,13 +55,13 @@ pub struct Journey {
     /// Delay of the answer.
     pub back: Duration,
     /// Delay after which a duplicate of the message arrives, independent of the original. Its answer is discarded.
-    pub twin: Option<Duration>,
+    pub duplicate: Option<Duration>,
 }
 
 /// Network model: decides about each call, when it is sent and when its answer arrives.
-pub trait Roads: Send + Sync + fmt::Debug + 'static {
+pub trait NetworkModel: Send + Sync + fmt::Debug + 'static {
     /// Returns the delivery of a call that is being sent.
-    fn leave(&self, call: &Call<'_>) -> Journey;
+    fn leave(&self, call: &Call<'_>) -> Delivery;
     /// Returns an additional delay of the message, and later of its answer; called again after it until the
     /// result is zero.
     fn hold(&self, _call: &Call<'_>) -> Duration {
@@ -86,7 +86,7 @@ pub struct LocalConnector {
 #[derive(Debug, Default)]
 struct Network {
     hosts: BTreeMap<String, Host>,
-    roads: Option<Arc<dyn Roads>>,
+    network_model: Option<Arc<dyn NetworkModel>>,
 }
 
 /// What listens at one address.
@@ -109,9 +109,9 @@ impl LocalConnector {
         }
     }
 
-    /// Makes `roads` decide about every call.
-    pub fn set_roads(&self, roads: Arc<dyn Roads>) {
-        self.network.lock().roads = Some(roads);
+    /// Makes `network_model` decide about every call.
+    pub fn set_network_model(&self, network_model: Arc<dyn NetworkModel>) {
+        self.network.lock().network_model = Some(network_model);
     }
 
     /// Registers the components of a JobManager at `address`. A call uses the components of that moment.

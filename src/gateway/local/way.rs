@@ -2,7 +2,7 @@
 //!
 //! The target is looked up on each call, so a component that replaces another one at an address is also found
 //! by callers that connected earlier. Faults are not decided here, but by [`LocalConnector::set_fault`] and
-//! [`Roads`].
+//! [`NetworkModel`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::{Call, Fault, Host, Journey, LocalConnector, Roads};
+use super::{Call, Delivery, Fault, Host, LocalConnector, NetworkModel};
 use crate::gateway::blobs::{BlobGateway, BlobStream};
 use crate::gateway::{
     Components, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
@@ -41,8 +41,8 @@ enum Found<G: ?Sized> {
 }
 
 impl Way {
-    fn roads(&self) -> Option<Arc<dyn Roads>> {
-        self.connector.network.lock().roads.clone()
+    fn network_model(&self) -> Option<Arc<dyn NetworkModel>> {
+        self.connector.network.lock().network_model.clone()
     }
 
     fn named(&self, method: &'static str) -> Call<'_> {
@@ -54,18 +54,20 @@ impl Way {
     }
 
     /// Starts a call: asks the network model for its delivery.
-    fn leave(&self, method: &'static str) -> Journey {
-        let journey = self.roads().map(|roads| roads.leave(&self.named(method)));
-        journey.unwrap_or_default()
+    fn leave(&self, method: &'static str) -> Delivery {
+        let delivery = self
+            .network_model()
+            .map(|network_model| network_model.leave(&self.named(method)));
+        delivery.unwrap_or_default()
     }
 
     /// Returns the connection for a duplicate, once that arrives. The sender may be gone by then.
-    fn twin(
+    fn duplicate(
         &self,
         method: &'static str,
-        journey: &Journey,
+        delivery: &Delivery,
     ) -> Option<impl Future<Output = Option<Way>> + Send + 'static> {
-        let late = journey.twin?;
+        let late = delivery.duplicate?;
         let way = Way {
             connector: LocalConnector {
                 network: self.connector.network.clone(),
@@ -75,8 +77,10 @@ impl Way {
         };
         Some(async move {
             pass(late).await;
-            let arrives = |roads: Arc<dyn Roads>| roads.delivers_late(&way.named(method));
-            way.roads().is_none_or(arrives).then_some(way)
+            let arrives = |network_model: Arc<dyn NetworkModel>| {
+                network_model.delivers_late(&way.named(method))
+            };
+            way.network_model().is_none_or(arrives).then_some(way)
         })
     }
 
@@ -84,7 +88,7 @@ impl Way {
         &self,
         what: &str,
         method: &'static str,
-        journey: Journey,
+        delivery: Delivery,
         find: impl FnOnce(&Host) -> GatewayResult<Found<G>>,
         look_up: impl FnOnce(Arc<dyn Components>) -> L,
         ask: impl FnOnce(Arc<G>) -> F,
@@ -95,14 +99,14 @@ impl Way {
     {
         let target = format!("{what} at {}", self.address);
         let call = self.named(method);
-        let roads = self.roads();
-        pass(journey.there).await;
-        held_up(roads.as_ref(), &call).await;
+        let network_model = self.network_model();
+        pass(delivery.there).await;
+        held_up(network_model.as_ref(), &call).await;
         let (fault, found) = match self.connector.network.lock().hosts.get(&self.address) {
             Some(host) => (host.fault, find(host)),
             None => (Fault::Unreachable, Err(GatewayError::gone(&target))),
         };
-        let answer = match worse(fault, journey.fault) {
+        let answer = match worse(fault, delivery.fault) {
             Fault::None => handle(found?, look_up, ask).await,
             Fault::Unreachable => Err(GatewayError::Unreachable {
                 target,
@@ -117,9 +121,9 @@ impl Way {
             }
             Fault::Silent => std::future::pending().await,
         };
-        pass(journey.back).await;
-        held_up(roads.as_ref(), &call).await;
-        if roads.is_some_and(|roads| !roads.arrive(&call)) {
+        pass(delivery.back).await;
+        held_up(network_model.as_ref(), &call).await;
+        if network_model.is_some_and(|network_model| !network_model.arrive(&call)) {
             return std::future::pending().await;
         }
         answer
@@ -159,10 +163,12 @@ async fn pass(time: Duration) {
     }
 }
 
-async fn held_up(roads: Option<&Arc<dyn Roads>>, call: &Call<'_>) {
-    let Some(roads) = roads else { return };
+async fn held_up(network_model: Option<&Arc<dyn NetworkModel>>, call: &Call<'_>) {
+    let Some(network_model) = network_model else {
+        return;
+    };
     loop {
-        let time = roads.hold(call);
+        let time = network_model.hold(call);
         if time.is_zero() {
             return;
         }
@@ -176,20 +182,20 @@ macro_rules! forward_all {
         impl $trait for Way {
             $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
                 let method = stringify!($method);
-                let call = move |way: Way, journey: Journey, request: pb::$request| async move {
+                let call = move |way: Way, delivery: Delivery, request: pb::$request| async move {
                     let ask = |gateway: Arc<dyn $trait>| async move { gateway.$method(request).await };
-                    way.call($what, method, journey, $find, $look_up, ask).await
+                    way.call($what, method, delivery, $find, $look_up, ask).await
                 };
-                let journey = self.leave(method);
-                if let Some(twin) = self.twin(method, &journey) {
+                let delivery = self.leave(method);
+                if let Some(duplicate) = self.duplicate(method, &delivery) {
                     let copy = request.clone();
                     tokio::spawn(async move {
-                        if let Some(way) = twin.await {
-                            drop(call(way, Journey::default(), copy).await);
+                        if let Some(way) = duplicate.await {
+                            drop(call(way, Delivery::default(), copy).await);
                         }
                     });
                 }
-                call(self.clone(), journey, request).await
+                call(self.clone(), delivery, request).await
             })*
         }
     };
@@ -270,8 +276,8 @@ impl BlobGateway for Way {
         };
         let look_up = |_| none("blob server");
         let ask = |gateway: Arc<dyn BlobGateway>| async move { gateway.fetch(request).await };
-        let journey = self.leave("fetch");
-        self.call("blob server", "fetch", journey, find, look_up, ask)
+        let delivery = self.leave("fetch");
+        self.call("blob server", "fetch", delivery, find, look_up, ask)
             .await
     }
 }
@@ -282,7 +288,7 @@ macro_rules! forward_to_job {
         impl JobMasterGateway for WayToJob {
             $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
                 let (job, method) = (self.job, stringify!($method));
-                let call = move |way: Way, journey: Journey, request: pb::$request| async move {
+                let call = move |way: Way, delivery: Delivery, request: pb::$request| async move {
                     let find = |host: &Host| match (host.job_masters.get(&job), &host.components) {
                         (Some(gateway), _) => Ok(Found::Gateway(gateway.clone())),
                         (None, Some(components)) => Ok(Found::Components(components.clone())),
@@ -290,18 +296,18 @@ macro_rules! forward_to_job {
                     };
                     let look_up = |components: Arc<dyn Components>| async move { components.job_master(job).await };
                     let ask = |gateway: Arc<dyn JobMasterGateway>| async move { gateway.$method(request).await };
-                    way.call("JobMaster", method, journey, find, look_up, ask).await
+                    way.call("JobMaster", method, delivery, find, look_up, ask).await
                 };
-                let journey = self.way.leave(method);
-                if let Some(twin) = self.way.twin(method, &journey) {
+                let delivery = self.way.leave(method);
+                if let Some(duplicate) = self.way.duplicate(method, &delivery) {
                     let copy = request.clone();
                     tokio::spawn(async move {
-                        if let Some(way) = twin.await {
-                            drop(call(way, Journey::default(), copy).await);
+                        if let Some(way) = duplicate.await {
+                            drop(call(way, Delivery::default(), copy).await);
                         }
                     });
                 }
-                call((*self.way).clone(), journey, request).await
+                call((*self.way).clone(), delivery, request).await
             })*
         }
     };

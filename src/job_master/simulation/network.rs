@@ -117,13 +117,13 @@ impl World {
     }
 
     /// A duplicate of any earlier request arrives. Its answer is dropped.
-    pub(super) fn deliver_late_twin(&mut self, pick: usize) {
+    pub(super) fn deliver_late_duplicate(&mut self, pick: usize) {
         if self.sent.is_empty() {
             return;
         }
-        let twin = self.sent.swap_remove(pick % self.sent.len());
+        let duplicate = self.sent.swap_remove(pick % self.sent.len());
         let events = self.events.len();
-        self.deliver(twin, true, false);
+        self.deliver(duplicate, true, false);
         self.events.truncate(events);
     }
 

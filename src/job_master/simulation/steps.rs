@@ -252,7 +252,7 @@ impl World {
             94 if pick.is_multiple_of(11) => self.refuse_commit(),
             94 => self.commit(!pick.is_multiple_of(3)),
             95 => self.prove_gone(index),
-            96 => self.deliver_late_twin(pick),
+            96 => self.deliver_late_duplicate(pick),
             97 => self.hear_of_an_older_attempt(pick),
             98..103 => self.ask(pick),
             103 => self.asking.next_look_fails = true,

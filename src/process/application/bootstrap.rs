@@ -22,7 +22,7 @@ use tracing::{error, info, warn};
 use super::commits::{NotCommitted, commit, retries};
 use super::context::{ApplicationContext, Cause};
 use super::end::{self, Unfinished};
-use super::record::{ApplicationRecord, ApplicationStatus, LONGEST_TEXT, Standing};
+use super::record::{ApplicationRecord, ApplicationStatus, FoundApplication, LONGEST_TEXT};
 use super::setup::{ApplicationSetup, Ending};
 use crate::dispatcher::JobStore;
 use crate::gateway::DispatcherGateway;
@@ -48,8 +48,8 @@ pub(in crate::process) struct ApplicationTerm {
 }
 
 /// Returns when the process must end, with the reason in `ending`; never returns if the term ends first.
-pub(in crate::process) async fn attend(term: ApplicationTerm, standing: Standing) {
-    let (code, cause) = match term.go_on(standing).await {
+pub(in crate::process) async fn attend(term: ApplicationTerm, found_application: FoundApplication) {
+    let (code, cause) = match term.go_on(found_application).await {
         Ok(end) => end,
         Err(error) => {
             let diagnosis = format!("the application's record can't be written: {error}");
@@ -81,16 +81,21 @@ pub(in crate::process) fn last_words(record: &ApplicationRecord) -> String {
 impl ApplicationTerm {
     /// Continues from the stored record until the application has ended. Returns the process's exit code and
     /// the cause. An error: the store does not accept the application's record.
-    async fn go_on(&self, standing: Standing) -> Result<(ExitCode, String), Error> {
-        let mut record = match standing {
-            Standing::Session | Standing::Over(_) => return std::future::pending().await,
-            Standing::Fresh => {
+    async fn go_on(
+        &self,
+        found_application: FoundApplication,
+    ) -> Result<(ExitCode, String), Error> {
+        let mut record = match found_application {
+            FoundApplication::Session | FoundApplication::Over(_) => {
+                return std::future::pending().await;
+            }
+            FoundApplication::Fresh => {
                 let record = ApplicationRecord::begin(&self.setup, wall_clock_ms());
                 self.commit(vec![record.write(&self.cluster_id)]).await?;
                 failpoint("application.recorded").await;
                 record
             }
-            Standing::Recovered(record) => self.take_over(*record).await?,
+            FoundApplication::Recovered(record) => self.take_over(*record).await?,
         };
         if record.status == ApplicationStatus::Running {
             self.all_stand().await;

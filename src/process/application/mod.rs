@@ -24,7 +24,7 @@ pub use setup::{ApplicationSetup, ProgramError};
 pub use submitted::SubmittedJobs;
 
 pub(super) use bootstrap::{ApplicationTerm, attend, last_words};
-pub(super) use record::{Standing, standing};
+pub(super) use record::{FoundApplication, find_application};
 pub(crate) use record::{diagnosis_of, left_by};
 pub(crate) use setup::Ending;
 pub(super) use watch::until_over;

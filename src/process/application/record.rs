@@ -197,7 +197,7 @@ async fn ended(options: &HaOptions) -> Option<ApplicationRecord> {
 
 /// The state of a cluster for a JobManager that was just granted leadership.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::process) enum Standing {
+pub(in crate::process) enum FoundApplication {
     /// Neither this process nor the store has an application.
     Session,
     /// This process's application was never led.
@@ -209,11 +209,11 @@ pub(in crate::process) enum Standing {
 }
 
 /// The state of the cluster; an error: this process must not lead it.
-pub(in crate::process) fn standing(
+pub(in crate::process) fn find_application(
     application: Option<&ApplicationSetup>,
     cluster_id: &Name,
     records: &Records,
-) -> Result<Standing, String> {
+) -> Result<FoundApplication, String> {
     let found = match records.get(&key(cluster_id)) {
         Some(value) => Some(serde_json::from_slice::<ApplicationRecord>(value).map_err(
             |error| {
@@ -225,18 +225,18 @@ pub(in crate::process) fn standing(
         None => None,
     };
     match (application, found) {
-        (None, None) => Ok(Standing::Session),
+        (None, None) => Ok(FoundApplication::Session),
         (Some(_), None) if has_jobs(records) => Err(format!(
             "cluster {cluster_id} has jobs and is no application's: {ELSEWHERE}"
         )),
-        (Some(_), None) => Ok(Standing::Fresh),
+        (Some(_), None) => Ok(FoundApplication::Fresh),
         (Some(own), Some(record)) if record.is_of(own) && record.cleaned => {
-            Ok(Standing::Over(Box::new(record)))
+            Ok(FoundApplication::Over(Box::new(record)))
         }
         // Whether the jobs are the same is checked when the program submits them. A decided end is carried out
         // by any leader of this name.
         (Some(own), Some(record)) if own.name == record.name && !record.cleaned => {
-            Ok(Standing::Recovered(Box::new(record)))
+            Ok(FoundApplication::Recovered(Box::new(record)))
         }
         (Some(own), Some(record)) if own.name == record.name => {
             Err(record.is_of_another(cluster_id))
@@ -295,17 +295,20 @@ mod tests {
         let own = setup("counts", "");
         let mut record = ApplicationRecord::begin(&own, 7);
         let of = |record: &ApplicationRecord| {
-            standing(Some(&own), &cluster(), &records(Some(record), 1))
+            find_application(Some(&own), &cluster(), &records(Some(record), 1))
         };
-        let recovered = Standing::Recovered(Box::new(record.clone()));
+        let recovered = FoundApplication::Recovered(Box::new(record.clone()));
         assert_eq!(of(&record), Ok(recovered));
         record.status = ApplicationStatus::Canceled;
         record.cleaned = true;
-        assert_eq!(of(&record), Ok(Standing::Over(Box::new(record.clone()))));
-        let fresh = standing(Some(&own), &cluster(), &records(None, 0));
-        assert_eq!(fresh, Ok(Standing::Fresh));
-        let session = standing(None, &cluster(), &records(None, 3));
-        assert_eq!(session, Ok(Standing::Session));
+        assert_eq!(
+            of(&record),
+            Ok(FoundApplication::Over(Box::new(record.clone())))
+        );
+        let fresh = find_application(Some(&own), &cluster(), &records(None, 0));
+        assert_eq!(fresh, Ok(FoundApplication::Fresh));
+        let session = find_application(None, &cluster(), &records(None, 3));
+        assert_eq!(session, Ok(FoundApplication::Session));
     }
 
     #[test]
@@ -313,13 +316,14 @@ mod tests {
         let own = setup("counts", "");
         let record = ApplicationRecord::begin(&own, 7);
         for stranger in [None, Some(setup("others", ""))] {
-            let refused = standing(stranger.as_ref(), &cluster(), &records(Some(&record), 0));
+            let refused =
+                find_application(stranger.as_ref(), &cluster(), &records(Some(&record), 0));
             let reason = refused.expect_err("refused");
             assert!(reason.contains("\"counts\""), "{reason}");
         }
         // Jobs of a session, even if they have all ended.
         for kind in [Kind::Graphs, Kind::States, Kind::Results] {
-            let refused = standing(Some(&own), &cluster(), &records_of(kind, None, 1));
+            let refused = find_application(Some(&own), &cluster(), &records_of(kind, None, 1));
             assert!(refused.expect_err("refused").contains("has jobs"));
         }
     }
@@ -329,21 +333,24 @@ mod tests {
         let mut record = ApplicationRecord::begin(&setup("job a", "1"), 7);
         record.status = ApplicationStatus::Succeeded;
         let of = |record: &ApplicationRecord, identity| {
-            standing(
+            find_application(
                 Some(&setup("job a", identity)),
                 &cluster(),
                 &records(Some(record), 0),
             )
         };
         // Any process of this name carries out its end.
-        assert!(matches!(of(&record, "2"), Ok(Standing::Recovered(_))));
+        assert!(matches!(
+            of(&record, "2"),
+            Ok(FoundApplication::Recovered(_))
+        ));
         record.cleaned = true;
-        assert!(matches!(of(&record, "1"), Ok(Standing::Over(_))));
+        assert!(matches!(of(&record, "1"), Ok(FoundApplication::Over(_))));
         let reason = of(&record, "2").expect_err("refused");
         assert!(reason.contains("another \"job a\""), "{reason}");
         // One that can't say which it was.
         record.identity.clear();
-        assert!(matches!(of(&record, "2"), Ok(Standing::Over(_))));
+        assert!(matches!(of(&record, "2"), Ok(FoundApplication::Over(_))));
     }
 
     #[test]

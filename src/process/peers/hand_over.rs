@@ -73,20 +73,20 @@ pub(in crate::process) async fn hand_over_when_cut_off(
     let handed_over = |takeover: &tanist_ha::election::Takeover| {
         takeover.evidence.detection == Detection::HandedOver
     };
-    let mut patience = Patience::default();
+    let mut timeouts = HandoverTimeouts::default();
     if session.takeover().is_some_and(handed_over) {
-        patience.begin();
+        timeouts.begin();
     }
-    look_after(options, &Reached { peers, resources }, patience, refused).await
+    look_after(options, &Reached { peers, resources }, timeouts, refused).await
 }
 
 /// The pause during which no standby is invited.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct HandoverTimeouts {
     until: Option<Instant>,
 }
 
-impl Patience {
+impl HandoverTimeouts {
     pub(super) fn begin(&mut self) {
         self.until = Some(Instant::now() + PAUSE);
     }
@@ -143,33 +143,33 @@ impl Reach for Reached<'_> {
 async fn look_after(
     options: HandOverOptions,
     reach: &dyn Reach,
-    mut patience: Patience,
+    mut timeouts: HandoverTimeouts,
     refused: &mut mpsc::Receiver<RefusedQuestion>,
 ) -> Infallible {
     loop {
         tokio::select! {
             Some(first) = refused.recv() => {
                 let asked = waiting(first, refused);
-                answer(asked, &mut patience, reach).await;
+                answer(asked, &mut timeouts, reach).await;
             }
             () = tokio::time::sleep(options.poll()) => {
-                if patience.is_over() {
-                    look(options, reach, &mut patience).await;
+                if timeouts.is_over() {
+                    look(options, reach, &mut timeouts).await;
                 }
             }
         }
     }
 }
 
-async fn look(options: HandOverOptions, reach: &dyn Reach, patience: &mut Patience) {
+async fn look(options: HandOverOptions, reach: &dyn Reach, timeouts: &mut HandoverTimeouts) {
     let Some(missed) = missed(reach.contacts().await, options.silence()) else {
         return;
     };
     match reach.hand_over(missed).await {
-        Ok(Some(_)) => patience.begin(),
+        Ok(Some(_)) => timeouts.begin(),
         Err(error @ TransferError::Failed(_)) => {
             warn!(%error, "most TaskManagers are out of reach, and handing over failed");
-            patience.begin();
+            timeouts.begin();
         }
         // No standby reaches more, or there is none: that may change at any time.
         Ok(None) | Err(_) => {}
@@ -262,7 +262,12 @@ mod tests {
                 asked: AtomicU32::new(0),
             };
             let (_nobody_asks, mut refused) = mpsc::channel(1);
-            let looking = look_after(OPTIONS, &scripted, Patience::default(), &mut refused);
+            let looking = look_after(
+                OPTIONS,
+                &scripted,
+                HandoverTimeouts::default(),
+                &mut refused,
+            );
             let _ = timeout(Duration::from_secs(600), looking).await;
             let asked = scripted.asked.load(Ordering::Relaxed);
             assert!(expected.contains(&asked), "{answer:?}: {asked}");

@@ -20,7 +20,7 @@ use tanist_ha::detector::TransferError;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::hand_over::{Patience, Reach};
+use super::hand_over::{HandoverTimeouts, Reach};
 use crate::gateway::refusals::{Refusals, RefusalsCount};
 use crate::resource_manager::Contact;
 
@@ -43,17 +43,17 @@ pub(in crate::process) fn refusals(
 ) -> (Arc<dyn Refusals>, mpsc::Receiver<RefusedQuestion>) {
     let (questions, answered) = mpsc::channel(MAILBOX);
     let refusals: Arc<dyn Refusals> = match is_watched {
-        true => Arc::new(Questions(questions)),
+        true => Arc::new(RefusalQuestions(questions)),
         false => Arc::new(RefusalsCount),
     };
     (refusals, answered)
 }
 
 #[derive(Debug)]
-struct Questions(mpsc::Sender<RefusedQuestion>);
+struct RefusalQuestions(mpsc::Sender<RefusedQuestion>);
 
 #[async_trait]
-impl Refusals for Questions {
+impl Refusals for RefusalQuestions {
     async fn count(&self, address: &str) -> bool {
         let address = address.to_owned();
         let answer = ask(&self.0, |reply| RefusedQuestion { address, reply }).await;
@@ -77,11 +77,11 @@ pub(super) fn waiting(
 /// Answers them by the rule of the module.
 pub(super) async fn answer(
     asked: Vec<RefusedQuestion>,
-    patience: &mut Patience,
+    timeouts: &mut HandoverTimeouts,
     reach: &dyn Reach,
 ) {
     let addresses: BTreeSet<String> = asked.iter().map(|it| it.address.clone()).collect();
-    let lost = judge(&addresses, patience, reach).await;
+    let lost = judge(&addresses, timeouts, reach).await;
     for RefusedQuestion { address, reply } in asked {
         // An error means that the asking component no longer waits: the TaskManager may have answered it
         // meanwhile.
@@ -92,7 +92,7 @@ pub(super) async fn answer(
 /// Those of `asked` that count as lost.
 async fn judge(
     asked: &BTreeSet<String>,
-    patience: &mut Patience,
+    timeouts: &mut HandoverTimeouts,
     reach: &dyn Reach,
 ) -> BTreeSet<String> {
     let contacts = reach.contacts().await;
@@ -113,7 +113,7 @@ async fn judge(
         return gone;
     }
     let (unreached_here, asked_here) = (unreached.len(), sample.len());
-    let others = match patience.is_over() {
+    let others = match timeouts.is_over() {
         true => reach
             .hand_over(unreached)
             .await
@@ -130,7 +130,7 @@ async fn judge(
                 unreached = unreached_here,
                 "TaskManagers refuse this process but not others: none counts as lost"
             );
-            patience.begin();
+            timeouts.begin();
             BTreeSet::new()
         }
         Err(error) => {
@@ -139,7 +139,7 @@ async fn judge(
                 "TaskManagers refuse this process, and no standby can tell whether they are gone"
             );
             if matches!(error, TransferError::Failed(_)) {
-                patience.begin();
+                timeouts.begin();
             }
             BTreeSet::new()
         }
@@ -220,7 +220,9 @@ mod tests {
 
     async fn lost(reach: &Scripted, asked: &[usize]) -> usize {
         let asked = asked.iter().map(|number| name(*number)).collect();
-        judge(&asked, &mut Patience::default(), reach).await.len()
+        judge(&asked, &mut HandoverTimeouts::default(), reach)
+            .await
+            .len()
     }
 
     #[tokio::test]
@@ -272,9 +274,9 @@ mod tests {
             standbys: Ok(true),
             ..Scripted::default()
         };
-        let mut patience = Patience::default();
+        let mut timeouts = HandoverTimeouts::default();
         for _ in 0..2 {
-            let lost = judge(&[name(0)].into(), &mut patience, &reach).await;
+            let lost = judge(&[name(0)].into(), &mut timeouts, &reach).await;
             assert_eq!(lost.len(), 0);
         }
         assert_eq!(reach.invited.load(Ordering::Relaxed), 1);
@@ -294,7 +296,7 @@ mod tests {
         let waiting = waiting(first, &mut questions);
         assert_eq!(waiting.len(), 2);
         let reach = Scripted::default();
-        answer(waiting, &mut Patience::default(), &reach).await;
+        answer(waiting, &mut HandoverTimeouts::default(), &reach).await;
         for question in asked {
             assert!(question.await.expect("answered"));
         }

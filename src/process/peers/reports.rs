@@ -41,15 +41,15 @@ pub struct Reports {
     /// Written by the watchdog: the main runtime stands still.
     pub(super) stands_still: AtomicBool,
     /// The last status of the process, and since when.
-    standing: Mutex<Option<Standing>>,
+    status: Mutex<Option<PeerStatus>>,
 }
 
 /// The status of this process, as it reports it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::process) struct Standing {
+pub(in crate::process) struct PeerStatus {
     pub role: Role,
     pub progress: Progress,
-    /// When stance and phase last changed, in milliseconds since 1970.
+    /// When role and phase last changed, in milliseconds since 1970.
     pub since_ms: u64,
 }
 
@@ -67,17 +67,17 @@ pub enum Part {
 impl Reports {
     /// The current status of this process. A change counts from the first call after it: [`note_changes`] calls
     /// at once.
-    pub(in crate::process) fn standing(&self, leadership: &Leadership) -> Standing {
+    pub(in crate::process) fn status(&self, leadership: &Leadership) -> PeerStatus {
         let role = match leadership {
             Leadership::Granted(session) => Role::Leading(session.epoch()),
             Leadership::Suspended(session) => Role::Suspended(session.epoch()),
             Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Role::Standby,
         };
         let progress = *self.progress.borrow();
-        let mut known = self.standing.lock();
+        let mut known = self.status.lock();
         let before = known.filter(|it| it.role == role && it.progress.phase == progress.phase);
         let since_ms = before.map_or_else(wall_clock_ms, |it| it.since_ms);
-        *known.insert(Standing {
+        *known.insert(PeerStatus {
             role,
             progress,
             since_ms,
@@ -155,7 +155,7 @@ pub(super) async fn note_changes(
 ) {
     let mut progress = reports.progress.subscribe();
     loop {
-        let _ = reports.standing(&leadership.borrow_and_update());
+        let _ = reports.status(&leadership.borrow_and_update());
         progress.mark_unchanged();
         let alive = tokio::select! {
             changed = leadership.changed() => changed.is_ok(),

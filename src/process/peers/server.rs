@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status};
 
 use super::PeersHandle;
 use super::belonging;
-use super::reports::Standing;
+use super::reports::PeerStatus;
 use crate::net::http::{self, Protocol};
 use crate::net::{BodyShare, DetachedListener};
 use crate::rpc::peers::messages::{heartbeat_message, question_of, reply_message};
@@ -72,11 +72,11 @@ pub(super) async fn serve(listener: &DetachedListener, service: PeersServer) -> 
 impl PeersServer {
     fn heartbeat(&self) -> pb::PeerHeartbeat {
         let reports = &self.handle.reports;
-        let Standing {
+        let PeerStatus {
             role,
             progress,
             since_ms,
-        } = reports.standing(&self.leadership.borrow());
+        } = reports.status(&self.leadership.borrow());
         let leads = role.epoch().is_some();
         let witnesses = leads.then(|| reports.witnesses.borrow().clone());
         let heartbeat = PeerHeartbeat {

@@ -123,7 +123,7 @@ impl TestCluster {
         let memory = MemoryCluster::default();
         let world = World::new(memory.clone());
         let connector = LocalConnector::default();
-        connector.set_roads(Arc::new(world.clone()));
+        connector.set_network_model(Arc::new(world.clone()));
         let observer = memory.observer();
         let client = Client {
             connector: connector.from_host("client#0"),

@@ -6,7 +6,7 @@ use tanist_proto::v1 as pb;
 
 use super::history::{AttemptKey, Event, Record, Stored};
 use super::world::process_of;
-use super::{obedience, outputs};
+use super::{fencing_invariants, outputs};
 
 /// All violations in a history.
 pub fn broken(events: &[Event]) -> Vec<String> {
@@ -19,7 +19,7 @@ pub fn broken(events: &[Event]) -> Vec<String> {
         descriptions_come_and_go_with_what_results_say(events),
         epochs_and_generations_grow(events),
         outputs::broken(events),
-        obedience::broken(events),
+        fencing_invariants::broken(events),
     ]
     .concat()
 }

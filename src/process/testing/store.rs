@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::history::{Event, Record};
+use super::random_faults::Fate;
 use super::reached::Landmark;
-use super::weather::Fate;
 use super::world::{Step, World, process_of};
 
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl CoordinationStore for ObservedStore {
         self.alive().await;
         let fate = self.world.fate();
         match fate {
-            Fate::HasTwin(after) => drop(self.send_late(request, after)),
+            Fate::IsDuplicated(after) => drop(self.send_late(request, after)),
             Fate::ComesLate(after) => {
                 drop(self.send_late(request, after));
                 return no_answer("it is late");

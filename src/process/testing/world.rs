@@ -17,10 +17,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::history::{Event, Record, Stored};
+use super::random_faults::{Fate, RandomFaults};
 use super::reached::Reached;
 use super::tasks::Tasks;
-use super::weather::{Fate, Weather};
-use crate::gateway::local::{Call, Fault, Journey, Roads};
+use crate::gateway::local::{Call, Delivery, Fault, NetworkModel};
 
 /// A step of a JobManager.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ struct Inner {
     stopped: BTreeMap<String, Instant>,
     /// The highest epoch of the messages that each life of a TaskManager has accepted.
     accepted: BTreeMap<String, u64>,
-    weather: Option<Weather>,
+    random_faults: Option<RandomFaults>,
     strike: Option<Strike>,
     /// The delay of the next transaction, and the channel that reports that it was sent.
     held: Option<(Duration, oneshot::Sender<()>)>,
@@ -252,17 +252,17 @@ impl World {
         self.inner.lock().cut.remove(process);
     }
 
-    pub fn set_weather(&self, weather: Option<Weather>) {
-        self.inner.lock().weather = weather;
+    pub fn set_random_faults(&self, random_faults: Option<RandomFaults>) {
+        self.inner.lock().random_faults = random_faults;
     }
 
     /// The fate of the next transaction.
     pub fn fate(&self) -> Fate {
         let mut inner = self.inner.lock();
         inner
-            .weather
+            .random_faults
             .as_mut()
-            .map(Weather::fate)
+            .map(RandomFaults::fate)
             .unwrap_or_default()
     }
 
@@ -270,8 +270,8 @@ impl World {
     pub fn way_to_store(&self) -> Duration {
         let mut inner = self.inner.lock();
         let slowness = inner.slowness;
-        let weather = inner.weather.as_mut();
-        slowness + weather.map_or(Duration::ZERO, Weather::way_to_store)
+        let random_faults = inner.random_faults.as_mut();
+        slowness + random_faults.map_or(Duration::ZERO, RandomFaults::way_to_store)
     }
 
     /// From now on, each request to the store takes longer by this time.
@@ -344,11 +344,11 @@ impl World {
     }
 }
 
-impl Roads for World {
-    fn leave(&self, call: &Call<'_>) -> Journey {
-        let silent = Journey {
+impl NetworkModel for World {
+    fn leave(&self, call: &Call<'_>) -> Delivery {
+        let silent = Delivery {
             fault: Fault::Silent,
-            ..Journey::default()
+            ..Delivery::default()
         };
         let from = call.from.unwrap_or_default();
         if !self.takes(from, &Step::Calling(call)) {
@@ -363,17 +363,17 @@ impl Roads for World {
         if inner.is_cut(ends) {
             return silent;
         }
-        let Some(weather) = inner.weather.as_mut() else {
-            return Journey::default();
+        let Some(random_faults) = inner.random_faults.as_mut() else {
+            return Delivery::default();
         };
-        let journey = weather.journey(call.method, ends);
+        let delivery = random_faults.delivery(call.method, ends);
         drop(inner);
-        if journey.fault != Fault::None {
+        if delivery.fault != Fault::None {
             for end in ends {
                 self.note(Event::Disturbed(end.to_owned()));
             }
         }
-        journey
+        delivery
     }
 
     fn hold(&self, call: &Call<'_>) -> Duration {

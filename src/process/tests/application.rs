@@ -15,7 +15,7 @@ use crate::config::{Configuration, LoadOptions};
 use crate::job::{CompileOptions, JobBuilder};
 use crate::process::ApplicationSetup;
 use crate::process::application::{ApplicationContext, job_id_of};
-use crate::process::careful::TermPhase;
+use crate::process::crash_loop::TermPhase;
 use crate::process::history;
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::process::testing::history::{Record, Stored};

@@ -16,7 +16,7 @@ use tanist_ha::store::{
 use tanist_proto::id::{Generation, JobId};
 use tokio::sync::watch;
 
-use crate::gateway::{JobRecords as _, JobStanding};
+use crate::gateway::{JobRecords as _, StoredGenerations};
 use crate::process::job_records::StoredJobRecords;
 use crate::process::testing::cluster::{TestCluster, graph};
 
@@ -116,17 +116,23 @@ async fn a_job_is_present_with_its_generations_then_ended_and_another_one_is_abs
     let submitted = cluster.client.submit(&graph(JOB, 2), "t").await;
     submitted.expect("accepted");
     cluster.until_running(JOB, 4).await;
-    let standings = records.standings(&[JOB, OTHER]).await.expect("it answers");
-    assert_eq!(standings.epoch.get(), 1);
+    let stored_jobs = records
+        .stored_jobs(&[JOB, OTHER])
+        .await
+        .expect("it answers");
+    assert_eq!(stored_jobs.epoch.get(), 1);
     let expected = [
-        (JOB, JobStanding::Present(vec![Generation::new(1)])),
-        (OTHER, JobStanding::Absent),
+        (JOB, StoredGenerations::Present(vec![Generation::new(1)])),
+        (OTHER, StoredGenerations::Absent),
     ];
-    assert_eq!(standings.jobs, BTreeMap::from(expected));
+    assert_eq!(stored_jobs.jobs, BTreeMap::from(expected));
     cluster.world.finish_tasks(JOB);
     cluster.until_clean(JOB).await;
-    let standings = records.standings(&[JOB]).await.expect("it answers");
-    assert_eq!(standings.jobs, BTreeMap::from([(JOB, JobStanding::Ended)]));
+    let stored_jobs = records.stored_jobs(&[JOB]).await.expect("it answers");
+    assert_eq!(
+        stored_jobs.jobs,
+        BTreeMap::from([(JOB, StoredGenerations::Ended)])
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,19 +143,22 @@ async fn records_are_read_again_only_after_a_transaction() {
     submitted.expect("accepted");
     cluster.until_running(JOB, 4).await;
     cluster.kill_job_manager("jm1").await;
-    let first = records.standings(&[JOB]).await.expect("it answers");
+    let first = records.stored_jobs(&[JOB]).await.expect("it answers");
     let read = reads.load(Ordering::Relaxed);
     for _ in 0..100 {
-        let again = records.standings(&[JOB]).await.expect("it answers");
+        let again = records.stored_jobs(&[JOB]).await.expect("it answers");
         assert_eq!(again, first);
     }
     assert_eq!(reads.load(Ordering::Relaxed), read);
     // Another job is queried: only that one is read.
-    records.standings(&[JOB, OTHER]).await.expect("it answers");
+    records
+        .stored_jobs(&[JOB, OTHER])
+        .await
+        .expect("it answers");
     assert!(reads.load(Ordering::Relaxed) <= read + 2);
     cluster.start_job_manager("jm1");
     cluster.until_running(JOB, 4).await;
-    let later = records.standings(&[JOB]).await.expect("it answers");
+    let later = records.stored_jobs(&[JOB]).await.expect("it answers");
     assert_eq!(later.epoch.get(), 2);
     assert!(reads.load(Ordering::Relaxed) > read + 2);
 }
@@ -162,12 +171,12 @@ async fn a_record_of_another_job_says_nothing_about_the_one_whose_name_it_stands
     let submitted = cluster.client.submit(&graph(JOB, 2), "t").await;
     submitted.expect("accepted");
     cluster.until_running(JOB, 4).await;
-    let standings = records.standings(&[OTHER]).await.expect("it answers");
-    let standing = &standings.jobs[&OTHER];
+    let stored_jobs = records.stored_jobs(&[OTHER]).await.expect("it answers");
+    let stored_generations = &stored_jobs.jobs[&OTHER];
     let is_told = |reason: &str| reason.contains(&format!("is of job {JOB}"));
     assert!(
-        matches!(standing, JobStanding::Unreadable(reason) if is_told(reason)),
-        "{standing:?}"
+        matches!(stored_generations, StoredGenerations::Unreadable(reason) if is_told(reason)),
+        "{stored_generations:?}"
     );
 }
 
@@ -176,8 +185,8 @@ async fn a_store_that_was_wiped_gives_no_answer() {
     let mut cluster = TestCluster::start(1, 1, 2).await;
     let (records, _) = records(&cluster);
     cluster.leader().await;
-    records.standings(&[JOB]).await.expect("it answers");
+    records.stored_jobs(&[JOB]).await.expect("it answers");
     cluster.kill_job_manager("jm1").await;
     cluster.memory.wipe();
-    records.standings(&[JOB]).await.expect_err("it is empty");
+    records.stored_jobs(&[JOB]).await.expect_err("it is empty");
 }

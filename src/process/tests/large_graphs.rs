@@ -16,7 +16,7 @@ use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::local::Fault;
 use crate::gateway::{Connector as _, DispatcherGateway as _};
 use crate::job::{CompileOptions, JobBuilder};
-use crate::process::forwarding::ForwardingDispatcher;
+use crate::process::forwarding_dispatcher::ForwardingDispatcher;
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::process::testing::history::{Event, Record};
 

@@ -3,8 +3,8 @@
 mod adoption;
 mod application;
 mod cancelling;
-mod careful;
 mod coordinators;
+mod crash_loop;
 mod crashes;
 mod draining;
 mod forged;
@@ -20,5 +20,5 @@ mod registrations;
 mod standby;
 mod stopping;
 mod task_managers;
-mod told;
+mod visibility;
 mod workers;

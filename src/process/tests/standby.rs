@@ -9,7 +9,7 @@ use tanist_proto::id::JobId;
 use crate::config::Configuration;
 use crate::process::ApplicationSetup;
 use crate::process::application::job_id_of;
-use crate::process::careful::TermPhase;
+use crate::process::crash_loop::TermPhase;
 use crate::process::history::{self, HistoryRecord};
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::telemetry::ExitCode;

@@ -66,7 +66,7 @@ pub struct TermBody {
 /// The status of a process, reported by itself: `/ha/self`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct OwnStanding {
+pub struct OwnStatus {
     /// The process.
     pub process: String,
     /// Its version.
@@ -253,11 +253,11 @@ fn claims(view: &dyn ClusterView) -> Vec<ClaimBody> {
         .collect()
 }
 
-impl OwnStanding {
+impl OwnStatus {
     /// The status of this process.
-    pub fn of(view: &dyn ClusterView) -> OwnStanding {
+    pub fn of(view: &dyn ClusterView) -> OwnStatus {
         let role = view.role();
-        OwnStanding {
+        OwnStatus {
             process: view.process().to_string(),
             version: VERSION.to_owned(),
             revision: REVISION.to_owned(),
@@ -275,12 +275,9 @@ impl OwnStanding {
 impl HaStatusBody {
     /// The view of one JobManager, with the status that the members reported: role, cache, and the offset of
     /// their clock.
-    pub fn new(
-        status: &HaStatus,
-        accounts: Vec<Result<(OwnStanding, i64), String>>,
-    ) -> HaStatusBody {
+    pub fn new(status: &HaStatus, accounts: Vec<Result<(OwnStatus, i64), String>>) -> HaStatusBody {
         let leader = status.leader.leader.as_ref();
-        let of_account = |account: &Result<(OwnStanding, i64), String>| {
+        let of_account = |account: &Result<(OwnStatus, i64), String>| {
             let own = account.as_ref().map(|(own, _)| own.claims.clone());
             own.unwrap_or_default()
         };
@@ -289,7 +286,7 @@ impl HaStatusBody {
             .iter()
             .filter_map(|account| account.as_ref().ok()?.0.storage_trouble.clone());
         let troubles: Vec<String> = troubles.collect();
-        let body = |(member, account): (&Member, Result<(OwnStanding, i64), String>)| {
+        let body = |(member, account): (&Member, Result<(OwnStatus, i64), String>)| {
             let (own, clock_offset, error) = match account {
                 Ok((own, offset)) => (Some(own), Some(offset), None),
                 Err(error) => (None, None, Some(error)),

@@ -7,7 +7,7 @@ use tanist_ha::election::Detection;
 
 use super::time;
 use crate::process::HistoryRecord;
-use crate::process::careful::TermPhase;
+use crate::process::crash_loop::TermPhase;
 
 /// `/ha/history`.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -27,7 +27,7 @@ use super::super::{ClusterView, RestServerOptions, serve};
 use super::submitting::term_time;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
 use crate::net::{Listener, Port};
-use crate::process::{HaStatus, HistoryRecord, Phases, Role, TakeoverRecord, TermStanding};
+use crate::process::{HaStatus, HistoryRecord, Phases, Role, TakeoverRecord, TermStatus};
 
 /// A Dispatcher that first returns the errors of its script, then answers.
 #[derive(Debug, Default)]
@@ -269,7 +269,7 @@ impl ClusterView for ScriptedView {
             process: ProcessId::new("jm-2"),
             role: self.role(),
             leader: self.leader(),
-            term: TermStanding::of_view(&self.leader()),
+            term: TermStatus::of_view(&self.leader()),
             members: Ok(vec![member("jm-1", 10), member("jm-2", 20)]),
             cache: CacheStatus::default(),
             health: Ok(StoreHealth::default()),

@@ -178,7 +178,7 @@ impl Run {
                 | Effect::Disconnect
                 | Effect::Explain(..)
                 | Effect::HeardAlive(..)
-                | Effect::Twin(_) => {}
+                | Effect::DuplicateId(_) => {}
             }
         }
         Ok(())

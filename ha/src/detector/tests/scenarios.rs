@@ -398,13 +398,13 @@ fn an_own_earlier_start_is_deposed_when_it_answers_no_more() {
     // It is alive: two processes have the same id.
     let mut b = Standby::on("there");
     b.tell(Event::Watch(Some(own)));
-    let twin = PeerHeartbeat {
+    let duplicate = PeerHeartbeat {
         process: ProcessId::new("b"),
         ..leading()
     };
-    let effects = b.tell(Event::Heartbeat(twin.clone()));
+    let effects = b.tell(Event::Heartbeat(duplicate.clone()));
     assert_eq!(deposed(&effects), None);
-    assert!(effects.contains(&Effect::Twin(twin)));
+    assert!(effects.contains(&Effect::DuplicateId(duplicate)));
 }
 
 #[test]

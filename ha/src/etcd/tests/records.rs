@@ -26,7 +26,7 @@ async fn a_transaction_that_is_sent_twice_is_applied_once() -> TestResult {
     };
     assert_eq!(store.commit(&second).await?, CommitReply::Applied);
     let CommitReply::Refused(guard) = store.commit(&first).await? else {
-        return Err("a late twin was applied".into());
+        return Err("a late duplicate was applied".into());
     };
     assert_eq!(guard.verdict(&first), Verdict::Overtaken(second.change()));
     let values = store.get(&[key("other"), key("job")]).await?;

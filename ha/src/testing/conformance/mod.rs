@@ -9,7 +9,7 @@ pub mod ambiguity;
 pub mod caches;
 pub mod chunks;
 pub mod fencing;
-pub mod late_twins;
+pub mod late_duplicates;
 pub mod mutual_exclusion;
 pub mod outages;
 mod process;

@@ -296,7 +296,7 @@ impl Schedule {
 
     /// Ends all faults, and starts every process that does not run.
     pub async fn heal(mut self) -> TestCluster {
-        self.cluster.world.set_weather(None);
+        self.cluster.world.set_random_faults(None);
         self.cluster.strike_at(|_| false);
         self.heal_links();
         self.cluster.memory.unavailable(false);

@@ -20,11 +20,11 @@ use tanist_proto::v1::{JobStatus, QuarantineAction, QuarantineKind};
 use self::clients::Wish;
 use self::faults::{Schedule, Trouble};
 use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
+use crate::process::testing::fencing_invariants::{interrupted, note_takeovers};
 use crate::process::testing::graphs::graph_with_resources;
 use crate::process::testing::history::Event;
-use crate::process::testing::obedience::{interrupted, note_takeovers};
+use crate::process::testing::random_faults::RandomFaults;
 use crate::process::testing::reached::{Landmark, Reached};
-use crate::process::testing::weather::Weather;
 
 const JOB_MANAGERS: u32 = 3;
 const TASK_MANAGERS: u32 = 3;
@@ -127,8 +127,8 @@ fn jobs(bits: std::ops::RangeInclusive<u128>) -> Vec<JobId> {
 async fn everything_goes_wrong(seed: u64) -> Reached {
     let mut random = StdRng::seed_from_u64(seed);
     let cluster = TestCluster::start(JOB_MANAGERS, TASK_MANAGERS, SLOTS).await;
-    let weather = Weather::of_seed(random.random());
-    cluster.world.set_weather(Some(weather));
+    let random_faults = RandomFaults::of_seed(random.random());
+    cluster.world.set_random_faults(Some(random_faults));
     let jobs = jobs(1..=6);
     let mut asking = Vec::new();
     for (number, job) in jobs.iter().copied().enumerate() {
@@ -182,8 +182,8 @@ async fn the_control_plane_goes_wrong(seed: u64) -> Reached {
     cluster.until_running(stopped, 2).await;
     cluster.world.tasks.follow_stopped_sources(stopped);
     let since = cluster.world.events().len();
-    let weather = Weather::sparing_task_managers(random.random());
-    cluster.world.set_weather(Some(weather));
+    let random_faults = RandomFaults::sparing_task_managers(random.random());
+    cluster.world.set_random_faults(Some(random_faults));
     let others = jobs(3..=5);
     let mut asking = Vec::new();
     for (job, wish) in others

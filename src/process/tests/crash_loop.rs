@@ -5,7 +5,7 @@ use std::time::Duration;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobEventKind, JobStatus, QuarantineAction, QuarantineKind};
 
-use crate::process::careful::TermPhase;
+use crate::process::crash_loop::TermPhase;
 use crate::process::history::{self, HistoryRecord};
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::process::testing::history::Record;

@@ -1,5 +1,5 @@
 //! Decides from the records of earlier terms whether a term recovers carefully, and which jobs are suspects.
-//! Pure; the effects are in `recovering.rs`, the reasons in `docs/adr/0012-careful-recovery.md`.
+//! Pure; the effects are in `recovery_phases.rs`, the reasons in `docs/adr/0012-careful-recovery.md`.
 //!
 //! Suspects are a range of job ids, not a list, so that a record stays small for any number of jobs.
 //! Invariants: a term that did not die, or had no jobs to recover, accuses no job. A job stops being a suspect

@@ -7,7 +7,7 @@ use tanist_ha::store::cache::Records;
 use tanist_ha::{Error, Result};
 use tokio::sync::watch;
 
-use super::application::{self, ApplicationSetup, ApplicationTerm, Standing};
+use super::application::{self, ApplicationSetup, ApplicationTerm, FoundApplication};
 use super::term::TermServices;
 use super::view::TermComponents;
 use crate::dispatcher::JobStore;
@@ -15,13 +15,19 @@ use crate::resource_manager::ResourceManagerHandle;
 use crate::telemetry::ExitCode;
 
 /// The cluster's application status. An error: the process must end, for the reason in `ending`.
-pub(super) fn application_standing(services: &TermServices, records: &Records) -> Result<Standing> {
+pub(super) fn find_application(
+    services: &TermServices,
+    records: &Records,
+) -> Result<FoundApplication> {
     let own: Option<&ApplicationSetup> = services.application.as_ref();
-    let (code, cause) = match application::standing(own, &services.options.ha.cluster_id, records) {
-        Ok(Standing::Over(record)) => (record.status.exit_code(), application::last_words(&record)),
-        Ok(standing) => return Ok(standing),
-        Err(reason) => (ExitCode::Refused, reason),
-    };
+    let (code, cause) =
+        match application::find_application(own, &services.options.ha.cluster_id, records) {
+            Ok(FoundApplication::Over(record)) => {
+                (record.status.exit_code(), application::last_words(&record))
+            }
+            Ok(found_application) => return Ok(found_application),
+            Err(reason) => (ExitCode::Refused, reason),
+        };
     services.ending.decide(code, cause.clone());
     Err(Error::Misconfigured(cause.into()))
 }
@@ -32,7 +38,7 @@ pub(super) async fn attend_application(
     components: &TermComponents,
     resources: ResourceManagerHandle,
     store: &Arc<JobStore>,
-    standing: Standing,
+    found_application: FoundApplication,
     has_recovered: watch::Receiver<bool>,
 ) {
     let Some(setup) = services.application.clone() else {
@@ -50,5 +56,5 @@ pub(super) async fn attend_application(
         driver: services.driver.clone(),
         has_recovered,
     };
-    application::attend(term, standing).await;
+    application::attend(term, found_application).await;
 }

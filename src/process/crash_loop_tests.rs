@@ -2,7 +2,7 @@
 
 use tanist_proto::id::JobId;
 
-use super::careful::{Death, FormerTerm, JobRange, Suspicion, TermPhase, next_group, plan};
+use super::crash_loop::{Death, FormerTerm, JobRange, Suspicion, TermPhase, next_group, plan};
 use super::history::HistoryRecord;
 
 fn ids(bits: impl Iterator<Item = u128>) -> Vec<JobId> {
@@ -52,7 +52,7 @@ impl Search {
         }
     }
 
-    /// The next term, with the steps of `recovering.rs`. `is_hit`: whether it is killed from outside while it
+    /// The next term, with the steps of `recovery_phases.rs`. `is_hit`: whether it is killed from outside while it
     /// starts these.
     fn term(&mut self, is_hit: impl Fn(&[JobId]) -> bool) -> Went {
         let epoch = self.records.len() as u64 + 1;

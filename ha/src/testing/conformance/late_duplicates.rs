@@ -16,7 +16,10 @@ async fn held(holding: Holding) -> Held {
 /// Lets it through, and asserts that the store refuses it.
 async fn deliver_in_vain(held: Held) -> CaseResult {
     let answer = held.deliver().await?;
-    assert!(!answer.is_applied(), "a late twin was applied: {answer:?}");
+    assert!(
+        !answer.is_applied(),
+        "a late duplicate was applied: {answer:?}"
+    );
     Ok(())
 }
 

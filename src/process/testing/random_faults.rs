@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-use crate::gateway::local::{Fault, Journey};
+use crate::gateway::local::{Delivery, Fault};
 
 /// The fate of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,14 +15,14 @@ pub enum Fate {
     /// It is applied, its answer is lost.
     LosesReply,
     /// It is answered, and a copy of it arrives later.
-    HasTwin(Duration),
+    IsDuplicated(Duration),
     /// Its sender gives it up, and it arrives after this time.
     ComesLate(Duration),
 }
 
 /// Random faults of calls and transactions. Rates are per thousand.
 #[derive(Debug)]
-pub struct Weather {
+pub struct RandomFaults {
     random: StdRng,
     /// Rate of calls that are refused.
     pub unreachable: u32,
@@ -31,7 +31,7 @@ pub struct Weather {
     /// Rate of calls that never arrive, or arrive after their caller has given up.
     pub silent: u32,
     /// Rate of calls and transactions that arrive again later.
-    pub twins: u32,
+    pub duplicates: u32,
     /// Maximum delay of each direction, in milliseconds.
     pub delay_ms: u64,
     /// Rate of deployments that arrive again later, or after their caller has given up. Separate, because there
@@ -41,14 +41,14 @@ pub struct Weather {
     pub spares_task_managers: bool,
 }
 
-impl Weather {
-    pub fn of_seed(seed: u64) -> Weather {
-        Weather {
+impl RandomFaults {
+    pub fn of_seed(seed: u64) -> RandomFaults {
+        RandomFaults {
             random: StdRng::seed_from_u64(seed),
             unreachable: 20,
             lost: 30,
             silent: 4,
-            twins: 30,
+            duplicates: 30,
             delay_ms: 40,
             late_deployments: 600,
             spares_task_managers: false,
@@ -56,10 +56,10 @@ impl Weather {
     }
 
     /// Like [`of_seed`](Self::of_seed), but nothing gets lost between JobManagers and TaskManagers.
-    pub fn sparing_task_managers(seed: u64) -> Weather {
-        Weather {
+    pub fn sparing_task_managers(seed: u64) -> RandomFaults {
+        RandomFaults {
             spares_task_managers: true,
-            ..Weather::of_seed(seed)
+            ..RandomFaults::of_seed(seed)
         }
     }
 
@@ -74,44 +74,44 @@ impl Weather {
     }
 
     /// The delivery of a call of this method between these processes.
-    pub(super) fn journey(&mut self, method: &str, ends: [&str; 2]) -> Journey {
+    pub(super) fn delivery(&mut self, method: &str, ends: [&str; 2]) -> Delivery {
         let is_deployment = method == "submit_tasks";
-        let (twins, silent) = match is_deployment {
+        let (duplicates, silent) = match is_deployment {
             true => (self.late_deployments, self.late_deployments / 10),
-            false => (self.twins, self.silent),
+            false => (self.duplicates, self.silent),
         };
         let most = self.delay_ms;
         let mut way = || Duration::from_millis(self.random.random_range(0..=most));
         let (there, back) = (way(), way());
-        let twin = self.happens(twins).then(|| self.late());
-        let mut journey = Journey {
+        let duplicate = self.happens(duplicates).then(|| self.late());
+        let mut delivery = Delivery {
             there,
             back,
-            twin,
+            duplicate,
             fault: Fault::None,
         };
         let is_spared = ends.iter().any(|end| end.starts_with("tm"));
         if self.spares_task_managers && is_spared {
-            return journey;
+            return delivery;
         }
         if self.happens(self.unreachable) {
-            journey.fault = Fault::Unreachable;
+            delivery.fault = Fault::Unreachable;
         } else if self.happens(self.lost) {
-            journey.fault = Fault::LoseReplies;
+            delivery.fault = Fault::LoseReplies;
         } else if self.happens(silent) {
-            journey.fault = Fault::Silent;
+            delivery.fault = Fault::Silent;
             let arrives = is_deployment || self.random.random_bool(0.5);
-            journey.twin = arrives.then(|| self.late());
+            delivery.duplicate = arrives.then(|| self.late());
         }
-        journey
+        delivery
     }
 
     pub(super) fn fate(&mut self) -> Fate {
         if self.happens(self.lost) {
             Fate::LosesReply
-        } else if self.happens(self.twins) {
-            Fate::HasTwin(self.late())
-        } else if self.happens(self.twins) {
+        } else if self.happens(self.duplicates) {
+            Fate::IsDuplicated(self.late())
+        } else if self.happens(self.duplicates) {
             Fate::ComesLate(self.late())
         } else {
             Fate::Passes

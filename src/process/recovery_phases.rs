@@ -3,7 +3,7 @@
 //! in the record first.
 //!
 //! A crash before a group is named accuses no new job; a crash between that and the group's start accuses it
-//! wrongly, which costs terms, never a job by itself (`careful.rs`). The quarantine of a culprit is durable
+//! wrongly, which costs terms, never a job by itself (`crash_loop.rs`). The quarantine of a culprit is durable
 //! before the record forgets the deaths.
 
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::adoptions::Adoptions;
-use super::careful::{self, FormerTerm, JobRange, Plan, Suspicion, TermPhase};
+use super::crash_loop::{self, FormerTerm, JobRange, Plan, Suspicion, TermPhase};
 use super::history::{self, HistoryRecord, TermRecord};
 use super::peers::takeover::TakeoverRecord;
 use super::term::{FIRST_RETRY, SLOWEST_RETRY, TermServices};
@@ -50,7 +50,7 @@ pub(super) async fn look_back(services: &TermServices, session: &LeaderSession) 
     let led_here = services.last_led.load(Ordering::Relaxed);
     let former = session.takeover();
     let former = former.map(|takeover| FormerTerm::of(takeover, led_here));
-    Ok(careful::plan(&records, former.as_ref()))
+    Ok(crash_loop::plan(&records, former.as_ref()))
 }
 
 /// Prepares the precautions of the term and its record. The culprit, if there is one, is set aside durably
@@ -66,7 +66,7 @@ pub(super) async fn prepare(
     let mut caution = Caution::default();
     let phase = plan.phase();
     if let Some((job, deaths)) = &plan.culprit {
-        let quarantine = careful::quarantine(deaths, wall_clock_ms());
+        let quarantine = crash_loop::quarantine(deaths, wall_clock_ms());
         error!(%job, terms = deaths.len(), "a job ended the processes that led it: it is quarantined");
         let setting = store.set_aside(*job, &quarantine);
         match tokio::time::timeout(SET_ASIDE_PATIENCE, setting).await {
@@ -139,7 +139,7 @@ pub(super) async fn finish_recovery(
     }
     let narrowed = record.suspicion().await.narrowed;
     while !suspects.is_empty() {
-        let group = careful::next_group(&suspects, narrowed).to_vec();
+        let group = crash_loop::next_group(&suspects, narrowed).to_vec();
         let (all, starting) = (JobRange::of(&suspects), JobRange::of(&group));
         let name = |record: &mut HistoryRecord| {
             record.suspicion.suspects = all;
