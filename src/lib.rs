@@ -11,13 +11,13 @@ pub mod compact;
 pub mod config;
 pub mod dataflow;
 pub mod dispatcher;
-#[cfg(test)]
-mod draws;
 pub mod gateway;
 pub mod job;
 pub mod job_master;
 pub mod net;
 pub mod process;
+#[cfg(test)]
+mod property_tests;
 pub mod resource_manager;
 pub mod rest;
 pub mod rpc;

@@ -87,16 +87,16 @@ impl JobMasterControl for Scripted {
     }
 }
 
-/// The surroundings of a Dispatcher.
+/// The environment of a Dispatcher.
 #[derive(Debug, Default)]
-struct Surroundings {
+struct Environment {
     started: Mutex<BTreeMap<String, Scripted>>,
     launches: Mutex<Vec<(String, bool)>>,
     cleaned: Mutex<Vec<String>>,
     failing_cleanups: Mutex<u32>,
 }
 
-impl JobMasterLauncher for Surroundings {
+impl JobMasterLauncher for Environment {
     fn launch(
         &self,
         graph: pb::JobGraph,
@@ -115,7 +115,7 @@ impl JobMasterLauncher for Surroundings {
 }
 
 #[async_trait]
-impl ResourceRequirementsGateway for Surroundings {
+impl ResourceRequirementsGateway for Environment {
     async fn register_job_master(&self, _: JobMasterRegistration) -> GatewayResult<()> {
         Ok(())
     }
@@ -134,7 +134,7 @@ impl ResourceRequirementsGateway for Surroundings {
 }
 
 #[async_trait]
-impl SinkCleaner for Surroundings {
+impl SinkCleaner for Environment {
     async fn clean(&self, directory: &str, _job: JobId, _run: &str) -> Result<(), String> {
         let mut failing = self.failing_cleanups.lock();
         if *failing > 0 {
@@ -148,7 +148,7 @@ impl SinkCleaner for Surroundings {
 
 pub(super) struct Fixture {
     pub(super) cluster: MemoryCluster,
-    surroundings: Arc<Surroundings>,
+    environment: Arc<Environment>,
     pub(super) store: Arc<JobStore>,
     pub(super) faults: Faults,
     pub(super) session: LeaderSession,
@@ -183,7 +183,7 @@ impl Fixture {
         let records = RecordStore::new(records, None, 100_000);
         Fixture {
             cluster,
-            surroundings: Arc::default(),
+            environment: Arc::default(),
             store: Arc::new(JobStore::new(records, pipeline, session.epoch())),
             faults,
             session,
@@ -195,10 +195,10 @@ impl Fixture {
         let context = DispatcherContext {
             session: self.session.clone(),
             store: self.store.clone(),
-            launcher: self.surroundings.clone(),
-            resources: self.surroundings.clone(),
+            launcher: self.environment.clone(),
+            resources: self.environment.clone(),
             cleaner: Cleaner {
-                sinks: self.surroundings.clone(),
+                sinks: self.environment.clone(),
                 blobs: None,
                 initial_backoff: Duration::from_secs(1),
                 max_backoff: Duration::from_secs(60),
@@ -215,16 +215,16 @@ impl Fixture {
     }
 
     pub(super) fn job_master(&self) -> Scripted {
-        self.surroundings.started.lock()[&JOB.to_string()].clone()
+        self.environment.started.lock()[&JOB.to_string()].clone()
     }
 
     /// Returns the directories that were cleaned.
     pub(super) fn cleaned(&self) -> Vec<String> {
-        self.surroundings.cleaned.lock().clone()
+        self.environment.cleaned.lock().clone()
     }
 
     pub(super) fn launches(&self) -> usize {
-        self.surroundings.launches.lock().len()
+        self.environment.launches.lock().len()
     }
 
     pub(super) async fn until_stored(&self, what: &str, claim: impl Fn(&RecoveredJobs) -> bool) {
@@ -360,7 +360,7 @@ async fn a_job_that_ended_is_cleaned_up_after_and_its_end_can_not_be_changed() {
             is_clean(it) && !it.results.is_empty()
         })
         .await;
-    assert_eq!(*fixture.surroundings.cleaned.lock(), ["/out"]);
+    assert_eq!(*fixture.environment.cleaned.lock(), ["/out"]);
     assert_eq!(*fixture.job_master().heard.lock(), ["result written"]);
     let answer = dispatcher.cancel_job(cancel()).await;
     assert!(
@@ -396,7 +396,7 @@ async fn the_cancel_of_a_canceled_job_is_acknowledged_again() {
 #[tokio::test(start_paused = true)]
 async fn a_dirty_result_resumes_the_cleanup_and_the_job_is_not_run() {
     let fixture = Fixture::new().await;
-    *fixture.surroundings.failing_cleanups.lock() = 3;
+    *fixture.environment.failing_cleanups.lock() = 3;
     let finished = result(pb::JobStatus::Finished);
     fixture
         .store
@@ -407,13 +407,13 @@ async fn a_dirty_result_resumes_the_cleanup_and_the_job_is_not_run() {
     let details = dispatcher.describe_job(describe()).await.expect("known");
     assert_eq!(details.status(), pb::JobStatus::Finished);
     fixture.until_stored("a clean result", is_clean).await;
-    assert_eq!(*fixture.surroundings.cleaned.lock(), ["/out"]);
+    assert_eq!(*fixture.environment.cleaned.lock(), ["/out"]);
     assert_eq!(fixture.launches(), 0);
     dispatcher.stop().await;
     let _next = fixture.recover().await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(
-        fixture.surroundings.cleaned.lock().len(),
+        fixture.environment.cleaned.lock().len(),
         1,
         "once is enough"
     );
@@ -422,7 +422,7 @@ async fn a_dirty_result_resumes_the_cleanup_and_the_job_is_not_run() {
 #[tokio::test(start_paused = true)]
 async fn a_clean_result_is_forgotten_after_its_time_and_a_dirty_one_is_not() {
     let fixture = Fixture::new().await;
-    *fixture.surroundings.failing_cleanups.lock() = 1000;
+    *fixture.environment.failing_cleanups.lock() = 1000;
     let old = |dirty, job: u128| pb::JobResult {
         job_id: JobId::from_bits(job).to_string(),
         ended_at_ms: 1,
@@ -489,7 +489,7 @@ async fn the_end_of_the_term_stops_all_job_masters_and_writes_nothing() {
     assert_eq!(fixture.store.last_change(), before);
     let next = fixture.recover().await;
     assert_eq!(
-        fixture.surroundings.launches.lock()[1],
+        fixture.environment.launches.lock()[1],
         (JOB.to_string(), true)
     );
     let again = next.submit_job(submission("token")).await;

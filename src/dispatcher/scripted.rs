@@ -1,4 +1,4 @@
-//! A Dispatcher's surroundings for its tests: a term over the memory store, scripted JobMasters, and a
+//! A Dispatcher's environment in tests: a term over the memory store, scripted JobMasters, and a
 //! ResourceManager and a cleaner that record their calls. Makes no decisions and contains no tests.
 
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl JobMasterControl for Scripted {
     }
 }
 
-/// The surroundings of a Dispatcher.
+/// The environment of a Dispatcher.
 #[derive(Debug, Default)]
 pub(super) struct World {
     pub(super) job_masters: Mutex<Vec<Arc<Scripted>>>,

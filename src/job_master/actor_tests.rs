@@ -18,7 +18,7 @@ use crate::gateway::{GatewayError, JobMasterGateway};
 async fn a_job_is_placed_deployed_committed_and_let_go() {
     let fixture = Fixture::start(options(RestartStrategy::None));
     let task_executor = fixture.task_executor("tm1");
-    *fixture.surroundings.failing_commits.lock() = 2;
+    *fixture.environment.failing_commits.lock() = 2;
     fixture.register("tm1", 1).await.expect("admitted");
     wait_until("three tasks run", || task_executor.reports().len() == 3).await;
     assert_eq!(fixture.stored().regions[0].placements.len(), 3);
@@ -37,7 +37,7 @@ async fn a_job_is_placed_deployed_committed_and_let_go() {
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
     assert!(result.dirty);
-    assert_eq!(fixture.surroundings.committed.lock().len(), 3);
+    assert_eq!(fixture.environment.committed.lock().len(), 3);
     wait_until("acknowledged", || task_executor.was_called("acknowledge 3")).await;
     let error = fixture.job_master.cancel().await.expect_err("too late");
     assert!(matches!(error, GatewayError::Conflict(_)), "{error}");
@@ -48,8 +48,8 @@ async fn a_job_is_placed_deployed_committed_and_let_go() {
         .await
         .expect("there is a result");
     assert!(task_executor.was_called("disconnect, ended: true"));
-    assert_eq!(fixture.surroundings.declared.lock().first(), Some(&2));
-    assert_eq!(fixture.surroundings.declared.lock().last(), Some(&0));
+    assert_eq!(fixture.environment.declared.lock().first(), Some(&2));
+    assert_eq!(fixture.environment.declared.lock().last(), Some(&0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +83,7 @@ async fn running_tasks_are_cancelled_and_waited_for_before_the_job_is_canceled()
     fixture.report("tm1", 1, canceled).await;
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Canceled);
-    assert!(fixture.surroundings.committed.lock().is_empty());
+    assert!(fixture.environment.committed.lock().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,13 +238,13 @@ async fn a_recovered_job_whose_tasks_have_all_finished_is_committed_and_not_run(
     let fixture = all_finished(&committable);
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
-    assert_eq!(*fixture.surroundings.committed.lock(), [committable]);
+    assert_eq!(*fixture.environment.committed.lock(), [committable]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_output_can_never_be_made_visible_fails_with_that_cause() {
     let fixture = all_finished(&pb::Committable::default());
-    *fixture.surroundings.is_occupied.lock() = true;
+    *fixture.environment.is_occupied.lock() = true;
     let ended = tokio::time::timeout(Duration::from_secs(600), fixture.job_master.ended());
     let result = ended.await.expect("it does not try for ever");
     let result = result.expect("it ends");
@@ -348,16 +348,16 @@ async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_b
 #[tokio::test(start_paused = true)]
 async fn all_requirements_are_declared_in_full_at_each_new_connection() {
     let fixture = Fixture::start(options(RestartStrategy::None));
-    let declared = || fixture.surroundings.declared.lock().clone();
-    let registered = || fixture.surroundings.registered.lock().len();
+    let declared = || fixture.environment.declared.lock().clone();
+    let registered = || fixture.environment.registered.lock().len();
     wait_until("declared", || declared() == [2]).await;
     assert_eq!(registered(), 1);
     // The ResourceManager does not know it any more: it registers and declares again immediately.
     let unknown = GatewayError::NotFound("not registered".to_owned());
-    fixture.surroundings.refusals.lock().push(unknown);
+    fixture.environment.refusals.lock().push(unknown);
     wait_until("declared again", || registered() == 2).await;
     wait_until("declared in full", || declared() == [2, 2]).await;
-    let ids = fixture.surroundings.registered.lock();
+    let ids = fixture.environment.registered.lock();
     assert_eq!(ids[0].job_master, ids[1].job_master);
     assert_eq!(ids[0].job_master.epoch, Epoch::new(3));
 }
@@ -366,10 +366,10 @@ async fn all_requirements_are_declared_in_full_at_each_new_connection() {
 async fn a_job_master_whose_place_another_one_took_forgets() {
     let told = Fixture::start(options(RestartStrategy::None));
     wait_until("registered", || {
-        !told.surroundings.registered.lock().is_empty()
+        !told.environment.registered.lock().is_empty()
     })
     .await;
-    let registered = told.surroundings.registered.lock()[0].clone();
+    let registered = told.environment.registered.lock()[0].clone();
     registered
         .verdict
         .change(|verdict| verdict.is_superseded = true);
@@ -377,13 +377,13 @@ async fn a_job_master_whose_place_another_one_took_forgets() {
 
     let refused = Fixture::start(options(RestartStrategy::None));
     wait_until("declared", || {
-        !refused.surroundings.declared.lock().is_empty()
+        !refused.environment.declared.lock().is_empty()
     })
     .await;
     let outdated = GatewayError::Outdated {
         epoch: 3,
         reason: "another one is the present one".to_owned(),
     };
-    refused.surroundings.refusals.lock().push(outdated);
+    refused.environment.refusals.lock().push(outdated);
     assert_eq!(refused.job_master.ended().await, None);
 }

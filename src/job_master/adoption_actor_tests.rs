@@ -49,7 +49,7 @@ async fn running_tasks_are_adopted_and_hear_nothing_of_it() {
     fixture.report("tm1", 1, finished).await;
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
-    assert_eq!(fixture.surroundings.committed.lock().len(), 3);
+    assert_eq!(fixture.environment.committed.lock().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]

@@ -90,7 +90,7 @@ async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_tim
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_by_its_silence() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
-    *fixture.surroundings.is_cut_off.lock() = true;
+    *fixture.environment.is_cut_off.lock() = true;
     let before = tokio::time::Instant::now();
     for _ in 0..2 {
         *task_executor.mood.lock() = Mood::Unreachable;

@@ -184,7 +184,7 @@ impl TaskExecutorGateway for TaskExecutor {
 
 /// The environment of a JobMaster.
 #[derive(Debug, Default)]
-pub(super) struct Surroundings {
+pub(super) struct Environment {
     pub(super) task_executors: BTreeMap<String, Arc<TaskExecutor>>,
     pub(super) declared: Mutex<Vec<u32>>,
     pub(super) registered: Mutex<Vec<JobMasterRegistration>>,
@@ -197,7 +197,7 @@ pub(super) struct Surroundings {
     pub(super) is_cut_off: Mutex<bool>,
 }
 
-impl Connector for Surroundings {
+impl Connector for Environment {
     fn dispatcher(&self, _: &str) -> Arc<dyn DispatcherGateway> {
         unreachable!("a JobMaster has its Dispatcher's handle")
     }
@@ -220,7 +220,7 @@ impl Connector for Surroundings {
 }
 
 #[async_trait]
-impl ResourceRequirementsGateway for Surroundings {
+impl ResourceRequirementsGateway for Environment {
     async fn register_job_master(&self, registration: JobMasterRegistration) -> GatewayResult<()> {
         self.registered.lock().push(registration);
         Ok(())
@@ -253,14 +253,14 @@ impl ResourceRequirementsGateway for Surroundings {
 }
 
 #[async_trait]
-impl Refusals for Surroundings {
+impl Refusals for Environment {
     async fn count(&self, _: &str) -> bool {
         !*self.is_cut_off.lock()
     }
 }
 
 #[async_trait]
-impl SinkCommitter for Surroundings {
+impl SinkCommitter for Environment {
     async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
         let mut failing = self.failing_commits.lock();
         if *failing > 0 {
@@ -276,7 +276,7 @@ impl SinkCommitter for Surroundings {
 }
 
 pub(super) struct Fixture {
-    pub(super) surroundings: Arc<Surroundings>,
+    pub(super) environment: Arc<Environment>,
     pub(super) store: MemoryJobStateStore,
     pub(super) deposed_by: Arc<Mutex<Option<Epoch>>>,
     pub(super) graph: pb::JobGraph,
@@ -323,11 +323,11 @@ impl Fixture {
         start_limiter: StartLimiter,
     ) -> Fixture {
         let task_executors = ["tm1:1", "tm2:1"].map(|address| (address.to_owned(), Arc::default()));
-        let surroundings = Surroundings {
+        let environment = Environment {
             task_executors: task_executors.into_iter().collect(),
-            ..Surroundings::default()
+            ..Environment::default()
         };
-        let surroundings = Arc::new(surroundings);
+        let environment = Arc::new(environment);
         let deposed_by = Arc::new(Mutex::new(None));
         let heard = deposed_by.clone();
         let on_higher_epoch: OnHigherEpoch = Arc::new(move |epoch, _| *heard.lock() = Some(epoch));
@@ -338,17 +338,17 @@ impl Fixture {
             sender: Arc::new(sender(0)),
             rpc_address: "jm:1".into(),
             state_store: Arc::new(store.clone()),
-            resources: surroundings.clone(),
-            connector: surroundings.clone(),
-            refusals: surroundings.clone(),
-            committer: surroundings.clone(),
+            resources: environment.clone(),
+            connector: environment.clone(),
+            refusals: environment.clone(),
+            committer: environment.clone(),
             on_higher_epoch,
             blobs: ServedBlobs::new("jm:2"),
             start_limiter,
         };
         let job_master = JobMaster::start(options, context);
         Fixture {
-            surroundings,
+            environment,
             store,
             deposed_by,
             graph,
@@ -366,7 +366,7 @@ impl Fixture {
     }
 
     pub(super) fn task_executor(&self, name: &str) -> Arc<TaskExecutor> {
-        self.surroundings.task_executors[&format!("{name}:1")].clone()
+        self.environment.task_executors[&format!("{name}:1")].clone()
     }
 
     /// Registers a TaskManager with two slots.

@@ -8,7 +8,7 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
 
 use super::slot_pool::{OfferAnswer, SlotKey, SlotPool};
-use crate::draws::run_cases;
+use crate::property_tests::run_cases;
 
 /// Number of profiles. Profile 0: no resources are stated.
 const PROFILES: u8 = 4;

@@ -17,7 +17,7 @@ use super::scripted::{declared, id};
 use super::slot_manager::{
     ReportedSlot, RequestOutcome, SlotManager, SlotRequest, SlotsReport, SlotsVersion,
 };
-use crate::draws::run_cases;
+use crate::property_tests::run_cases;
 
 /// What happens between two matches.
 #[derive(Debug, Clone)]

@@ -4,7 +4,14 @@ use crate::paths::{NamedPath, named_paths};
 
 /// The layers of `src/`, lowest first. A module uses only modules of lower layers.
 const LAYERS: [&[&str]; 11] = [
-    &["job", "config", "telemetry", "compact", "draws", "umask"],
+    &[
+        "job",
+        "config",
+        "telemetry",
+        "compact",
+        "property_tests",
+        "umask",
+    ],
     &["net"],
     &["dataflow"],
     &["gateway"],

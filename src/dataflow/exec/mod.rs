@@ -7,16 +7,16 @@
 
 mod artifacts;
 pub(super) mod codec;
+pub(super) mod environment;
 mod kept;
 mod launch;
 mod lease;
 mod log;
-mod premises;
 mod processes;
 pub(super) mod program;
 mod protocol;
+mod sandbox;
 mod supervisor;
-pub(super) mod surroundings;
 
 use std::ffi::OsString;
 

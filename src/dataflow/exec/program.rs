@@ -25,8 +25,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::log::{Labels, LastLines, log_lines};
-use super::premises::Premises;
 use super::protocol::{self, Ended, Report, Request, TERMINATE, duration, extension};
+use super::sandbox::Sandbox;
 use super::{SUBCOMMAND, SUPERVISE, processes};
 use crate::dataflow::host::Lingering;
 
@@ -75,11 +75,11 @@ impl ProgramError {
 
 /// What a program needs besides its request.
 #[derive(Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct Environment {
     /// The binary that can run as the supervisor.
     pub(crate) binary: PathBuf,
     /// Directory and control group of this program only; removed when it has ended or can't be started.
-    pub(crate) premises: Premises,
+    pub(crate) sandbox: Sandbox,
     /// Task labels for the log.
     pub(crate) labels: Labels,
     /// Held until no process of the program is left.
@@ -108,7 +108,7 @@ pub(crate) struct Program {
 
 impl Program {
     /// Starts a program. Blocks. Must be called within a tokio runtime.
-    pub(crate) fn start(request: &Request, around: Surroundings) -> io::Result<Program> {
+    pub(crate) fn start(request: &Request, around: Environment) -> io::Result<Program> {
         let (stdin_there, stdin) = std::io::pipe()?;
         let (stdout, stdout_there) = std::io::pipe()?;
         let (stderr, stderr_there) = std::io::pipe()?;
@@ -127,7 +127,7 @@ impl Program {
         let supervisor = Supervisor {
             child: Some(child),
             its_end,
-            _premises: around.premises,
+            _sandbox: around.sandbox,
         };
         match protocol::send(&mut control, request, stdin_there.as_fd()) {
             // The supervisor is gone already: the missing hello is the better error.
@@ -210,13 +210,13 @@ fn failed(how: impl ToString, last_lines: impl ToString, is_missing: bool) -> Pr
 }
 
 /// The supervisor's process. On drop it must kill everything at once and is reaped. After that the program's
-/// premises are removed, and with them what the supervisor left in the control group.
+/// sandbox is removed, and with it what the supervisor left in the control group.
 #[derive(Debug)]
 struct Supervisor {
     child: Option<Child>,
     /// The socket to the supervisor; shutting it down looks to the supervisor like the end of this process.
     its_end: StdUnixStream,
-    _premises: Premises,
+    _sandbox: Sandbox,
 }
 
 impl Supervisor {
@@ -236,7 +236,7 @@ impl Supervisor {
     }
 
     /// Waits for the supervisor to end, kills what it should have killed, reaps it, and removes the program's
-    /// premises. Returns how the supervisor ended. Blocks.
+    /// sandbox. Returns how the supervisor ended. Blocks.
     fn reap(mut self) -> String {
         let Some(mut child) = self.child.take() else {
             return String::new();

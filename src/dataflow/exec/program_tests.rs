@@ -49,11 +49,11 @@ impl Made {
             grace_ms: 0,
             ends_ms: None,
         };
-        let mut premises = Premises::new(self.directory.clone());
-        premises.own_group(self.group.clone());
-        let around = Surroundings {
+        let mut sandbox = Sandbox::new(self.directory.clone());
+        sandbox.own_group(self.group.clone());
+        let around = Environment {
             binary: binary.to_owned(),
-            premises,
+            sandbox,
             labels: Labels {
                 job: "job".to_owned(),
                 vertex: "vertex".to_owned(),

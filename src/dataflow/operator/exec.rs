@@ -14,12 +14,12 @@ use tokio::io::{AsyncWrite as _, ReadBuf};
 use tokio::time::Instant;
 
 use super::{
-    EndOfInput, External, Operator, OperatorContext, OperatorError, Output, Source, SourceState,
-    Standing, Stopped,
+    EndOfInput, External, ExternalStatus, Operator, OperatorContext, OperatorError, Output, Source,
+    SourceState, Stopped,
 };
 use crate::dataflow::exec::codec::{Decoder, encode};
-use crate::dataflow::exec::program::{Program, ProgramError, Surroundings};
-use crate::dataflow::exec::surroundings;
+use crate::dataflow::exec::environment;
+use crate::dataflow::exec::program::{Environment, Program, ProgramError};
 use crate::dataflow::record::BATCH_BYTES;
 use crate::dataflow::time::TimeSignal;
 use crate::job::{ExecSpec, input_ends};
@@ -86,8 +86,8 @@ impl Exec {
 
     fn start(&mut self) -> Result<(), OperatorError> {
         let logs_output = self.role == Role::Sink;
-        let (request, around): (_, Surroundings) =
-            surroundings::prepare(&self.spec, &self.context, logs_output)?;
+        let (request, around): (_, Environment) =
+            environment::prepare(&self.spec, &self.context, logs_output)?;
         let binary = around.binary.clone();
         let program = Program::start(&request, around)
             .map_err(|error| OperatorError::io("start a program by", binary, error))?;
@@ -188,7 +188,7 @@ impl External for Exec {
         cx: &mut Context<'_>,
         may_emit: bool,
         output: &mut Output,
-    ) -> Result<Standing, OperatorError> {
+    ) -> Result<ExternalStatus, OperatorError> {
         self.write(cx);
         if may_emit
             && self.unreadable.is_none()
@@ -202,7 +202,7 @@ impl External for Exec {
             }
         }
         let Some(program) = &mut self.program else {
-            return Ok(Standing::Room);
+            return Ok(ExternalStatus::Room);
         };
         match program.poll_ended(cx) {
             Some(Err(error)) => return Err(self.unreadable.take().unwrap_or(error.into())),
@@ -217,11 +217,11 @@ impl External for Exec {
             None => {}
         }
         Ok(if self.is_done() {
-            Standing::Done
+            ExternalStatus::Done
         } else if self.pending.len() < ROOM {
-            Standing::Room
+            ExternalStatus::Room
         } else {
-            Standing::Full
+            ExternalStatus::Full
         })
     }
 }
@@ -307,8 +307,10 @@ impl Source for ExecSource {
         self.ready.extend(output.into_batches());
         match polled {
             Err(failure) => self.failure = Some(failure),
-            Ok(Standing::Room | Standing::Full) if self.ready.is_empty() => return Poll::Pending,
-            Ok(Standing::Room | Standing::Full | Standing::Done) => {}
+            Ok(ExternalStatus::Room | ExternalStatus::Full) if self.ready.is_empty() => {
+                return Poll::Pending;
+            }
+            Ok(ExternalStatus::Room | ExternalStatus::Full | ExternalStatus::Done) => {}
         }
         Poll::Ready(())
     }

@@ -7,7 +7,7 @@ use super::{OperatorError, Output};
 
 /// Status of an external operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum ExternalStatus {
     /// It accepts another batch.
     Room,
     /// It should get no more at present; if it does, it buffers it.
@@ -25,5 +25,5 @@ pub trait External {
         cx: &mut Context<'_>,
         may_emit: bool,
         output: &mut Output,
-    ) -> Result<Standing, OperatorError>;
+    ) -> Result<ExternalStatus, OperatorError>;
 }

@@ -58,7 +58,7 @@ use tanist_proto::v1::{Committable, JobGraph};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub use external::{External, Standing};
+pub use external::{External, ExternalStatus};
 pub use file_source::matching_files;
 pub use input::Look;
 pub use output::Output;

@@ -6,7 +6,7 @@ use std::task::Context;
 use arrow_array::RecordBatch;
 
 use super::printer::{Printer, Printing};
-use super::{EndOfInput, External, Operator, OperatorError, Output, Standing};
+use super::{EndOfInput, External, ExternalStatus, Operator, OperatorError, Output};
 use crate::dataflow::record;
 
 /// Bytes of a task that may wait for the reader of standard output; one more batch may exceed them.
@@ -76,15 +76,15 @@ impl External for Print {
         cx: &mut Context<'_>,
         _may_emit: bool,
         _output: &mut Output,
-    ) -> Result<Standing, OperatorError> {
+    ) -> Result<ExternalStatus, OperatorError> {
         let waiting = match &self.printing {
             Some(printing) => printing.poll_unwritten(cx).map_err(unwritten)?,
             None => 0,
         };
         Ok(match waiting {
-            0 if self.has_ended => Standing::Done,
-            MOST_WAITING.. => Standing::Full,
-            _ => Standing::Room,
+            0 if self.has_ended => ExternalStatus::Done,
+            MOST_WAITING.. => ExternalStatus::Full,
+            _ => ExternalStatus::Room,
         })
     }
 }
@@ -127,9 +127,9 @@ mod tests {
     }
 
     /// Waits until the sink has this status.
-    async fn until(print: &mut Print, wanted: Standing) {
+    async fn until(print: &mut Print, wanted: ExternalStatus) {
         let polled = poll_fn(|cx| match print.poll(cx, true, &mut Output::default()) {
-            Ok(standing) if standing == wanted => Poll::Ready(()),
+            Ok(status) if status == wanted => Poll::Ready(()),
             Ok(_) => Poll::Pending,
             Err(error) => panic!("it failed: {error}"),
         });
@@ -137,7 +137,7 @@ mod tests {
         reached.unwrap_or_else(|_| panic!("it is not {wanted:?}"));
     }
 
-    fn is_now(print: &mut Print, wanted: Standing) -> bool {
+    fn is_now(print: &mut Print, wanted: ExternalStatus) -> bool {
         until(print, wanted).now_or_never().is_some()
     }
 
@@ -155,7 +155,7 @@ mod tests {
         let pair = batch([("n", ints(&[7])), ("m", ints(&[8]))]);
         process(&mut print, pair);
         end(&mut print);
-        until(&mut print, Standing::Done).await;
+        until(&mut print, ExternalStatus::Done).await;
         let lines: Vec<String> = lines.try_iter().collect();
         assert_eq!(lines, ["> a\n> b\n", "> 7 8\n"]);
     }
@@ -166,15 +166,15 @@ mod tests {
         let mut print = print_to(&printer, "");
         let long = "x".repeat(MOST_WAITING / 2);
         process(&mut print, texts("line", &[&long]));
-        assert!(is_now(&mut print, Standing::Room));
+        assert!(is_now(&mut print, ExternalStatus::Room));
         process(&mut print, texts("line", &[&long]));
-        assert!(is_now(&mut print, Standing::Full));
+        assert!(is_now(&mut print, ExternalStatus::Full));
         let_out.send(()).expect("it reads");
-        until(&mut print, Standing::Room).await;
+        until(&mut print, ExternalStatus::Room).await;
         assert_eq!(end(&mut print), EndOfInput::More);
-        assert!(!is_now(&mut print, Standing::Done));
+        assert!(!is_now(&mut print, ExternalStatus::Done));
         drop(let_out);
-        until(&mut print, Standing::Done).await;
+        until(&mut print, ExternalStatus::Done).await;
         assert_eq!(end(&mut print), EndOfInput::Done);
         assert_eq!(lines.try_iter().count(), 2);
     }
@@ -193,7 +193,7 @@ mod tests {
         drop(cancelled);
         drop(let_out);
         end(&mut other);
-        until(&mut other, Standing::Done).await;
+        until(&mut other, ExternalStatus::Done).await;
         let lines: Vec<String> = lines.try_iter().collect();
         // The second one may already have been written.
         assert!(!lines.contains(&"third\n".to_owned()), "{lines:?}");

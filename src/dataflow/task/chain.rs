@@ -11,7 +11,7 @@ use super::pace::Pace;
 use super::plan::{Plan, PlannedOperator};
 use super::run::TaskError;
 use crate::dataflow::operator::{
-    self, Built, EndOfInput, Operator, OperatorError, Output, PrepareCommit, Source, Standing,
+    self, Built, EndOfInput, ExternalStatus, Operator, OperatorError, Output, PrepareCommit, Source,
 };
 use crate::dataflow::time::Element;
 
@@ -151,7 +151,7 @@ impl Chain {
         cx: &mut Context<'_>,
         may_emit: bool,
         emitted: &mut Output,
-    ) -> Result<Option<(Standing, bool)>, TaskError> {
+    ) -> Result<Option<(ExternalStatus, bool)>, TaskError> {
         let Some(link) = self.links.get_mut(index) else {
             return Ok(None);
         };
@@ -159,11 +159,11 @@ impl Chain {
             return Ok(None);
         };
         let mut output = Output::default();
-        let standing = external.poll(cx, may_emit, &mut output);
-        let standing = standing.map_err(|error| link.place.error(error))?;
+        let status = external.poll(cx, may_emit, &mut output);
+        let status = status.map_err(|error| link.place.error(error))?;
         let has_emitted = !output.is_empty();
         self.pass_on(index + 1, output, emitted)?;
-        Ok(Some((standing, has_emitted)))
+        Ok(Some((status, has_emitted)))
     }
 
     pub(super) fn len(&self) -> usize {

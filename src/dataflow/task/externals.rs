@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use super::chain::Chain;
 use super::run::TaskError;
-use crate::dataflow::operator::{Output, Standing};
+use crate::dataflow::operator::{ExternalStatus, Output};
 
 /// What the task waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,12 +64,12 @@ fn poll(
                 Ok(polled) => polled,
                 Err(error) => return Poll::Ready(Err(error)),
             };
-            let Some((standing, has_emitted)) = polled else {
+            let Some((status, has_emitted)) = polled else {
                 continue;
             };
-            all_have_room &= standing != Standing::Full;
+            all_have_room &= status != ExternalStatus::Full;
             has_moved |= has_emitted;
-            is_done |= standing == Standing::Done && until == Until::DoneBy(index);
+            is_done |= status == ExternalStatus::Done && until == Until::DoneBy(index);
         }
         let is_over = match until {
             Until::Room => all_have_room && !has_moved,
@@ -109,15 +109,15 @@ mod tests {
             _cx: &mut Context<'_>,
             may_emit: bool,
             output: &mut Output,
-        ) -> Result<Standing, OperatorError> {
+        ) -> Result<ExternalStatus, OperatorError> {
             if may_emit && self.0 > 0 {
                 self.0 -= 1;
                 output.emit(texts("w", &["a"]));
             }
             Ok(if self.0 == 0 {
-                Standing::Done
+                ExternalStatus::Done
             } else {
-                Standing::Room
+                ExternalStatus::Room
             })
         }
     }

@@ -22,11 +22,11 @@ use tanist_proto::v1 as pb;
 
 use self::steps::Fails;
 use self::world::{Reached, World};
-use crate::draws;
 use crate::job::MAX_REGIONS;
 use crate::job_master::event::Event;
 use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
+use crate::property_tests;
 
 fn strategies() -> impl Strategy<Value = RestartStrategy> {
     prop_oneof![
@@ -84,7 +84,7 @@ fn run_cases<T: std::fmt::Debug, const N: usize>(
     wanted: impl Fn(&Reached) -> [u32; N],
 ) -> Reached {
     let all = RefCell::new(Reached::default());
-    draws::run_cases(cases, file!(), inputs, |input, reached| {
+    property_tests::run_cases(cases, file!(), inputs, |input, reached| {
         let of_case = case(input);
         let mut all = all.borrow_mut();
         all.add(&of_case);

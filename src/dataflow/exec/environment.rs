@@ -9,9 +9,9 @@ use rustix::process::getuid;
 use tanist_ha::clock::millis;
 
 use super::log::Labels;
-use super::premises::Premises;
-use super::program::Surroundings;
+use super::program::Environment;
 use super::protocol::{Request, duration};
+use super::sandbox::Sandbox;
 use crate::dataflow::host::host_name;
 use crate::dataflow::operator::{OperatorContext, OperatorError};
 use crate::job::{ExecSpec, artifact};
@@ -24,15 +24,15 @@ const INHERITED: [&str; 10] = [
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
 ];
 
-/// Creates the program's premises and the request to run it there. Blocks.
+/// Creates the program's sandbox and the request to run it there. Blocks.
 pub(crate) fn prepare(
     spec: &ExecSpec,
     context: &OperatorContext,
     logs_output: bool,
-) -> Result<(Request, Surroundings), OperatorError> {
-    let mut premises = Premises::new(make_directory(context)?);
-    link_artifacts(context, &mut premises)?;
-    let directory = premises.directory().to_owned();
+) -> Result<(Request, Environment), OperatorError> {
+    let mut sandbox = Sandbox::new(make_directory(context)?);
+    link_artifacts(context, &mut sandbox)?;
+    let directory = sandbox.directory().to_owned();
     let path_of = |name: &str| {
         let known = context
             .graph
@@ -53,7 +53,7 @@ pub(crate) fn prepare(
     }
     let group = make_group(spec, context, &directory)?;
     if let Some(group) = &group {
-        premises.own_group(group.clone());
+        sandbox.own_group(group.clone());
     }
     let mut lease = context.host.leases.of(context.job);
     let request = Request {
@@ -66,9 +66,9 @@ pub(crate) fn prepare(
         umask: umask::of_output(),
         grace_ms: grace_ms(spec, context),
     };
-    let around = Surroundings {
+    let around = Environment {
         binary: context.host.exec_binary.clone(),
-        premises,
+        sandbox,
         labels: Labels {
             job: context.job.to_string(),
             vertex: vertex_name(context).to_owned(),
@@ -173,12 +173,12 @@ fn unheld(limits: &GroupLimits, is_root: bool) -> Option<(&'static str, &'static
 }
 
 /// Links all artifacts of the job into the program's directory under their names.
-fn link_artifacts(context: &OperatorContext, premises: &mut Premises) -> Result<(), OperatorError> {
+fn link_artifacts(context: &OperatorContext, sandbox: &mut Sandbox) -> Result<(), OperatorError> {
     for artifact in &context.graph.artifacts {
         let held = context.host.artifacts.hold(artifact)?;
-        let link = premises.directory().join(&artifact.name);
+        let link = sandbox.directory().join(&artifact.name);
         let linked = std::os::unix::fs::symlink(held.path(), &link);
-        premises.own_artifact(held);
+        sandbox.own_artifact(held);
         linked.map_err(|error| OperatorError::io("create", link, error))?;
     }
     Ok(())

@@ -13,16 +13,16 @@ use crate::telemetry::control_group;
 /// On drop it is removed, and what still runs in the control group is killed, including other sessions.
 /// The drop blocks for at most a second if that takes time.
 #[derive(Debug)]
-pub(crate) struct Premises {
+pub(crate) struct Sandbox {
     directory: PathBuf,
     group: Option<PathBuf>,
     artifacts: Vec<HeldArtifact>,
 }
 
-impl Premises {
+impl Sandbox {
     /// Takes over a directory that no other program has.
-    pub(crate) fn new(directory: PathBuf) -> Premises {
-        Premises {
+    pub(crate) fn new(directory: PathBuf) -> Sandbox {
+        Sandbox {
             directory,
             group: None,
             artifacts: Vec::new(),
@@ -44,7 +44,7 @@ impl Premises {
     }
 }
 
-impl Drop for Premises {
+impl Drop for Sandbox {
     fn drop(&mut self) {
         if let Some(group) = &self.group
             && let Err(error) = control_group::remove(group)

@@ -10,7 +10,7 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
 /// Maximum number of runs.
-const MOST_DRAWS: usize = 20;
+const MAX_RUNS: usize = 20;
 
 /// Runs `cases` cases, or `PROPTEST_CASES`, repeatedly until each counter is above 0 or a case fails. A case
 /// increments the counters of what it reached. `file` is the test's source file, for recording its failures.
@@ -27,7 +27,7 @@ pub fn run_cases<T: Debug, const N: usize>(
         ..Config::default()
     };
     let reached = RefCell::new([0; N]);
-    for _ in 0..MOST_DRAWS {
+    for _ in 0..MAX_RUNS {
         let run = |input| case(input, &mut reached.borrow_mut());
         if let Err(failure) = TestRunner::new(config.clone()).run(&inputs, run) {
             panic!("{failure}");
