@@ -177,7 +177,7 @@ fn job_table(jobs: &[JobSummary], now: u64) -> String {
             format!("{tasks}/{}", job.tasks.total),
             duration(age.unwrap_or(-1)),
             duration(job.duration),
-            [&job.quarantine, &job.cause, &job.not_running]
+            [&job.quarantine, &job.cause, &job.blocked_by]
                 .into_iter()
                 .flatten()
                 .next()
@@ -200,21 +200,21 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
     if let Some(reason) = &job.quarantine {
         line("Quarantine", reason);
     }
-    for hindrance in &job.not_running {
-        let mut text = hindrance.text.clone();
-        if !hindrance.missing.is_empty() {
-            write!(text, " ({})", hindrance.missing.join(", "))
+    for blocked_reason in &job.blocked_by {
+        let mut text = blocked_reason.text.clone();
+        if !blocked_reason.missing.is_empty() {
+            write!(text, " ({})", blocked_reason.missing.join(", "))
                 .expect("writing to a string succeeds");
         }
-        if hindrance.until > 0 {
-            write!(text, "; until {}", time_if_known(hindrance.until))
+        if blocked_reason.until > 0 {
+            write!(text, "; until {}", time_if_known(blocked_reason.until))
                 .expect("writing to a string succeeds");
         }
-        if hindrance.retry_at > 0 {
+        if blocked_reason.retry_at > 0 {
             write!(
                 text,
                 "; tried again at {}",
-                time_if_known(hindrance.retry_at)
+                time_if_known(blocked_reason.retry_at)
             )
             .expect("writing to a string succeeds");
         }
@@ -272,7 +272,7 @@ mod tests {
         let mut waiting = job(1, "count", "RUNNING", 1_000);
         waiting["shown-state"] = json!("WAITING");
         waiting["tasks"]["running"] = json!(0);
-        waiting["not-running"] = json!("waiting for 4 slots");
+        waiting["blocked-by"] = json!("waiting for 4 slots");
         let mut lost = job(2, "lost", "SUSPENDED", -1);
         lost["quarantine"] = json!("its graph can't be read");
         let mut done = job(3, "done", "FINISHED", 1_000);

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use super::jobs::shown_name;
 use super::output::{duration, say};
-use crate::client::{Hindrance, JobInfo};
+use crate::client::{BlockedReason, JobInfo};
 use crate::telemetry::Printable;
 
 /// Time after the start of a job, in milliseconds, during which the reasons for its waiting are not shown:
@@ -17,7 +17,7 @@ pub(super) struct Progress {
     terminal: bool,
     shown: String,
     /// The last shown reasons why the job waits.
-    told: Vec<Hindrance>,
+    told: Vec<BlockedReason>,
 }
 
 impl Progress {
@@ -78,19 +78,19 @@ fn change_line(job: &JobInfo) -> String {
 }
 
 /// The reasons why the job waits, once it has waited longer than every job does at its start.
-fn reasons(job: &JobInfo) -> &[Hindrance] {
+fn reasons(job: &JobInfo) -> &[BlockedReason] {
     match job.duration < PATIENCE_MS {
         true => &[],
-        false => &job.not_running,
+        false => &job.blocked_by,
     }
 }
 
-fn told(reasons: &[Hindrance]) -> String {
+fn told(reasons: &[BlockedReason]) -> String {
     let texts = reasons.iter().map(|it| it.text.as_str());
     texts.collect::<Vec<_>>().join("; ")
 }
 
-fn are_same(reasons: &[Hindrance], before: &[Hindrance]) -> bool {
+fn are_same(reasons: &[BlockedReason], before: &[BlockedReason]) -> bool {
     reasons.len() == before.len()
         && reasons
             .iter()
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn that_time_has_passed_is_no_news() -> Result<(), serde_json::Error> {
         let reason = |kind: &str, text: &str, at: i64| {
-            serde_json::from_value::<Hindrance>(json!({
+            serde_json::from_value::<BlockedReason>(json!({
                 "kind": kind, "text": text, "since": 1, "until": at, "retry-at": at, "missing": []
             }))
         };
@@ -154,7 +154,7 @@ mod tests {
         let mut job: JobInfo = serde_json::from_value(json!({
             "jid": "0".repeat(32), "name": "count", "state": "RESTARTING", "start-time": 1,
             "end-time": -1, "duration": 200, "vertices": [],
-            "not-running": [{"text": "no file matches", "until": -1}, {"text": "1 slot is missing", "until": -1}]
+            "blocked-by": [{"text": "no file matches", "until": -1}, {"text": "1 slot is missing", "until": -1}]
         }))?;
         assert!(reasons(&job).is_empty());
         job.duration = 2_000;

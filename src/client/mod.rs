@@ -50,7 +50,7 @@ pub use ha::{
 pub use job_client::{JobClient, Submitted};
 pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 pub use model::{
-    DrainSummary, Evidence, Hindrance, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary,
+    BlockedReason, DrainSummary, Evidence, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary,
     QuarantinedJob, SubtaskInfo, TaskManagerList, TaskManagerSummary, VertexInfo, VertexSubtasks,
 };
 /// Types that these calls use.

@@ -44,7 +44,7 @@ pub struct JobSummary {
     pub quarantine: Option<String>,
     /// Why not all of its tasks run.
     #[serde(default)]
-    pub not_running: Option<String>,
+    pub blocked_by: Option<String>,
     /// Why it failed, and why it was not restarted.
     #[serde(default)]
     pub cause: Option<String>,
@@ -94,8 +94,8 @@ pub struct JobInfo {
     #[serde(default)]
     pub quarantine: Option<String>,
     /// Why not all of its tasks run.
-    #[serde(rename = "not-running", default)]
-    pub not_running: Vec<Hindrance>,
+    #[serde(rename = "blocked-by", default)]
+    pub blocked_by: Vec<BlockedReason>,
     /// Why it failed, and why it was not restarted.
     #[serde(default)]
     pub cause: Option<String>,
@@ -103,7 +103,7 @@ pub struct JobInfo {
 
 /// A reason that keeps a job from running.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Hindrance {
+pub struct BlockedReason {
     /// Its kind: `no-slots`, `restarting`, and so on.
     #[serde(default)]
     pub kind: String,
@@ -119,10 +119,10 @@ pub struct Hindrance {
     pub missing: Vec<String>,
 }
 
-impl Hindrance {
+impl BlockedReason {
     /// Whether it is the same as before: same kind and same text. Elapsed time makes no difference; times are
     /// in separate fields.
-    pub fn is_same_as(&self, other: &Hindrance) -> bool {
+    pub fn is_same_as(&self, other: &BlockedReason) -> bool {
         self.kind == other.kind && self.text == other.text
     }
 }

@@ -336,7 +336,7 @@ fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
         return details;
     }
     pb::JobDetails {
-        hindrances: std::mem::take(&mut details.hindrances),
+        blocked_reasons: std::mem::take(&mut details.blocked_reasons),
         cleaning_up: details.cleaning_up,
         left_behind: std::mem::take(&mut details.left_behind),
         cause: std::mem::take(&mut details.cause),
@@ -347,10 +347,10 @@ fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
 /// Adds, to jobs that wait for slots, the number of free slots and the progress of TaskManagers that a driver
 /// is starting.
 async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRequirementsGateway) {
-    let mut waiting: Vec<&mut pb::Hindrance> = jobs
+    let mut waiting: Vec<&mut pb::BlockedReason> = jobs
         .iter_mut()
-        .flat_map(|job| &mut job.hindrances)
-        .filter(|it| it.kind() == pb::HindranceKind::NoSlots && it.slots_missing > 0)
+        .flat_map(|job| &mut job.blocked_reasons)
+        .filter(|it| it.kind() == pb::BlockedReasonKind::NoSlots && it.slots_missing > 0)
         .collect();
     if waiting.is_empty() {
         return;
@@ -372,7 +372,7 @@ async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRe
 
 /// Adds the number of free slots. A job that needs all its slots at once holds none until all are free, so free
 /// slots count as missing.
-fn tell_of_free_slots(waiting: &mut pb::Hindrance, free: u32) {
+fn tell_of_free_slots(waiting: &mut pb::BlockedReason, free: u32) {
     if (1..waiting.slots_missing).contains(&free) {
         let there = format!(
             "; {free} of the missing slots are free, and will be given when enough are free"
@@ -388,10 +388,10 @@ mod tests {
     #[test]
     fn slots_that_are_free_and_too_few_are_told() {
         let told = |free| {
-            let mut waiting = pb::Hindrance {
+            let mut waiting = pb::BlockedReason {
                 slots_missing: 6,
                 text: "6 of 6 slots are missing".to_owned(),
-                ..pb::Hindrance::default()
+                ..pb::BlockedReason::default()
             };
             tell_of_free_slots(&mut waiting, free);
             waiting.text

@@ -102,7 +102,7 @@ async fn a_turn_that_comes_while_the_end_is_being_written_passes_the_job_over() 
     started.expect("its turn has come");
     let waiting = dispatcher.describe_job(describe()).await.expect("known");
     assert!(
-        waiting.hindrances[0].text.contains("is being written"),
+        waiting.blocked_reasons[0].text.contains("is being written"),
         "{waiting:?}"
     );
     fixture.cluster.out_of_space(false);

@@ -84,17 +84,20 @@ pub(super) fn describe_without_job_master(job: JobId, entry: &Entry) -> pb::JobD
     match entry {
         Entry::Running { name, .. } => {
             let why = (
-                pb::HindranceKind::Recovering,
+                pb::BlockedReasonKind::Recovering,
                 "its JobMaster gives no answer",
             );
             bare_details(job, name, pb::JobStatus::Reconciling, why)
         }
         Entry::Persisting { name, .. } => {
-            let why = (pb::HindranceKind::Store, "its submission is being written");
+            let why = (
+                pb::BlockedReasonKind::Store,
+                "its submission is being written",
+            );
             bare_details(job, name, pb::JobStatus::Initializing, why)
         }
         Entry::Rebuilding { name, why, .. } => {
-            let why = (pb::HindranceKind::Recovering, *why);
+            let why = (pb::BlockedReasonKind::Recovering, *why);
             bare_details(job, name, pb::JobStatus::Reconciling, why)
         }
         Entry::Ended {
@@ -114,16 +117,16 @@ fn bare_details(
     job: JobId,
     name: &str,
     status: pb::JobStatus,
-    (kind, text): (pb::HindranceKind, &str),
+    (kind, text): (pb::BlockedReasonKind, &str),
 ) -> pb::JobDetails {
     pb::JobDetails {
         job_id: job.to_string(),
         name: name.to_owned(),
         status: status.into(),
-        hindrances: vec![pb::Hindrance {
+        blocked_reasons: vec![pb::BlockedReason {
             kind: kind.into(),
             text: text.to_owned(),
-            ..pb::Hindrance::default()
+            ..pb::BlockedReason::default()
         }],
         ..pb::JobDetails::default()
     }
@@ -142,7 +145,7 @@ pub(super) fn ended_details(
     details.ended_at_ms = result.ended_at_ms;
     details.cleaning_up = result.dirty;
     details.cause.clone_from(&result.cause);
-    details.hindrances.clear();
+    details.blocked_reasons.clear();
     if result.dirty {
         let left = left.unwrap_or_default();
         details.left_behind = left.to_owned();
@@ -159,11 +162,11 @@ pub(super) fn ended_details(
                 "; {waiting} submissions with its id wait for that"
             )),
         }
-        details.hindrances.push(pb::Hindrance {
-            kind: pb::HindranceKind::CleaningUp.into(),
+        details.blocked_reasons.push(pb::BlockedReason {
+            kind: pb::BlockedReasonKind::CleaningUp.into(),
             text,
             since_ms: result.ended_at_ms,
-            ..pb::Hindrance::default()
+            ..pb::BlockedReason::default()
         });
     }
     details

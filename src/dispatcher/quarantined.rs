@@ -145,7 +145,7 @@ impl Quarantined {
         details.status = status;
         details.ended_at_ms = now_ms;
         details.quarantine.clear();
-        details.hindrances.clear();
+        details.blocked_reasons.clear();
         let at_ms = now_ms;
         details
             .timestamps
@@ -210,11 +210,11 @@ impl Quarantined {
             status,
             quarantine: self.quarantine.reason.clone(),
             quarantined: Some(self.quarantine.clone()),
-            hindrances: vec![pb::Hindrance {
-                kind: pb::HindranceKind::Quarantined.into(),
+            blocked_reasons: vec![pb::BlockedReason {
+                kind: pb::BlockedReasonKind::Quarantined.into(),
                 text: format!("quarantined: {}", self.quarantine.reason),
                 since_ms: self.quarantine.since_ms,
-                ..pb::Hindrance::default()
+                ..pb::BlockedReason::default()
             }],
             ..details
         }

@@ -316,7 +316,7 @@ async fn a_submission_of_a_job_that_just_ended_is_answered_when_nothing_of_that_
     let answer = a.submit(JOB).await.expect("the result is its answer");
     assert!(answer.repeated);
     let details = a.describe(JOB).await.expect("known");
-    assert!(!details.cleaning_up && details.hindrances.is_empty());
+    assert!(!details.cleaning_up && details.blocked_reasons.is_empty());
     assert_eq!(a.world.job_masters.lock().len(), 1, "it did not run again");
 }
 
@@ -330,7 +330,7 @@ async fn a_submission_does_not_wait_for_a_cleanup_that_takes_too_long() {
     });
     assert!(answer.expect("the result is its answer").repeated);
     assert!(asked.elapsed() < Duration::from_secs(5));
-    let text = &waiting.hindrances[0].text;
+    let text = &waiting.blocked_reasons[0].text;
     assert!(text.contains("a submission with its id waits"), "{text}");
     assert!(a.describe(JOB).await.expect("known").cleaning_up);
 }

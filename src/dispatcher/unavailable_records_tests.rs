@@ -111,7 +111,7 @@ async fn a_job_whose_blob_can_not_be_read_at_a_takeover_is_led_by_itself_when_it
     tokio::time::sleep(Duration::from_secs(600)).await;
     let details = b.describe(JOB).await.expect("known");
     assert_eq!(details.status(), pb::JobStatus::Reconciling);
-    let why = &details.hindrances[0].text;
+    let why = &details.blocked_reasons[0].text;
     assert!(why.contains("the blob store gives no answer"), "{why}");
     let refused = resolve(&b, pb::QuarantineAction::Delete).await;
     assert!(
@@ -311,7 +311,7 @@ async fn a_job_whose_job_master_broke_is_the_same_while_its_records_are_denied()
     a.end_last(End::Broken);
     tokio::time::sleep(Duration::from_secs(60)).await;
     let details = a.describe(JOB).await.expect("known");
-    let why = &details.hindrances[0].text;
+    let why = &details.blocked_reasons[0].text;
     assert!(why.contains("denies them"), "{why}");
     assert!(a.submit(JOB).await.expect("the same").repeated);
     a.records.faults().deny_gets(false);

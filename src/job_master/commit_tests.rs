@@ -109,7 +109,7 @@ fn as_long_as_nothing_has_failed_a_job_that_has_finished_is_not_cancelled() {
 #[test]
 fn it_says_since_when_output_is_being_made_visible() {
     let mut job = committing();
-    let since = |job: &Recovered| job.core.hindrances()[0].since_ms;
+    let since = |job: &Recovered| job.core.blocked_reasons()[0].since_ms;
     let began_ms = job.now_ms;
     job.pass(60_000);
     assert_eq!(since(&job), began_ms);
@@ -124,9 +124,9 @@ fn output_of_which_nothing_is_heard_is_given_up_by_a_cancellation() {
     let mut job = committing();
     wait_out(&mut job);
     assert!(
-        job.core.hindrances()[0].text.contains("no answer"),
+        job.core.blocked_reasons()[0].text.contains("no answer"),
         "{:?}",
-        job.core.hindrances()
+        job.core.blocked_reasons()
     );
     job.hear(Event::CancelRequested);
     assert_eq!(answers(&job), [CancelAnswer::Decided]);

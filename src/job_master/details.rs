@@ -54,7 +54,7 @@ impl JobMasterCore {
             left_behind: String::new(),
             as_of: None,
             quarantined: None,
-            hindrances: self.hindrances(),
+            blocked_reasons: self.blocked_reasons(),
             state_counts: Vec::new(),
             undescribed: String::new(),
             events: self.events(),
@@ -97,7 +97,7 @@ impl JobMasterCore {
         let mut details = self.details_of(&graph);
         details.status = status.into();
         details.ended_at_ms = now_ms;
-        details.hindrances.clear();
+        details.blocked_reasons.clear();
         for status in self.way_to(status) {
             super::job_events::enter(&mut details.timestamps, status, now_ms);
             let entered = entering(status, &cause, self.epoch.get(), now_ms);

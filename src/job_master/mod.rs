@@ -37,6 +37,9 @@ mod adoption_actor_tests;
 #[cfg(test)]
 mod adoption_tests;
 mod answers;
+mod blocked_reasons;
+#[cfg(test)]
+mod blocked_reasons_tests;
 mod blocking;
 mod building;
 mod calls;
@@ -63,9 +66,6 @@ pub mod failover;
 #[cfg(test)]
 mod failover_tests;
 mod handle;
-mod hindrances;
-#[cfg(test)]
-mod hindrances_tests;
 mod idle_slots;
 mod indexes;
 mod isolation;

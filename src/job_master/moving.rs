@@ -23,10 +23,10 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
+use super::blocked_reasons::blocked_reason;
 use super::core::JobMasterCore;
 use super::event::Effect;
 use super::execution_graph::RegionPhase;
-use super::hindrances::hindrance;
 use super::outputs::Output;
 use super::slot_assignment::SlotAssignment;
 use super::slot_pool::SlotKey;
@@ -470,7 +470,7 @@ impl JobMasterCore {
     }
 
     /// The blocked reason while a move waits for slots or its regions stop.
-    pub(super) fn moving(&self) -> Option<pb::Hindrance> {
+    pub(super) fn moving(&self) -> Option<pb::BlockedReason> {
         let restarting = self.execution.indexes.restarting_at.iter();
         let stopping = restarting.filter(|(at_ms, _)| self.is_of_move(*at_ms));
         let number = stopping.count();
@@ -479,9 +479,9 @@ impl JobMasterCore {
                 "{number} regions are being moved off {}: they stop, and start elsewhere",
                 self.named_to_leave()
             );
-            return Some(pb::Hindrance {
+            return Some(pb::BlockedReason {
                 since_ms: self.moves.since_ms,
-                ..hindrance(pb::HindranceKind::Eviction, text)
+                ..blocked_reason(pb::BlockedReasonKind::Eviction, text)
             });
         }
         self.awaits_replacements().then(|| {
@@ -490,9 +490,9 @@ impl JobMasterCore {
                 "the job runs, but has to leave {}; it waits for {slots} slots elsewhere",
                 self.named_to_leave()
             );
-            pb::Hindrance {
+            pb::BlockedReason {
                 since_ms: self.moves.since_ms,
-                ..hindrance(pb::HindranceKind::Eviction, text)
+                ..blocked_reason(pb::BlockedReasonKind::Eviction, text)
             }
         })
     }

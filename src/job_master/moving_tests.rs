@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::{ExecutionState as S, HindranceKind};
+use tanist_proto::v1::{BlockedReasonKind, ExecutionState as S};
 
 use super::event::{Effect, Event};
 use super::recovered::{Recovered, both, id, one_region, report, two_regions};
@@ -64,9 +64,13 @@ fn what_runs_on_a_drained_task_manager_moves_when_all_its_slots_are_there_and_no
     assert_eq!(asked(&job), (3, 3), "one more, for the one that is left");
     job.pass(1_000_000);
     assert_eq!((job.generations(), job.cancelled()), (vec![1], vec![]));
-    let hindrance = job.core.hindrances().remove(0);
-    assert_eq!(hindrance.kind(), HindranceKind::Eviction);
-    assert!(hindrance.text.contains("tm1"), "{}", hindrance.text);
+    let blocked_reason = job.core.blocked_reasons().remove(0);
+    assert_eq!(blocked_reason.kind(), BlockedReasonKind::Eviction);
+    assert!(
+        blocked_reason.text.contains("tm1"),
+        "{}",
+        blocked_reason.text
+    );
 
     job.register("tm2", "1", vec![]);
     assert_eq!(job.generations(), [2], "it is written");
@@ -210,9 +214,9 @@ fn assert_nobody_goes_back(how: Leave) {
         job.register("tm2", "1", vec![]);
     }
     assert_eq!(job.generations(), [2, 2]);
-    let told = job.core.hindrances();
-    let kinds: Vec<HindranceKind> = told.iter().map(|it| it.kind()).collect();
-    assert_eq!(kinds, [HindranceKind::Eviction], "{told:?}");
+    let told = job.core.blocked_reasons();
+    let kinds: Vec<BlockedReasonKind> = told.iter().map(|it| it.kind()).collect();
+    assert_eq!(kinds, [BlockedReasonKind::Eviction], "{told:?}");
     assert!(told[0].text.contains("being moved"), "{told:?}");
     for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
         job.reports(name, vec![report(1, subtask, 1, S::Canceled)]);

@@ -102,14 +102,17 @@ fn slots_are_asked_for_by_profile_and_only_these_are_used() {
         job.deployed().is_empty(),
         "there are enough, but not of one core"
     );
-    let hindrances = job.core.hindrances();
-    let text = &hindrances[0].text;
+    let blocked_reasons = job.core.blocked_reasons();
+    let text = &blocked_reasons[0].text;
     assert!(
         text.contains("1 of 4 slots are missing (1 of 1 cores"),
         "{text}"
     );
     assert_eq!(
-        (hindrances[0].slots_needed, hindrances[0].slots_missing),
+        (
+            blocked_reasons[0].slots_needed,
+            blocked_reasons[0].slots_missing
+        ),
         (4, 1)
     );
     offer(&mut job, &[(0, 1), (1, 2), (2, 2), (3, 2), (4, 4), (5, 1)]);

@@ -217,7 +217,10 @@ fn a_job_of_one_region_that_failed_for_want_of_slots_gives_back_those_it_has() {
     assert_eq!(job.generations(), [2], "it failed");
     assert_eq!(freed(&job), 0);
     job.pass(1_000);
-    assert_eq!(job.core.hindrances()[0].kind(), pb::HindranceKind::NoSlots);
+    assert_eq!(
+        job.core.blocked_reasons()[0].kind(),
+        pb::BlockedReasonKind::NoSlots
+    );
     job.pass(3_999);
     assert_eq!(freed(&job), 0);
     job.pass(1);
@@ -239,11 +242,11 @@ fn what_the_cluster_has_room_for_waits_without_limit_and_keeps_nobody_from_their
     let mut job = with_slots(&one_region(), &["tm0"]);
     job.hear(Event::HasRoom(true));
     job.pass(9_999);
-    let hindrance = job.core.hindrances().remove(0);
-    assert_eq!(hindrance.kind(), pb::HindranceKind::NoSlots);
+    let blocked_reason = job.core.blocked_reasons().remove(0);
+    assert_eq!(blocked_reason.kind(), pb::BlockedReasonKind::NoSlots);
     assert_eq!(
-        hindrance.until_ms, 0,
-        "nothing ends the wait: {hindrance:?}"
+        blocked_reason.until_ms, 0,
+        "nothing ends the wait: {blocked_reason:?}"
     );
     job.pass(1);
     job.pass(5_000);

@@ -180,7 +180,7 @@ impl JobMasterCore {
     }
 
     /// The blocked reason of a job that is being stopped, with the number of unfinished tasks.
-    pub(super) fn winding_up(&self) -> Option<pb::Hindrance> {
+    pub(super) fn winding_up(&self) -> Option<pb::BlockedReason> {
         if !self.tells_to_stop() {
             return None;
         }
@@ -196,10 +196,10 @@ impl JobMasterCore {
             write!(text, "; {} have not begun", to_begin.len())
                 .expect("writing to a string succeeds");
         }
-        Some(pb::Hindrance {
-            kind: pb::HindranceKind::Stopping.into(),
+        Some(pb::BlockedReason {
+            kind: pb::BlockedReasonKind::Stopping.into(),
             text,
-            ..pb::Hindrance::default()
+            ..pb::BlockedReason::default()
         })
     }
 }

@@ -72,7 +72,7 @@ fn a_stop_is_durable_before_anybody_hears_of_it_and_the_job_finishes() {
     assert_eq!(told(&job), ["tm0", "tm1"]);
     assert_eq!(job.core.status(), JobStatus::Running);
     assert!(
-        job.core.details().hindrances[0]
+        job.core.details().blocked_reasons[0]
             .text
             .contains("is being stopped")
     );

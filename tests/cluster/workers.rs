@@ -226,7 +226,7 @@ async fn a_job_tells_why_its_workers_do_not_start(kind: StoreKind) -> anyhow::Re
     let path = format!("/v1/jobs/{job}");
     cluster
         .wait_for_rest("the reason", BOUND, &path, |body| {
-            let text = body["not-running"][0]["text"].as_str().unwrap_or_default();
+            let text = body["blocked-by"][0]["text"].as_str().unwrap_or_default();
             text.contains("2 of 2 slots are missing")
                 && text.contains("could not be started")
                 && text.contains("exit status: 11")

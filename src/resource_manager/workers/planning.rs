@@ -123,7 +123,7 @@ struct Pool<'a> {
 
 /// Why a job is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hindered {
+enum Blocked {
     Capped,
     TooLarge,
 }
@@ -135,7 +135,7 @@ impl Pool<'_> {
     }
 
     /// Takes all of the slots, or changes nothing. Returns the rooms that it took from.
-    fn take(&mut self, lacking: &[ResourceProfile]) -> Result<Vec<usize>, Hindered> {
+    fn take(&mut self, lacking: &[ResourceProfile]) -> Result<Vec<usize>, Blocked> {
         let (rooms, started, kinds) = (self.rooms.len(), self.started, self.kinds.len());
         let slots_left = self.slots_left;
         let mut before: Vec<(usize, Room)> = Vec::new();
@@ -145,7 +145,7 @@ impl Pool<'_> {
             let mut index = 0;
             while count > 0 {
                 if index == self.rooms.len()
-                    && let Err(hindered) = self.start_one_for(profile)
+                    && let Err(blocked) = self.start_one_for(profile)
                 {
                     for (index, room) in before.into_iter().rev() {
                         self.rooms[index].1 = room;
@@ -154,7 +154,7 @@ impl Pool<'_> {
                     self.started = started;
                     self.kinds.truncate(kinds);
                     self.slots_left = slots_left;
-                    return Err(hindered);
+                    return Err(blocked);
                 }
                 let is_closed = self.is_closed(index);
                 let room = &mut self.rooms[index].1;
@@ -194,10 +194,10 @@ impl Pool<'_> {
     }
 
     /// Adds a worker that holds at least one slot of the profile.
-    fn start_one_for(&mut self, profile: &ResourceProfile) -> Result<(), Hindered> {
-        let kind = self.bounds.kind_for(profile).ok_or(Hindered::TooLarge)?;
+    fn start_one_for(&mut self, profile: &ResourceProfile) -> Result<(), Blocked> {
+        let kind = self.bounds.kind_for(profile).ok_or(Blocked::TooLarge)?;
         let slots_left = self.slots_left.checked_sub(kind.slots());
-        self.slots_left = slots_left.ok_or(Hindered::Capped)?;
+        self.slots_left = slots_left.ok_or(Blocked::Capped)?;
         self.rooms.push((None, Room::of(&kind)));
         if kind == self.bounds.spec {
             self.started += 1;
@@ -275,8 +275,8 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
                 let ids = taken.into_iter().filter_map(|it| pool.rooms[it].0.clone());
                 plan.reserved.extend(ids);
             }
-            Err(Hindered::Capped) => plan.capped.push(*job),
-            Err(Hindered::TooLarge) => plan.too_large.push(*job),
+            Err(Blocked::Capped) => plan.capped.push(*job),
+            Err(Blocked::TooLarge) => plan.too_large.push(*job),
         }
         if let Some((_, closed)) = kept.filter(|(of, _)| of == job) {
             // Matching gives none of their slots to jobs behind it; nor are they released.

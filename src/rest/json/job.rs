@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
-use tanist_proto::v1::{ExecutionState, HindranceKind, JobDetails, JobStatus, StatusTimestamp};
+use tanist_proto::v1::{BlockedReasonKind, ExecutionState, JobDetails, JobStatus, StatusTimestamp};
 
-use super::hindrance::{HindranceBody, QuarantineBody};
+use super::blocked_reason::{BlockedReasonBody, QuarantineBody};
 use super::plan::Plan;
 use super::states::{Counts, JOB_STATUSES, LowerCaseCounts, job_status, vertex_state};
 use super::vertex::VertexSummary;
@@ -28,9 +28,9 @@ const WAITING: &str = "WAITING";
 /// The displayed state: WAITING while a job runs nothing because it has no slots, else its status.
 fn shown_state(job: &JobDetails) -> &'static str {
     let lacks_slots = job
-        .hindrances
+        .blocked_reasons
         .iter()
-        .any(|it| it.kind() == HindranceKind::NoSlots);
+        .any(|it| it.kind() == BlockedReasonKind::NoSlots);
     let is_idle = |state| {
         matches!(
             state,
@@ -139,7 +139,7 @@ pub struct JobOverview {
     pub quarantine: Option<String>,
     /// Why not all of it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_running: Option<String>,
+    pub blocked_by: Option<String>,
     /// Why it failed, and why it was not restarted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
@@ -163,7 +163,7 @@ impl JobOverview {
             pending_operators: 0,
             job_type: JOB_TYPE,
             quarantine: quarantine_of(job),
-            not_running: job.hindrances.first().map(|first| first.text.clone()),
+            blocked_by: job.blocked_reasons.first().map(|first| first.text.clone()),
             cause: cause_of(job),
         }
     }
@@ -233,8 +233,8 @@ pub struct JobBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantined: Option<QuarantineBody>,
     /// Why not all of it runs; empty if it does.
-    #[serde(rename = "not-running")]
-    pub not_running: Vec<HindranceBody>,
+    #[serde(rename = "blocked-by")]
+    pub blocked_by: Vec<BlockedReasonBody>,
     /// Why vertices and plan of an ended job are missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undescribed: Option<String>,
@@ -271,7 +271,11 @@ impl JobBody {
             cleaning_up: job.cleaning_up,
             quarantine: quarantine_of(job),
             quarantined: job.quarantined.as_ref().map(QuarantineBody::new),
-            not_running: job.hindrances.iter().map(HindranceBody::new).collect(),
+            blocked_by: job
+                .blocked_reasons
+                .iter()
+                .map(BlockedReasonBody::new)
+                .collect(),
             undescribed: Some(job.undescribed.clone()).filter(|why| !why.is_empty()),
             cause: cause_of(job),
         }

@@ -6,13 +6,13 @@
 //! its clients work without changes.
 
 mod aggregated;
+pub mod blocked_reason;
 pub mod cluster;
 mod durations;
 pub mod events;
 pub mod exceptions;
 pub mod failure_cause;
 pub mod ha;
-pub mod hindrance;
 pub mod history;
 pub mod job;
 pub mod metric;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tanist_proto::JobEnd;
-use tanist_proto::v1::{HindranceKind, JobDetails, JobEventKind};
+use tanist_proto::v1::{BlockedReasonKind, JobDetails, JobEventKind};
 
 use super::failure_cause::FailureCause;
 use super::job::status_of;
@@ -48,9 +48,9 @@ impl Operation {
             })
         };
         let is_told = |kind| job.events.iter().any(|event| event.kind() == kind);
-        let is_stopping = |kind| kind == HindranceKind::Stopping;
+        let is_stopping = |kind| kind == BlockedReasonKind::Stopping;
         let is_asked = is_told(JobEventKind::Stop)
-            || job.hindrances.iter().any(|it| is_stopping(it.kind()))
+            || job.blocked_reasons.iter().any(|it| is_stopping(it.kind()))
             // The remaining record of an old job does not say whether it was asked to stop.
             || !job.undescribed.is_empty();
         if !is_asked {

@@ -86,7 +86,7 @@ fn job() -> pb::JobDetails {
         left_behind: String::new(),
         as_of: None,
         quarantined: None,
-        hindrances: Vec::new(),
+        blocked_reasons: Vec::new(),
         state_counts: Vec::new(),
         undescribed: String::new(),
         events: Vec::new(),
@@ -173,7 +173,7 @@ fn a_job_has_flinks_fields() {
         "pending-operators": 0,
         "restarts": 2,
         "cleaning-up": false,
-        "not-running": []
+        "blocked-by": []
     });
     assert_eq!(to_json(JobBody::new(&job(), 2_000)), expected);
 }
@@ -290,9 +290,9 @@ fn a_result_is_there_once_the_job_has_ended() {
 fn a_job_without_slots_is_shown_as_waiting_and_keeps_flinks_status() {
     let lacking = |states: [pb::ExecutionState; 2]| {
         let mut job = pb::JobDetails {
-            hindrances: vec![pb::Hindrance {
-                kind: pb::HindranceKind::NoSlots.into(),
-                ..pb::Hindrance::default()
+            blocked_reasons: vec![pb::BlockedReason {
+                kind: pb::BlockedReasonKind::NoSlots.into(),
+                ..pb::BlockedReason::default()
             }],
             ..job()
         };
@@ -504,15 +504,15 @@ fn the_cluster_has_flinks_fields() {
 #[test]
 fn a_job_says_what_it_waits_for() {
     let job = pb::JobDetails {
-        hindrances: vec![pb::Hindrance {
-            kind: pb::HindranceKind::NoSlots.into(),
+        blocked_reasons: vec![pb::BlockedReason {
+            kind: pb::BlockedReasonKind::NoSlots.into(),
             text: "1 of 2 slots are missing".to_owned(),
             since_ms: 1_200,
             slots_needed: 2,
             slots_missing: 1,
             missing: vec!["sums (2/2)".to_owned()],
             retry_at_ms: 3_000,
-            ..pb::Hindrance::default()
+            ..pb::BlockedReason::default()
         }],
         ..job()
     };
@@ -521,9 +521,9 @@ fn a_job_says_what_it_waits_for() {
         "kind": "no-slots", "text": "1 of 2 slots are missing", "since": 1_200, "until": -1, "retry-at": 3_000,
         "slots-needed": 2, "slots-missing": 1, "missing": ["sums (2/2)"]
     }]);
-    assert_eq!(body["not-running"], expected);
+    assert_eq!(body["blocked-by"], expected);
     let listed = body_of(&JobOverview::new(&job, 2_000));
-    assert_eq!(listed["not-running"], "1 of 2 slots are missing");
+    assert_eq!(listed["blocked-by"], "1 of 2 slots are missing");
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn quarantined_jobs_are_listed_with_what_that_rests_on() {
         }),
         ..job()
     };
-    let listing = super::hindrance::QuarantineListing::new(&[job(), quarantined]);
+    let listing = super::blocked_reason::QuarantineListing::new(&[job(), quarantined]);
     let expected = serde_json::json!({"jobs": [{
         "jid": "a".repeat(32), "name": "count", "kind": "ended-process", "reason": "it ended processes",
         "since": 5, "evidence": [{"epoch": 7, "process": "jm-1", "at": -1, "what": "ended"}]

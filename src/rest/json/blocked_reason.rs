@@ -8,7 +8,7 @@ use super::time;
 /// Why not all of a job runs, or what it waits for while it does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct HindranceBody {
+pub struct BlockedReasonBody {
     /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`,
     /// `committing`, `peer-away`, `eviction`.
     pub kind: String,
@@ -38,19 +38,19 @@ fn kind(name: &str, prefix: &str) -> String {
     name.to_lowercase().replace('_', "-")
 }
 
-impl HindranceBody {
+impl BlockedReasonBody {
     /// As reported by the leader.
-    pub fn new(hindrance: &pb::Hindrance) -> HindranceBody {
-        let of_slots = hindrance.kind() == pb::HindranceKind::NoSlots;
-        HindranceBody {
-            kind: kind(hindrance.kind().as_str_name(), "HINDRANCE_KIND_"),
-            text: hindrance.text.clone(),
-            since: time(hindrance.since_ms),
-            until: time(hindrance.until_ms),
-            retry_at: (hindrance.retry_at_ms != 0).then(|| time(hindrance.retry_at_ms)),
-            slots_needed: of_slots.then_some(hindrance.slots_needed),
-            slots_missing: of_slots.then_some(hindrance.slots_missing),
-            missing: hindrance.missing.clone(),
+    pub fn new(blocked_reason: &pb::BlockedReason) -> BlockedReasonBody {
+        let of_slots = blocked_reason.kind() == pb::BlockedReasonKind::NoSlots;
+        BlockedReasonBody {
+            kind: kind(blocked_reason.kind().as_str_name(), "BLOCKED_REASON_KIND_"),
+            text: blocked_reason.text.clone(),
+            since: time(blocked_reason.since_ms),
+            until: time(blocked_reason.until_ms),
+            retry_at: (blocked_reason.retry_at_ms != 0).then(|| time(blocked_reason.retry_at_ms)),
+            slots_needed: of_slots.then_some(blocked_reason.slots_needed),
+            slots_missing: of_slots.then_some(blocked_reason.slots_missing),
+            missing: blocked_reason.missing.clone(),
         }
     }
 }

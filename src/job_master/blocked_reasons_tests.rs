@@ -1,7 +1,7 @@
 //! Blocked reasons of a job: which TaskManagers are awaited, and which restart follows which failure.
 
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::{ExecutionState as S, HindranceKind};
+use tanist_proto::v1::{BlockedReasonKind, ExecutionState as S};
 
 use super::core::CoreOptions;
 use super::event::{Effect, Event};
@@ -11,10 +11,10 @@ use super::recovered::{
 use super::restart::RestartStrategy;
 use super::testing::{apart, submitted_whole};
 
-fn only(job: &Recovered) -> pb::Hindrance {
-    let mut hindrances = job.core.hindrances();
-    assert_eq!(hindrances.len(), 1, "{hindrances:?}");
-    hindrances.remove(0)
+fn only(job: &Recovered) -> pb::BlockedReason {
+    let mut blocked_reasons = job.core.blocked_reasons();
+    assert_eq!(blocked_reasons.len(), 1, "{blocked_reasons:?}");
+    blocked_reasons.remove(0)
 }
 
 #[test]
@@ -22,22 +22,30 @@ fn it_names_the_task_managers_that_are_awaited_and_until_when() {
     let graph = one_region();
     let mut job = Recovered::new(&graph, placed(&graph, 3));
     let began_ms = job.now_ms;
-    let hindrance = only(&job);
-    assert_eq!(hindrance.kind(), HindranceKind::Reconciling);
-    assert_eq!(hindrance.missing, ["tm0", "tm1"]);
-    assert_eq!(hindrance.since_ms, began_ms);
-    assert_eq!(hindrance.until_ms, began_ms + RECONCILE_MS);
+    let blocked_reason = only(&job);
+    assert_eq!(blocked_reason.kind(), BlockedReasonKind::Reconciling);
+    assert_eq!(blocked_reason.missing, ["tm0", "tm1"]);
+    assert_eq!(blocked_reason.since_ms, began_ms);
+    assert_eq!(blocked_reason.until_ms, began_ms + RECONCILE_MS);
     let expected = "4 running tasks are awaited, on 2 TaskManagers";
-    assert!(hindrance.text.starts_with(expected), "{}", hindrance.text);
+    assert!(
+        blocked_reason.text.starts_with(expected),
+        "{}",
+        blocked_reason.text
+    );
     job.now_ms += 7;
     job.register("tm0", "1", both(0, 3, S::Running));
-    let hindrance = only(&job);
-    assert_eq!(hindrance.missing, ["tm1"]);
-    assert_eq!(hindrance.until_ms, began_ms + RECONCILE_MS);
+    let blocked_reason = only(&job);
+    assert_eq!(blocked_reason.missing, ["tm1"]);
+    assert_eq!(blocked_reason.until_ms, began_ms + RECONCILE_MS);
     let expected = "2 running tasks are awaited, on 1 TaskManagers";
-    assert!(hindrance.text.starts_with(expected), "{}", hindrance.text);
+    assert!(
+        blocked_reason.text.starts_with(expected),
+        "{}",
+        blocked_reason.text
+    );
     job.register("tm1", "1", both(1, 3, S::Running));
-    assert_eq!(job.core.hindrances(), []);
+    assert_eq!(job.core.blocked_reasons(), []);
 }
 
 #[test]
@@ -56,11 +64,15 @@ fn outputs_of_finished_tasks_are_awaited_by_name_too() {
     state.regions[1] = pb::RegionState::default();
     let job = Recovered::new(&graph, state);
     assert_eq!(job.core.status(), pb::JobStatus::Reconciling);
-    let hindrance = only(&job);
-    assert_eq!(hindrance.kind(), HindranceKind::Reconciling);
-    assert_eq!(hindrance.missing, ["tm0", "tm1"]);
+    let blocked_reason = only(&job);
+    assert_eq!(blocked_reason.kind(), BlockedReasonKind::Reconciling);
+    assert_eq!(blocked_reason.missing, ["tm0", "tm1"]);
     let expected = "the outputs of 2 finished tasks are awaited, on 2 TaskManagers";
-    assert!(hindrance.text.starts_with(expected), "{}", hindrance.text);
+    assert!(
+        blocked_reason.text.starts_with(expected),
+        "{}",
+        blocked_reason.text
+    );
 }
 
 #[test]
@@ -82,18 +94,18 @@ fn it_says_what_is_restarted_after_what_and_when() {
     };
     let failed_at_ms = job.now_ms;
     job.reports("tm0", vec![failed, report(1, 0, 3, S::Running)]);
-    let hindrance = only(&job);
-    assert_eq!(hindrance.kind(), HindranceKind::Restarting);
+    let blocked_reason = only(&job);
+    assert_eq!(blocked_reason.kind(), BlockedReasonKind::Restarting);
     let expected = "1 of 1 region is restarted, after: b (1/2): division by zero";
-    assert_eq!(hindrance.text, expected);
-    assert_eq!(hindrance.since_ms, failed_at_ms);
-    assert_eq!(hindrance.until_ms, failed_at_ms + 2_000);
+    assert_eq!(blocked_reason.text, expected);
+    assert_eq!(blocked_reason.since_ms, failed_at_ms);
+    assert_eq!(blocked_reason.until_ms, failed_at_ms + 2_000);
     job.reports("tm0", vec![report(1, 0, 3, S::Canceled)]);
     job.reports("tm1", both(1, 3, S::Canceled));
     job.pass(1_999);
-    assert_eq!(only(&job).kind(), HindranceKind::Restarting);
+    assert_eq!(only(&job).kind(), BlockedReasonKind::Restarting);
     job.pass(1);
-    assert_eq!(job.core.hindrances(), [], "it is placed again");
+    assert_eq!(job.core.blocked_reasons(), [], "it is placed again");
 }
 
 #[test]
@@ -113,21 +125,25 @@ fn it_names_the_running_tasks_whose_peer_is_away_until_it_is_there() {
     job.reports("tm0", vec![with_peer(0, 0), other(0)]);
     job.reports("tm1", vec![with_peer(1, 42), other(1)]);
     assert_eq!(job.core.status(), pb::JobStatus::Running);
-    let hindrance = only(&job);
-    assert_eq!(hindrance.kind(), HindranceKind::PeerAway);
-    assert_eq!(hindrance.since_ms, 42);
-    assert_eq!(hindrance.missing, ["b (2/2)"]);
+    let blocked_reason = only(&job);
+    assert_eq!(blocked_reason.kind(), BlockedReasonKind::PeerAway);
+    assert_eq!(blocked_reason.since_ms, 42);
+    assert_eq!(blocked_reason.missing, ["b (2/2)"]);
     let expected = "1 running tasks can't reach the peer";
-    assert!(hindrance.text.starts_with(expected), "{}", hindrance.text);
+    assert!(
+        blocked_reason.text.starts_with(expected),
+        "{}",
+        blocked_reason.text
+    );
     job.reports("tm1", vec![with_peer(1, 0), other(1)]);
-    assert_eq!(job.core.hindrances(), []);
+    assert_eq!(job.core.blocked_reasons(), []);
 }
 
 /// The job runs, and the decision about this event is being written. Returns the number of that write.
 fn deciding(job: &mut Recovered, event: impl FnOnce(&Recovered) -> Event) -> u64 {
     job.register("tm0", "1", both(0, 3, S::Running));
     job.register("tm1", "1", both(1, 3, S::Running));
-    assert_eq!(job.core.hindrances(), []);
+    assert_eq!(job.core.blocked_reasons(), []);
     let event = event(job);
     let effects = job.core.handle(job.now_ms, event).expect("taken");
     let write = effects.iter().find_map(|effect| match effect {
@@ -137,14 +153,17 @@ fn deciding(job: &mut Recovered, event: impl FnOnce(&Recovered) -> Event) -> u64
     write.expect("it is written")
 }
 
-fn kinds(job: &Recovered) -> Vec<HindranceKind> {
-    let hindrances = job.core.hindrances();
-    hindrances.iter().map(pb::Hindrance::kind).collect()
+fn kinds(job: &Recovered) -> Vec<BlockedReasonKind> {
+    let blocked_reasons = job.core.blocked_reasons();
+    blocked_reasons
+        .iter()
+        .map(pb::BlockedReason::kind)
+        .collect()
 }
 
 #[test]
 fn it_says_that_the_store_takes_long_to_confirm_what_was_decided() {
-    use HindranceKind::{Restarting, Store};
+    use BlockedReasonKind::{Restarting, Store};
     let graph = one_region();
     let options = CoreOptions {
         restart_strategy: RestartStrategy::default(),
@@ -165,14 +184,14 @@ fn it_says_that_the_store_takes_long_to_confirm_what_was_decided() {
     );
     job.pass(1);
     assert_eq!(kinds(&job), [Store, Restarting]);
-    assert_eq!(job.core.hindrances()[0].since_ms, began_ms);
+    assert_eq!(job.core.blocked_reasons()[0].since_ms, began_ms);
     job.hear(Event::Persisted(number));
     assert_eq!(kinds(&job), [Restarting]);
 }
 
 #[test]
 fn it_says_so_of_a_job_that_is_to_end_as_well() {
-    use HindranceKind::{Stopping, Store};
+    use BlockedReasonKind::{Stopping, Store};
     let graph = one_region();
     let mut job = Recovered::new(&graph, placed(&graph, 3));
     let number = deciding(&mut job, |_| Event::CancelRequested);
@@ -188,15 +207,18 @@ fn what_waits_for_slots_fails_a_while_after_the_last_region_that_could_have_left
     let mut job = Recovered::new(&graph, submitted_whole(&graph));
     let began_ms = job.now_ms;
     job.register("tm0", "1", vec![]);
-    let hindrance = only(&job);
-    assert_eq!(hindrance.kind(), HindranceKind::NoSlots);
-    assert_eq!((hindrance.since_ms, hindrance.until_ms), (began_ms, 0));
+    let blocked_reason = only(&job);
+    assert_eq!(blocked_reason.kind(), BlockedReasonKind::NoSlots);
+    assert_eq!(
+        (blocked_reason.since_ms, blocked_reason.until_ms),
+        (began_ms, 0)
+    );
     job.pass(30_000);
     job.reports("tm0", vec![report(1, 0, 1, S::Finished)]);
-    let hindrance = only(&job);
+    let blocked_reason = only(&job);
     let until_ms = job.now_ms + 10_000;
     assert_eq!(
-        (hindrance.since_ms, hindrance.until_ms),
+        (blocked_reason.since_ms, blocked_reason.until_ms),
         (began_ms, until_ms)
     );
     job.pass(9_999);
@@ -217,10 +239,10 @@ fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
     for name in ["tm0", "tm1"] {
         job.register(name, "1", vec![]);
     }
-    let hindrance = only(&job);
+    let blocked_reason = only(&job);
     let expected = "it has its slots, and starts when its input files have been listed";
-    assert_eq!(hindrance.text, expected);
-    assert_eq!(hindrance.until_ms, job.now_ms + 10_000);
+    assert_eq!(blocked_reason.text, expected);
+    assert_eq!(blocked_reason.until_ms, job.now_ms + 10_000);
 }
 
 #[test]

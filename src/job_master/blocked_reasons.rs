@@ -16,11 +16,11 @@ const NAMED: usize = 8;
 /// Duration of a write in ms after which it is reported.
 const LONG_WRITE_MS: u64 = 1_000;
 
-pub(super) fn hindrance(kind: pb::HindranceKind, text: String) -> pb::Hindrance {
-    pb::Hindrance {
+pub(super) fn blocked_reason(kind: pb::BlockedReasonKind, text: String) -> pb::BlockedReason {
+    pb::BlockedReason {
         kind: kind.into(),
         text,
-        ..pb::Hindrance::default()
+        ..pb::BlockedReason::default()
     }
 }
 
@@ -31,18 +31,18 @@ fn count(number: usize) -> u32 {
 impl JobMasterCore {
     /// The reasons that keep the job or some of its regions from running, or running tasks from records;
     /// empty if all of it makes progress.
-    pub(super) fn hindrances(&self) -> Vec<pb::Hindrance> {
+    pub(super) fn blocked_reasons(&self) -> Vec<pb::BlockedReason> {
         if self.result.is_some() {
             let text = "it has ended, and its result is being written".to_owned();
-            return vec![hindrance(pb::HindranceKind::CleaningUp, text)];
+            return vec![blocked_reason(pb::BlockedReasonKind::CleaningUp, text)];
         }
         if let Some(reason) = &self.refusal {
             let text = format!("its state can't be persisted: {reason}");
-            return vec![hindrance(pb::HindranceKind::Store, text)];
+            return vec![blocked_reason(pb::BlockedReasonKind::Store, text)];
         }
         if !self.is_durable {
             let text = "the store has not confirmed yet that this JobMaster has the job".to_owned();
-            return vec![hindrance(pb::HindranceKind::Store, text)];
+            return vec![blocked_reason(pb::BlockedReasonKind::Store, text)];
         }
         if self.is_stopping() {
             return self
@@ -65,14 +65,14 @@ impl JobMasterCore {
     }
 
     /// The reason if the last decision has not been confirmed by the store for a long time.
-    fn storing(&self) -> Option<pb::Hindrance> {
+    fn storing(&self) -> Option<pb::BlockedReason> {
         let is_long = self.decided_at_ms >= self.write_is_long_at_ms()?;
         is_long.then(|| {
             let text =
                 "the store has not confirmed the last decision yet; it takes effect only then";
-            pb::Hindrance {
+            pb::BlockedReason {
                 since_ms: self.writing.as_ref().map_or(0, |write| write.since_ms),
-                ..hindrance(pb::HindranceKind::Store, text.to_owned())
+                ..blocked_reason(pb::BlockedReasonKind::Store, text.to_owned())
             }
         })
     }
@@ -83,7 +83,7 @@ impl JobMasterCore {
         Some(write.since_ms.saturating_add(LONG_WRITE_MS))
     }
 
-    fn stopping(&self) -> pb::Hindrance {
+    fn stopping(&self) -> pb::BlockedReason {
         let tasks = self.execution.tasks.iter().enumerate();
         let left: Vec<usize> = tasks
             .filter(|(_, task)| !task.execution.is_ended())
@@ -95,13 +95,13 @@ impl JobMasterCore {
         };
         let text = format!("{why}; {} tasks have not stopped yet", left.len());
         let named = left.iter().take(NAMED);
-        pb::Hindrance {
+        pb::BlockedReason {
             missing: named.map(|task| self.execution.task_name(*task)).collect(),
-            ..hindrance(pb::HindranceKind::Stopping, text)
+            ..blocked_reason(pb::BlockedReasonKind::Stopping, text)
         }
     }
 
-    fn reconciling(&self) -> Option<pb::Hindrance> {
+    fn reconciling(&self) -> Option<pb::BlockedReason> {
         if !self.is_reconciling() {
             return None;
         }
@@ -132,15 +132,15 @@ impl JobMasterCore {
             if ids.len() > 1 { " and others" } else { "" }
         );
         let until_ms = self.reconciliation_deadline_ms().unwrap_or_default();
-        Some(pb::Hindrance {
+        Some(pb::BlockedReason {
             since_ms: until_ms.saturating_sub(self.options.reconcile_timeout_ms),
             until_ms,
             missing: ids.into_iter().take(NAMED).map(str::to_owned).collect(),
-            ..hindrance(pb::HindranceKind::Reconciling, text)
+            ..blocked_reason(pb::BlockedReasonKind::Reconciling, text)
         })
     }
 
-    fn restarting(&self) -> Option<pb::Hindrance> {
+    fn restarting(&self) -> Option<pb::BlockedReason> {
         let restarting = self.execution.indexes.restarting_at.iter();
         // Moved regions have not failed; `moving` reports them.
         let restarting = restarting.filter(|(at_ms, _)| !self.is_of_move(*at_ms));
@@ -170,10 +170,10 @@ impl JobMasterCore {
                 ""
             }
         );
-        Some(pb::Hindrance {
+        Some(pb::BlockedReason {
             since_ms: failure.map_or(0, |failure| failure.at_ms),
             until_ms,
-            ..hindrance(pb::HindranceKind::Restarting, text)
+            ..blocked_reason(pb::BlockedReasonKind::Restarting, text)
         })
     }
 
@@ -214,7 +214,7 @@ impl JobMasterCore {
         }
     }
 
-    fn without_slots(&self) -> Option<pb::Hindrance> {
+    fn without_slots(&self) -> Option<pb::BlockedReason> {
         if self.is_reconciling() {
             // The job's slots are not known yet.
             return None;
@@ -254,13 +254,13 @@ impl JobMasterCore {
                 named.push(self.execution.task_name(*task));
             }
         }
-        Some(pb::Hindrance {
+        Some(pb::BlockedReason {
             since_ms,
             until_ms: self.waits_until_ms().unwrap_or_default(),
             slots_needed: count(needed),
             slots_missing: count(missing),
             missing: named,
-            ..hindrance(pb::HindranceKind::NoSlots, text)
+            ..blocked_reason(pb::BlockedReasonKind::NoSlots, text)
         })
     }
 
@@ -309,7 +309,7 @@ impl JobMasterCore {
     }
 
     /// The reason if running tasks can't reach their peers, according to their last reports.
-    fn without_peers(&self) -> Option<pb::Hindrance> {
+    fn without_peers(&self) -> Option<pb::BlockedReason> {
         let away_since = |task: &usize| {
             let execution = &self.execution.tasks[*task].execution;
             let metrics = execution.metrics?;
@@ -327,16 +327,16 @@ impl JobMasterCore {
             away.len()
         );
         let named = away.iter().take(NAMED);
-        Some(pb::Hindrance {
+        Some(pb::BlockedReason {
             since_ms,
             missing: named
                 .map(|(task, _)| self.execution.task_name(*task))
                 .collect(),
-            ..hindrance(pb::HindranceKind::PeerAway, text)
+            ..blocked_reason(pb::BlockedReasonKind::PeerAway, text)
         })
     }
 
-    fn committing(&self) -> Option<pb::Hindrance> {
+    fn committing(&self) -> Option<pb::BlockedReason> {
         let (since_ms, until_ms) = match self.commit {
             Commit::NotYet | Commit::Done => return None,
             Commit::Running { since_ms, .. } => (since_ms, 0),
@@ -349,10 +349,10 @@ impl JobMasterCore {
                 failure.cause
             ),
         };
-        Some(pb::Hindrance {
+        Some(pb::BlockedReason {
             since_ms,
             until_ms,
-            ..hindrance(pb::HindranceKind::Committing, text)
+            ..blocked_reason(pb::BlockedReasonKind::Committing, text)
         })
     }
 }
