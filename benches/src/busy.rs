@@ -43,7 +43,7 @@ or duplicated.";
 const MINUTES: (u64, u64) = (1800, 30);
 /// One sample of gap and silence is taken in each window.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Pause before a broken stream of beats is opened again.
+/// Pause before a broken stream of heartbeats is opened again.
 const REOPEN: Duration = Duration::from_millis(50);
 
 pub(super) async fn measure(
@@ -61,7 +61,7 @@ pub(super) async fn measure(
     let attempts = cluster.attempts(job).await?;
     let records = TickFollower::start(cluster.taskmanager(0).log_path());
     records.more(1).await?;
-    let heartbeats = BeatFollower::start(&cluster).await?;
+    let heartbeats = HeartbeatFollower::start(&cluster).await?;
 
     let load = BusyMachine::start(cluster.directory())?;
     let mut gap = Figure::new("longest gap in the records", Unit::Milliseconds);
@@ -161,8 +161,8 @@ impl Drop for BusyMachine {
     }
 }
 
-/// Receives the beats of the leader until it is dropped.
-struct BeatFollower {
+/// Receives the heartbeats of the leader until it is dropped.
+struct HeartbeatFollower {
     heard: Arc<Mutex<Heard>>,
     _stop: DropGuard,
 }
@@ -179,8 +179,8 @@ impl Heard {
     }
 }
 
-impl BeatFollower {
-    async fn start(cluster: &Cluster) -> anyhow::Result<BeatFollower> {
+impl HeartbeatFollower {
+    async fn start(cluster: &Cluster) -> anyhow::Result<HeartbeatFollower> {
         let members = cluster.members().await?;
         let addresses = members
             .into_iter()
@@ -194,13 +194,13 @@ impl BeatFollower {
             let following = follow(address, cluster.id().to_owned(), heard.clone());
             tokio::spawn(stop.clone().run_until_cancelled_owned(following));
         }
-        Ok(BeatFollower {
+        Ok(HeartbeatFollower {
             heard,
             _stop: stop.drop_guard(),
         })
     }
 
-    /// The longest time without a beat since the last call, including a silence that is still going on.
+    /// The longest time without a heartbeat since the last call, including a silence that is still going on.
     fn take_longest(&self) -> Duration {
         let mut heard = self.heard.lock();
         let longest = heard.longest.max(heard.last.elapsed());
@@ -209,7 +209,7 @@ impl BeatFollower {
     }
 }
 
-/// Records each beat of a leader from this address.
+/// Records each heartbeat of a leader from this address.
 async fn follow(address: String, cluster: String, heard: Arc<Mutex<Heard>>) {
     let peers = TonicPeers::new(cluster);
     loop {

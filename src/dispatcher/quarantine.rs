@@ -4,9 +4,9 @@
 //! JobMasters broke repeatedly, or when it ended the processes that led it. No JobMaster is started for it;
 //! nothing of it is removed, and its tasks keep running. Each term checks again for problems with its records
 //! or this build, so a term that can lead the job does; records that are unreadable only for now are no reason
-//! (`unavailable_records.rs`). The other reasons are in the job's record (`JobState.quarantine`) and stay until a user
-//! retries the job. A job that was cancelled before ends as CANCELED at once, because the cancellation was
-//! acknowledged.
+//! (`unavailable_records.rs`). The other reasons are in the job's record (`JobState.quarantine`) and stay until
+//! a user retries the job. A job that was cancelled before ends as CANCELED at once, because the cancellation
+//! was acknowledged.
 //!
 //! *Retry*: all records are read again, the reason is removed from the record, then the JobMaster is started.
 //! After a crash before the write the job is still quarantined; after the write it is recovered like any other

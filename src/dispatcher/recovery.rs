@@ -1,8 +1,8 @@
 //! What a term finds of its jobs in the store, and which of them it quarantines.
 //!
 //! A record that can't be read hides no other, and one that is unreadable *for now* delays no other
-//! (`unavailable_records.rs`). Of crash suspects, and of a job that ended the processes that led it, only the state is
-//! decoded: decoding the graph may have been the cause.
+//! (`unavailable_records.rs`). Of crash suspects, and of a job that ended the processes that led it, only the
+//! state is decoded: decoding the graph may have been the cause.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

@@ -3,8 +3,9 @@
 //!
 //! An object of a *term* gets its first pointer in that term, under its fence: if no record names an object of
 //! an earlier term when a term begins, none ever will. An *upload* is named by a submission, which may come in
-//! any later term. So a fenced write (`tombstones/<object>`) precedes the deletion of an upload. A submission that
-//! names an upload that has a tombstone is refused, also by the next leader; the client uploads it again under a new name.
+//! any later term. So a fenced write (`tombstones/<object>`) precedes the deletion of an upload. A submission
+//! that names an upload that has a tombstone is refused, also by the next leader; the client uploads it again
+//! under a new name.
 //!
 //! Interleavings, and why no job loses an object that it names:
 //! - A submission names an upload while it is swept: both use [`Holdings`]. Either the submission holds the job
@@ -221,7 +222,8 @@ impl JobStore {
         Ok(tombstones.len())
     }
 
-    /// Deletes objects that have a tombstone, then the tombstones. An object that can't be deleted does not block the others.
+    /// Deletes objects that have a tombstone, then the tombstones. An object that can't be deleted does not
+    /// block the others.
     async fn carry_out(&self, blobs: &BlobStore, tombstones: &[Name]) -> Result<(), JobStoreError> {
         let mut refused = None;
         for some in tombstones.chunks(self.pipeline.limits().writes.clamp(1, 64)) {

@@ -2,8 +2,8 @@
 //! them is written, and are removed with the job.
 //!
 //! A job holds all its uploads from before the check until its result names those to be removed; a graph that
-//! names an upload that has a tombstone by then is refused (`sweep.rs`). So the uploads of an acknowledged graph exist as
-//! long as the graph.
+//! names an upload that has a tombstone by then is refused (`sweep.rs`). So the uploads of an acknowledged
+//! graph exist as long as the graph.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tanist_ha::blob::{Checksum, UploadPointer};

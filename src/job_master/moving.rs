@@ -159,7 +159,7 @@ impl JobMasterCore {
     }
 
     /// Chooses the next move: the one that needs the fewest slots. If there is none, moved regions that wait
-    /// in vain keep their place in line.
+    /// without finding slots keep their place in line.
     fn begin_move(&mut self, now_ms: u64) {
         let mut open = self.regions_to_leave(|leave| leave > Leave::ByItself);
         let by_slot = self.regions_by_slot_to_leave();

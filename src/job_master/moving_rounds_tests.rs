@@ -120,7 +120,7 @@ fn what_has_stopped_and_finds_no_slots_keeps_nothing_else_from_being_moved() {
     leaves(&mut job, &all);
     three_stop(&mut job);
     job.pass(0);
-    assert_eq!(asked(&job), (4, 5), "it has the first turn");
+    assert_eq!(asked(&job), (4, 5), "it has the first round");
     job.pass(TURN_MS);
     assert_eq!(asked(&job), (2, 5));
     job.register("tm4", "1", vec![]);
@@ -150,7 +150,7 @@ fn without_room_elsewhere_nobody_fails_who_would_have_slots_without_the_move() {
     let mut job = one_waits_and_one_is_to_be_moved();
     job.hear(Event::HasRoom(false));
     job.pass(2 * TURN_MS);
-    assert_eq!(asked(&job), (3, 5), "the turn of who waits");
+    assert_eq!(asked(&job), (3, 5), "the round of the waiting regions");
     job.register("tm3", "1", vec![]);
     assert_eq!(deployed_since(&job, 3), ["tm3"]);
     for _ in 0..100 {

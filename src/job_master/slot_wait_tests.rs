@@ -1,5 +1,5 @@
 //! Jobs of several regions with fewer slots than all of them need: regions run one after the other, none
-//! fails for lack of slots that will become free, and no job holds slots in vain that others lack.
+//! fails for lack of slots that will become free, and no job keeps slots that it cannot use and that others lack.
 
 use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
@@ -352,7 +352,7 @@ fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_oth
     assert_eq!(
         job.core.next_deadline_ms().map(|at| at > job.now_ms),
         None,
-        "it has its turn"
+        "it has its round"
     );
 }
 
@@ -385,7 +385,7 @@ fn small_regions_leave_a_large_one_before_them_what_comes_free_every_other_round
     assert_eq!(
         placed(&job),
         [true, true, false, true, false],
-        "at first nobody stands back"
+        "at first no region yields slots"
     );
     job.pass(TURN_MS);
     ends(&mut job, 2);
@@ -410,5 +410,5 @@ fn slots_kept_for_a_starved_large_region_are_used_by_those_behind_it_in_their_ro
     assert!(!placed(&job)[2]);
     ends(&mut job, 2);
     ends(&mut job, 5);
-    assert!(placed(&job)[2], "in its own turn it gets both");
+    assert!(placed(&job)[2], "in its own round it gets both");
 }

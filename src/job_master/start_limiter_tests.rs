@@ -33,7 +33,7 @@ async fn a_recovered_job_begins_when_it_has_its_turn_and_gives_it_on() {
     let first = recovered(&start_limiter, Duration::from_millis(5)).await;
     let second = recovered(&start_limiter, Duration::from_millis(5)).await;
     let began = timeout(LONG, first.job_master.begun()).await;
-    assert!(began.is_err(), "it had no turn: {began:?}");
+    assert!(began.is_err(), "it had no permit: {began:?}");
     assert_eq!(first.store.history().len(), 0);
     drop(others);
     let both = async {
@@ -42,7 +42,7 @@ async fn a_recovered_job_begins_when_it_has_its_turn_and_gives_it_on() {
             second.job_master.begun().await,
         )
     };
-    let both = timeout(LONG, both).await.expect("both had their turn");
+    let both = timeout(LONG, both).await.expect("both had their permit");
     assert_eq!(both, (Some(2), Some(2)));
 }
 
@@ -53,7 +53,7 @@ async fn a_job_whose_record_is_not_written_holds_up_others_for_a_moment_only() {
     let next = recovered(&start_limiter, Duration::from_millis(5)).await;
     let start = Instant::now();
     let began = timeout(LONG, next.job_master.begun()).await;
-    assert_eq!(began.expect("it had its turn"), Some(2));
+    assert_eq!(began.expect("it had its permit"), Some(2));
     assert!(start.elapsed() < Duration::from_secs(1), "{start:?}");
     assert_eq!(
         stuck.store.history().len(),
@@ -68,6 +68,6 @@ async fn who_waits_for_its_turn_can_be_stopped() {
     let _others = start_limiter.acquire().await;
     let waiting = recovered(&start_limiter, Duration::ZERO).await;
     let stopped = timeout(LONG, waiting.job_master.stop()).await;
-    assert!(stopped.is_ok(), "it ended without its turn");
+    assert!(stopped.is_ok(), "it ended without a permit");
     assert_eq!(waiting.store.history().len(), 0);
 }

@@ -1,5 +1,5 @@
 //! Changes of an ExecutionGraph: an execution gets a place or another state or is replaced by the next one; a
-//! region gets another phase. Each change updates the [`Overview`] and adds to the [`News`]. Pure.
+//! region gets another phase. Each change updates the [`Indexes`] and adds to the [`News`]. Pure.
 //!
 //! The cost of a change depends on its region, on the regions that share slots with it and on those that read
 //! from it; not on the number of regions.

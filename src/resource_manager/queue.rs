@@ -9,7 +9,7 @@
 //!   themselves, have left them. Jobs behind it get no slots there. Elsewhere they may pass, as that delays no
 //!   job.
 //! - Nothing is kept for a job that would not fit even then, nor in workers that could be started: other jobs
-//!   would wait in vain.
+//!   would wait for nothing.
 //! - A job keeps the TaskExecutors that were kept for it; others are added only if they are too few.
 
 use std::cell::LazyCell;

@@ -1,7 +1,7 @@
 //! Finds jobs that request slots which no TaskExecutor could ever provide. Pure, a part of [`super::core`].
 //!
 //! If TaskExecutors are started by hand, no larger one is started for a job; a driver starts none larger than
-//! its host. So such a job is notified at once instead of waiting in vain. But not before the existing
+//! its host. So such a job is notified at once instead of waiting for nothing. But not before the existing
 //! TaskExecutors have had `start_up_time` to register; one that left counts for that long too, since it may
 //! come back. If no TaskExecutor is known, nothing is sent: the ones that come are unknown.
 

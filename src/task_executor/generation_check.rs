@@ -111,7 +111,7 @@ impl Core {
             Ok(stored_jobs) => stored_jobs,
             Err(reason) => {
                 tracing::debug!(%reason, jobs = asked.len(), "the store did not answer whether tasks were superseded");
-                self.asked_in_vain(now, since);
+                self.asked_without_answer(now, since);
                 return;
             }
         };
@@ -125,7 +125,7 @@ impl Core {
                 let (incarnation, epoch) = (&stored_jobs.incarnation, stored_jobs.epoch);
                 tracing::error!(%incarnation, %epoch, "ignoring the store's answer about jobs: it is of another cluster or an older epoch");
             }
-            self.asked_in_vain(now, since);
+            self.asked_without_answer(now, since);
             return;
         }
         self.is_store_believed = true;
@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// Handles a question, begun at `since`, that had no valid answer.
-    fn asked_in_vain(&mut self, now: Instant, since: Instant) {
+    fn asked_without_answer(&mut self, now: Instant, since: Instant) {
         let heard = self.heard_of_leader.max(self.heard_of_store);
         if since < heard + self.options.job_manager_failover_timeout {
             return;

@@ -30,7 +30,7 @@ async fn a_leader_that_no_longer_hears_its_store_is_replaced_and_changes_nothing
     proxy.hold();
     let second = cluster.successor_of(&running.first).await?;
     ensure!(second.index == 1, "it was cut off: {second:?}");
-    // It is suspended but sends beats all the time: only the standby's own store shows that the store works.
+    // It is suspended but sends heartbeats all the time: only the standby's own store shows that the store works.
     let took = cut_off.elapsed();
     ensure!(took < lease(kind) + beyond_the_lease(), "{took:?}");
     running.check_untouched(&mut cluster).await?;

@@ -10,7 +10,8 @@ use crate::support::{GONE, cluster_on, on_a_quiet_machine, until_others_can_be_a
 
 /// Longer than a leader may be silent plus the time that others need to confirm it; shorter than twice that.
 const FROZEN: Duration = Duration::from_millis(1500);
-/// A leader that is proven dead is succeeded this soon after its last beat, regardless of earlier false alarms.
+/// A leader that is proven dead is succeeded this soon after its last heartbeat, regardless of earlier false
+/// alarms.
 const FOLLOWED: Duration = Duration::from_secs(2);
 
 on_stores! {
@@ -49,7 +50,7 @@ async fn a_leader_that_is_frozen_again_and_again_is_soon_left_alone_and_a_dead_o
     let takeover = &record["takeover"];
     let is_proven = GONE.iter().any(|gone| takeover["detection"] == *gone);
     ensure!(is_proven, "{record}");
-    // Not known if the store's lock became free before the stream of its beats broke.
+    // Not known if the store's lock became free before the stream of its heartbeats broke.
     let of = |name: &str| takeover[name].as_f64().unwrap_or_default();
     let took = of("noticed_after_ms") + of("deposed_after_ms");
     let bound = on_a_quiet_machine(FOLLOWED);

@@ -131,7 +131,7 @@ async fn a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted(
     let job = cluster
         .wait_for_rest("a job that awaits tasks", BOUND, &path, awaits)
         .await?;
-    let awaited = job["blocked-by"].as_array().context("hindrances")?;
+    let awaited = job["blocked-by"].as_array().context("blocked reasons")?;
     ensure!(!awaited.is_empty(), "no TaskManager is awaited: {job}");
     tokio::time::sleep(CUT).await;
     let job = cluster.get(&path).await?;

@@ -75,8 +75,8 @@ async fn who_leads_is_told_by_all_over_a_transfer_and_a_kill(
 fn check_steps(term: &Value) -> anyhow::Result<()> {
     let phases = &term["phases"];
     let took = |name: &str| phases[name].as_f64().with_context(|| format!("no {name}"));
-    // From the last beat until the loss was certain. If a leader is killed as soon as it leads, there may
-    // have been no beat.
+    // From the last heartbeat until the loss was certain. If a leader is killed as soon as it leads, there may
+    // have been no heartbeat.
     let noticed = phases["noticed"].as_f64();
     ensure!(
         term["detected-by"] == "invited" || noticed.is_none_or(|noticed| noticed > 0.0),

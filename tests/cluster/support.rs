@@ -98,7 +98,7 @@ pub fn on_a_quiet_machine(bound: Duration) -> Duration {
     if test_all() { bound } else { BOUND }
 }
 
-/// The TaskManagers to ask are in the leader's beats, refreshed every second: a standby that knows too
+/// The TaskManagers to ask are in the leader's heartbeats, refreshed every second: a standby that knows too
 /// few of them may have no process to ask, and then the lease decides.
 pub async fn until_others_can_be_asked(cluster: &mut Cluster) -> anyhow::Result<()> {
     wait_for("the term to be some seconds old", BOUND, async || {
@@ -124,7 +124,7 @@ pub async fn until_standby(
         let own = cluster.rest().get(&address, "/v1/ha/self").await?;
         let is_current = own["cache"]["behind"] == 0 && own["epoch"] == leader.epoch;
         ensure!(own["role"] == "standby" && is_current, "{own}");
-        // It is a member again, and the leader receives its beats: the leader could invite it.
+        // It is a member again, and the leader receives its heartbeats: the leader could invite it.
         let status = cluster.rest().get(&leader.rest, "/v1/ha/status").await?;
         let members = status["members"].as_array().map_or(&[][..], Vec::as_slice);
         let is_it = |member: &Value| member["process"] == *process && member["role"] == "standby";

@@ -129,7 +129,7 @@ impl Builder<'_> {
         self.require(silence_timeout >= beat_interval * 3, &keys, || {
             let least = show_duration(beat_interval * 3);
             format!(
-                "two lost beats must not count as silence: write at least `{}: {least}`",
+                "two lost heartbeats must not count as silence: write at least `{}: {least}`",
                 keys[0]
             )
         });
@@ -137,7 +137,7 @@ impl Builder<'_> {
         self.require(ask_timeout >= beat_interval * 2, &keys, || {
             let least = show_duration(beat_interval * 2);
             format!(
-                "the process that is asked waits for a beat: write at least `{}: {least}`",
+                "the process that is asked waits for a heartbeat: write at least `{}: {least}`",
                 keys[0]
             )
         });

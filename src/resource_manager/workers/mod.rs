@@ -1,8 +1,9 @@
 //! Workers: the TaskManagers that the ResourceManager starts itself, through a driver, and releases again.
 //!
-//! `core` decides, `planning` counts, `start_rate_limit` limits the rate of failing starts; `acting` writes decisions under
-//! the term's fence and then has the `driver` carry them out. TaskManagers started by hand are not workers: they
-//! are neither stopped nor waited for, but their slots count. `docs/adr/0016` says what is persisted when.
+//! `core` decides, `planning` counts, `start_rate_limit` limits the rate of failing starts; `acting` writes
+//! decisions under the term's fence and then has the `driver` carry them out. TaskManagers started by hand are
+//! not workers: they are neither stopped nor waited for, but their slots count. `docs/adr/0016` says what is
+//! persisted when.
 //!
 //! ```text
 //! (none) --wanted--> REQUESTED --started--> PENDING --registers--> REGISTERED --idle, recorded--> RELEASING
