@@ -131,7 +131,7 @@ impl Core {
             let is_releasing = known.record_of(id).is_some_and(|record| record.releasing);
             let is_open = !worker.is_draining && !is_releasing;
             let is_own = known.record_of(id).is_some();
-            let is_in_vain =
+            let is_useless =
                 is_own && !is_releasing && free == slots && self.drained_host_of(id).is_some();
             let room = is_open.then(|| Room {
                 free,
@@ -144,8 +144,8 @@ impl Core {
             let view = TaskExecutorView {
                 slots: worker.spec.slots(),
                 room,
-                is_unused: (is_open || is_in_vain) && free == slots && keeps_nothing,
-                is_in_vain,
+                is_unused: (is_open || is_useless) && free == slots && keeps_nothing,
+                is_useless,
             };
             (id.clone(), view)
         };

@@ -101,7 +101,7 @@ pub struct TaskExecutorView {
     /// still be read.
     pub is_unused: bool,
     /// Whether it is an unused worker whose host is drained: a replacement would be drained, too.
-    pub is_in_vain: bool,
+    pub is_useless: bool,
 }
 
 /// The answer to a registration.
@@ -300,11 +300,11 @@ impl Workers {
     ) {
         let bounds = self.bounds();
         let situation = self.situation(shortages, registered);
-        let is_in_vain =
-            self.drained_host.is_some() || registered.values().any(|view| view.is_in_vain);
-        self.note_startable(&situation, is_in_vain);
+        let is_useless =
+            self.drained_host.is_some() || registered.values().any(|view| view.is_useless);
+        self.note_startable(&situation, is_useless);
         self.plan = planning::plan(&situation, &bounds);
-        if is_in_vain {
+        if is_useless {
             self.plan.start = 0;
             self.plan.kinds.clear();
         }
@@ -328,12 +328,12 @@ impl Workers {
         }
         let due = self.note_idle(now, registered);
         let idle = due.iter().filter(|(_, at)| *at <= now);
-        let (in_vain, idle): (Vec<_>, Vec<_>) = idle
+        let (useless, idle): (Vec<_>, Vec<_>) = idle
             .map(|(id, _)| (id.clone(), registered[id].slots))
-            .partition(|(id, _)| registered[id].is_in_vain);
+            .partition(|(id, _)| registered[id].is_useless);
         if self.is_recovered {
             // They are useless, so they count neither towards the minimum nor as spare.
-            for (id, _) in &in_vain {
+            for (id, _) in &useless {
                 self.release(id);
             }
         }
@@ -346,11 +346,11 @@ impl Workers {
         self.review_at = next_idle.chain(review_at).min();
     }
 
-    fn note_startable(&mut self, situation: &Situation, is_in_vain: bool) {
+    fn note_startable(&mut self, situation: &Situation, is_useless: bool) {
         let bounds = self.bounds();
         let pending = (0..situation.pending).map(|_| &bounds.spec);
         let expected = pending.chain(&situation.pending_kinds).map(Room::of);
-        let (expected, slots_left) = match is_in_vain {
+        let (expected, slots_left) = match is_useless {
             true => (Vec::new(), 0),
             false => (
                 expected.collect(),

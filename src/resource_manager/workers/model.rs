@@ -150,7 +150,7 @@ impl World {
                 slots: EACH,
                 room: is_open.then(room),
                 is_unused: is_open && *used == 0,
-                is_in_vain: false,
+                is_useless: false,
             };
             (id.clone(), view)
         };
