@@ -149,7 +149,7 @@ impl TaskManager {
     }
 }
 
-/// In place of a JobMaster: looks at the files of file sources before any task starts, and tells each subtask what it reads.
+/// In place of a JobMaster: looks at the files of file sources before any task starts, and gives each subtask its split.
 #[derive(Default)]
 struct Coordinator {
     /// By job and vertex, for each subtask its only split.
