@@ -149,7 +149,7 @@ impl TaskManager {
     }
 }
 
-/// In place of a JobMaster: looks at the files of file sources before any task starts, and gives each subtask its split.
+/// In place of a JobMaster: looks at the files of file sources before tasks start, and gives each subtask its split.
 #[derive(Default)]
 struct Coordinator {
     /// By job and vertex, for each subtask its only split.
@@ -159,7 +159,7 @@ struct Coordinator {
 impl Coordinator {
     fn prepare(&self, graph: &JobGraph) {
         let job = graph.job_id.parse().expect("an id");
-        let mut splits = self.splits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut splits = self.splits.lock();
         for vertex in &graph.vertices {
             let Some(OperatorSpec::FileSource { paths }) =
                 coordinated_spec(&vertex.operators[0].spec)
@@ -191,7 +191,7 @@ impl Coordinator {
             return Answer::Exhausted(Ack {});
         }
         let asker = &request.asker;
-        let splits = self.splits.lock().unwrap_or_else(PoisonError::into_inner);
+        let splits = self.splits.lock();
         let of_vertex = &splits[&(asker.job, asker.vertex)];
         Answer::FileSplit(of_vertex[asker.subtask as usize].clone())
     }
