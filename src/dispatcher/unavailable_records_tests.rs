@@ -312,7 +312,7 @@ async fn a_job_whose_job_master_broke_is_the_same_while_its_records_are_denied()
     tokio::time::sleep(Duration::from_secs(60)).await;
     let details = a.describe(JOB).await.expect("known");
     let why = &details.blocked_reasons[0].text;
-    assert!(why.contains("denies them"), "{why}");
+    assert!(why.contains("denies access"), "{why}");
     assert!(a.submit(JOB).await.expect("the same").repeated);
     a.records.faults().deny_gets(false);
     a.wait_for(JOB, pb::JobStatus::Running).await;

@@ -253,6 +253,8 @@ pub struct Verdict {
     /// The job's minimum would fit into the existing TaskManagers, or those that may be started, if other jobs
     /// left them: the job waits for its turn.
     pub has_room: bool,
+    /// How many times `has_room` has changed: a change that was undone shows by it.
+    pub room_changes: u64,
     /// TaskManagers where the job has slots and that it must leave.
     pub leaving: Arc<Leaving>,
 }

@@ -59,7 +59,7 @@ fn only_whoever_has_the_files_can_ship_them() {
         let problems = read(&[ArtifactSpec::new("model", spec)], directory, None);
         problems.expect_err("refused")[0].message.clone()
     };
-    assert!(message("m", None).contains("submit it with `tanist run`"));
+    assert!(message("m", None).contains("submit the job with `tanist run`"));
     assert!(message("none", Some(directory.path())).contains("can't be read"));
     assert!(message(".", Some(directory.path())).contains("is no file"));
 }

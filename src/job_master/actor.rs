@@ -258,14 +258,18 @@ impl JobMasterActor {
 
     /// Passes on the changed parts of the ResourceManager's verdict.
     fn take_verdict(&mut self, told: Verdict) -> Next {
-        let before = std::mem::replace(&mut self.heard, told.clone());
         if told.is_superseded {
-            tracing::warn!(job = self.calls.job.job_id, "another JobMaster took over");
+            tracing::warn!(job = self.calls.job.job_id, "replaced by another JobMaster");
             return Next::Forget;
         }
-        if told.has_room != before.has_room {
-            self.note(Event::HasRoom(told.has_room));
-        }
+        // The room is not taken from this copy, which may be out of date by now.
+        let taken = Verdict {
+            has_room: self.heard.has_room,
+            room_changes: self.heard.room_changes,
+            ..told.clone()
+        };
+        let before = std::mem::replace(&mut self.heard, taken);
+        self.take_room();
         if told.leaving != before.leaving {
             self.note(Event::Leaving(told.leaving));
         }
@@ -273,6 +277,24 @@ impl JobMasterActor {
             self.note(Event::Unfulfillable(told.unfulfillable));
         }
         Next::Continue
+    }
+
+    /// Takes whether the cluster has room for the job, as the ResourceManager says at this moment.
+    fn take_room(&mut self) {
+        let room = |told: &Verdict| (told.has_room, told.room_changes);
+        let (has_room, room_changes) = self.calls.verdict.look(room);
+        if room_changes == self.heard.room_changes {
+            return;
+        }
+        self.heard.room_changes = room_changes;
+        let had_room = std::mem::replace(&mut self.heard.has_room, has_room);
+        // There was room in between: the time without room begins at its end.
+        let missed = (!had_room && !has_room).then_some(true);
+        for has_room in missed.into_iter().chain([has_room]) {
+            if let Err(refusal) = self.hear_one(Event::HasRoom(has_room)) {
+                tracing::error!(job = self.calls.job.job_id, %refusal, "a change of the room was refused, which is a bug");
+            }
+        }
     }
 
     async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
@@ -331,11 +353,7 @@ impl JobMasterActor {
     pub(super) fn hear(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
         // `has_room` wakes no JobMaster when it is set. It is taken before every event, since the core fails no region
         // while it is set.
-        let has_room = self.calls.verdict.look(|told| told.has_room);
-        if has_room != self.heard.has_room {
-            self.heard.has_room = has_room;
-            self.hear_one(Event::HasRoom(has_room))?;
-        }
+        self.take_room();
         self.hear_one(event)
     }
 

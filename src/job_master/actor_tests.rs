@@ -12,7 +12,7 @@ use super::scripted::{Fixture, options, sender, wait_until};
 use super::testing::{graph_of, submitted};
 use super::{JobMasterOptions, RestartStrategy};
 use crate::gateway::persistence::{MemoryJobStateStore, PersistError};
-use crate::gateway::{GatewayError, JobMasterGateway};
+use crate::gateway::{GatewayError, JobMasterGateway, Verdict};
 
 #[tokio::test(start_paused = true)]
 async fn a_job_is_placed_deployed_committed_and_let_go() {
@@ -386,4 +386,43 @@ async fn a_job_master_whose_place_another_one_took_forgets() {
     };
     refused.environment.refusals.lock().push(outdated);
     assert_eq!(refused.job_master.ended().await, None);
+}
+
+/// A change of the room as the ResourceManager makes it.
+fn set_room(fixture: &Fixture, has_room: bool) {
+    let registered = fixture.environment.registered.lock()[0].clone();
+    let change = |verdict: &mut Verdict| {
+        verdict.has_room = has_room;
+        verdict.room_changes += 1;
+    };
+    match has_room {
+        true => registered.verdict.change_quietly(change),
+        false => registered.verdict.change(change),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_waits_while_there_is_room_and_fails_its_whole_timeout_after_the_room_went() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    wait_until("registered", || {
+        !fixture.environment.registered.lock().is_empty()
+    })
+    .await;
+    let slot_request_timeout = JobMasterOptions::default().slot_request_timeout;
+    let has_ended = async |times: f64| {
+        let after = slot_request_timeout.mul_f64(times);
+        let ended = tokio::time::timeout(after, fixture.job_master.ended());
+        ended.await.is_ok()
+    };
+    assert!(!has_ended(0.9).await);
+    // It hears of nothing in between, and knows all the same that there is room when its time would be over.
+    set_room(&fixture, true);
+    assert!(!has_ended(3.0).await);
+    set_room(&fixture, false);
+    assert!(!has_ended(0.9).await);
+    // There is room again, and at once no more.
+    set_room(&fixture, true);
+    set_room(&fixture, false);
+    assert!(!has_ended(0.9).await);
+    assert!(has_ended(0.2).await);
 }

@@ -252,7 +252,10 @@ impl Actor {
         if let Some(job_master) = self.job_masters.get(&job) {
             let told = &job_master.verdict;
             if told.look(|told| told.has_room != has_room) {
-                let change = |told: &mut Verdict| told.has_room = has_room;
+                let change = |told: &mut Verdict| {
+                    told.has_room = has_room;
+                    told.room_changes += 1;
+                };
                 match has_room {
                     // The JobMaster has nothing to do: it takes this before its next event, and then fails no region.
                     true => told.change_quietly(change),

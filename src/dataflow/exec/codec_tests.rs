@@ -86,7 +86,7 @@ fn what_can_not_be_read_is_said_with_the_record() {
     let numbers = batch([("n", ints(&[]))]);
     assert_eq!(read(ExecFormat::Lines, &texts, b"a\r\n\nb"), Ok(3));
     for (format, columns, text, expected) in [
-        (ExecFormat::Lines, &texts, &b"\xff\n"[..], "no UTF-8"),
+        (ExecFormat::Lines, &texts, &b"\xff\n"[..], "not UTF-8"),
         (ExecFormat::Frames, &texts, b"\0\0\0\x02a", "within a frame"),
         (ExecFormat::Frames, &texts, b"\x7f\0\0\0", "longer than"),
         (

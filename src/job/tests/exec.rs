@@ -207,7 +207,7 @@ fn artifacts_are_files_of_whoever_submits() {
     }
     let elsewhere = message_of(&job("{m: exec.yaml}"), &options());
     assert!(
-        elsewhere.contains("submit it with `tanist run`"),
+        elsewhere.contains("submit the job with `tanist run`"),
         "{elsewhere}"
     );
 }
