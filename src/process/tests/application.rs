@@ -9,6 +9,7 @@ use tanist_ha::election::Epoch;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
 use tanist_proto::v1::QuarantineAction;
 
 use crate::config::{Configuration, LoadOptions};
@@ -56,12 +57,23 @@ fn submits(name: String, jobs: u32) -> ApplicationSetup {
 
 #[tokio::test(start_paused = true)]
 async fn an_application_whose_record_grows_too_large_ends_as_unknown_and_waits_for_nothing() {
-    // The memory store accepts a million bytes: the application begins, and some of its submissions are noted.
+    // The memory store accepts a million bytes: the application begins, and some of its submissions are recorded. Each
+    // refused one between two others takes a few bytes.
+    const JOBS: u32 = 200;
     let name = "x".repeat(1_000_000 - 600);
-    let mut cluster = cluster_of(submits(name, 40), LoadOptions::default(), &["jm1"]).await;
+    let application = ApplicationSetup::new(name, |context| async move {
+        for _ in 0..JOBS {
+            let refused = context.execute_graph(pb::JobGraph::default()).await;
+            assert!(refused.is_err(), "it has no vertices");
+            context.execute_graph(graph(job(0), 1)).await?;
+        }
+        Ok(())
+    });
+    let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
     assert_eq!(cluster.end_of_job_manager("jm1").await, ExitCode::Fatal);
     let stored = cluster.world.stored();
-    assert!((2..40).contains(&stored.graphs.len()), "{stored:?}");
+    let submitted = u32::try_from(stored.graphs.len()).expect("few");
+    assert!((2..JOBS).contains(&submitted), "{stored:?}");
 }
 
 #[tokio::test(start_paused = true)]
