@@ -9,12 +9,12 @@ use super::testing::{JOB, cancel, describe, result, submission};
 use super::{RecoveredJob, RecoveredJobs};
 use crate::gateway::{DispatcherGateway as _, GatewayError};
 
-/// What a term finds that recovers carefully.
+/// Recovered records of a term in crash-loop recovery: one suspect job.
 fn suspect(wanted: pb::WantedStatus, sinks: &str) -> RecoveredJobs {
     suspect_of(wanted, sinks, pb::JobState::default())
 }
 
-/// The same, of which this is recorded as well.
+/// Like [`suspect`], with the other fields of the job's record from `recorded`.
 fn suspect_of(wanted: pb::WantedStatus, sinks: &str, recorded: pb::JobState) -> RecoveredJobs {
     let state = pb::JobState {
         job_id: JOB.to_string(),

@@ -40,11 +40,11 @@ pub(super) struct ScriptedDispatcher {
     pub(super) stopped: Mutex<Vec<String>>,
     /// The drain requests for known TaskManagers.
     pub(super) drains: Mutex<Vec<pb::DrainTaskManagerRequest>>,
-    /// It never answers, like a suspended process.
+    /// Never answers, like a process stopped by SIGSTOP.
     pub(super) is_frozen: bool,
     /// The store does not confirm its term.
     pub(super) is_suspended: bool,
-    /// How many reads were to be consistent.
+    /// Number of requested consistent reads.
     pub(super) consistent_reads: AtomicUsize,
 }
 
