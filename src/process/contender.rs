@@ -330,13 +330,13 @@ fn asked_to_end(services: &TermServices) -> ExitCode {
 /// Resigns and lets the term's components end, but waits only for a limited time: a lease ends by itself, and
 /// components end with their process.
 async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl Future<Output = T>) {
-    let patience = services.options.process.shutdown_timeout / 2;
-    let resigned = tokio::time::timeout(patience, opened.election.resign());
-    let ended = tokio::time::timeout(patience, term);
+    let timeout = services.options.process.shutdown_timeout / 2;
+    let resigned = tokio::time::timeout(timeout, opened.election.resign());
+    let ended = tokio::time::timeout(timeout, term);
     let (resigned, ended) = tokio::join!(resigned, ended);
     if resigned.is_err() {
         warn!(
-            ?patience,
+            ?timeout,
             "the resignation is not confirmed by the store; the lease will expire by itself"
         );
     }
@@ -344,7 +344,7 @@ async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl F
         let leadership = opened.election.leadership();
         let current = leadership.borrow();
         warn!(
-            ?patience,
+            ?timeout,
             leadership = ?current,
             "the term's components did not end in time"
         );
