@@ -398,7 +398,7 @@ impl Drop for Cluster {
             );
         }
         if std::env::var_os("TANIST_TEST_KEEP").is_some() {
-            eprintln!("--- everything is kept in {}", self.directory.display());
+            eprintln!("--- all files are kept in {}", self.directory.display());
             self.guard.lock().keep_directory();
         }
     }

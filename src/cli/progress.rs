@@ -9,7 +9,7 @@ use crate::telemetry::Printable;
 
 /// Time after the start of a job, in milliseconds, during which the reasons for its waiting are not shown:
 /// every job waits briefly.
-const PATIENCE_MS: i64 = 1_000;
+const REASONS_DELAY_MS: i64 = 1_000;
 
 /// Shows the progress of one job on standard error.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ fn change_line(job: &JobInfo) -> String {
 
 /// The reasons why the job waits, once it has waited longer than every job does at its start.
 fn reasons(job: &JobInfo) -> &[BlockedReason] {
-    match job.duration < PATIENCE_MS {
+    match job.duration < REASONS_DELAY_MS {
         true => &[],
         false => &job.blocked_by,
     }

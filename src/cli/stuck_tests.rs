@@ -79,7 +79,7 @@ fn register(name: &str, shared: &Shared) {
 }
 
 /// Settings with short cancellation timeouts.
-fn impatient() -> LoadOptions {
+fn short_timeouts() -> LoadOptions {
     LoadOptions::default()
         .with("task.cancellation.timeout", "300 ms")
         .with("task.cancellation.interval", "100 ms")
@@ -107,7 +107,7 @@ async fn an_application_whose_taskmanager_hangs_ends_its_process_and_goes_on_in_
     register(operator, &shared);
     let directory = tempfile::tempdir().expect("a directory");
     let store = directory.path().join("store");
-    let mut load = impatient()
+    let mut load = short_timeouts()
         .with("high-availability.embedded.dir", &store.to_string_lossy())
         .with("taskmanager.numberOfTaskSlots", "2")
         .with("heartbeat.interval", "200 ms")
@@ -156,7 +156,7 @@ async fn a_local_job_that_hangs_ends_its_command() {
     );
     std::fs::write(&file, text).expect("the directory is ours");
     let working = directory.path().join("working");
-    let load = impatient().with("process.working-dir", &working.to_string_lossy());
+    let load = short_timeouts().with("process.working-dir", &working.to_string_lossy());
     let configuration = Configuration::load(load.clone()).expect("it is valid");
     let args = LocalArgs {
         job: JobArgs {

@@ -29,8 +29,8 @@ impl JobClient {
     ) -> Result<Answer, ClientError> {
         let give_up = Clock::Boottime.now().after(self.rest().options().timeout);
         self.rest()
-            .ask_around(async |address, patience| {
-                self.try_until(address, request, give_up, patience).await
+            .ask_around(async |address, timeout| {
+                self.try_until(address, request, give_up, timeout).await
             })
             .await
     }
@@ -40,10 +40,10 @@ impl JobClient {
         address: &str,
         request: &Request,
         give_up: Moment,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Answer, Failure> {
         let asking = Request::get("/v1/ha/time");
-        let answer = self.rest().try_at(address, &asking, patience).await?;
+        let answer = self.rest().try_at(address, &asking, timeout).await?;
         let time: TimeBody = parse(&asking, &answer).map_err(Failure::Final)?;
         let left_ms = millis(give_up.since(Clock::Boottime.now()));
         let until_ms = time.now.saturating_add(left_ms.min(time.longest));
@@ -52,6 +52,6 @@ impl JobClient {
         headers.push(("tanist-deadline", until_ms.to_string()));
         headers.push(("tanist-deadline-epoch", time.epoch.to_string()));
         self.note_submission();
-        self.rest().try_at(address, &request, patience).await
+        self.rest().try_at(address, &request, timeout).await
     }
 }

@@ -10,9 +10,9 @@ use tokio::sync::watch;
 /// Returns the REST servers to ask.
 #[async_trait]
 pub trait LeaderFinder: Send + Sync + fmt::Debug + 'static {
-    /// Returns their addresses as `host:port`, the most promising first. Waits for one up to `patience`; fails
+    /// Returns their addresses as `host:port`, the most promising first. Waits for one up to `timeout`; fails
     /// with the reason if there is none.
-    async fn addresses(&self, patience: Duration) -> Result<Vec<String>, String>;
+    async fn addresses(&self, timeout: Duration) -> Result<Vec<String>, String>;
 }
 
 /// Configured JobManagers, whether they lead or not.
@@ -35,10 +35,10 @@ pub struct FollowedLeader(pub watch::Receiver<LeaderView>);
 
 #[async_trait]
 impl LeaderFinder for FollowedLeader {
-    async fn addresses(&self, patience: Duration) -> Result<Vec<String>, String> {
+    async fn addresses(&self, timeout: Duration) -> Result<Vec<String>, String> {
         let mut leaders = self.0.clone();
         let known = leaders.wait_for(|view| rest_address(view).is_some());
-        match tokio::time::timeout(patience, known).await {
+        match tokio::time::timeout(timeout, known).await {
             Ok(Ok(view)) => Ok(rest_address(&view).into_iter().collect()),
             Ok(Err(_)) => Err("the store is no longer followed".to_owned()),
             Err(_) => Err("the store names no leader".to_owned()),

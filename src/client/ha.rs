@@ -62,9 +62,9 @@ pub struct TermInfo {
     /// The process that holds it.
     #[serde(default)]
     pub process: Option<String>,
-    /// Time since which it is led, in milliseconds since 1970, or -1.
+    /// Time of its confirmation, in milliseconds since 1970, or -1.
     pub since: i64,
-    /// Since when it stands so: milliseconds since 1970, or -1.
+    /// Time at which the term entered this state, in milliseconds since 1970, or -1.
     pub state_since: i64,
 }
 

@@ -158,7 +158,7 @@ impl RestClient {
     pub async fn send(&self, request: &Request) -> Result<Answer, ClientError> {
         let is_read = request.method == Method::GET;
         let reach_timeout = self.options.reach_timeout.filter(|_| is_read);
-        let ask = async |address: &str, patience| self.try_at(address, request, patience).await;
+        let ask = async |address: &str, timeout| self.try_at(address, request, timeout).await;
         self.ask_around_within(reach_timeout, ask).await
     }
 
@@ -194,8 +194,8 @@ impl RestClient {
                         // A server that has not been reached yet gets the full connect timeout: cut short, the
                         // failure would look like one after an accepted connection.
                         let most = left(heard_at, self.options.timeout);
-                        let patience = self.options.request_timeout.min(most);
-                        let answer = ask(&address, patience).await;
+                        let limit = self.options.request_timeout.min(most);
+                        let answer = ask(&address, limit).await;
                         if !matches!(answer, Err(Failure::Unreached { .. })) {
                             timeout = self.options.timeout;
                         }
@@ -280,12 +280,12 @@ impl RestClient {
         &self,
         address: &str,
         request: &Request,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Answer, Failure> {
         let trying = self.exchange(address, request);
-        let (status, body) = tokio::time::timeout(patience, trying)
+        let (status, body) = tokio::time::timeout(timeout, trying)
             .await
-            .map_err(|_| Failure::Passing(format!("no answer within {patience:?}")))??;
+            .map_err(|_| Failure::Passing(format!("no answer within {timeout:?}")))??;
         judge(address, &request.path, status, body)
     }
 

@@ -162,8 +162,8 @@ impl JobClient {
         let mut searches = 0;
         let answer = loop {
             searches += 1;
-            let asked = self.rest().ask_around(async |address, patience| {
-                self.upload_to(address, &request, artifact, patience).await
+            let asked = self.rest().ask_around(async |address, timeout| {
+                self.upload_to(address, &request, artifact, timeout).await
             });
             match asked.await {
                 Err(ClientError::Unreachable { .. }) if searches < SEARCHES => {}
@@ -178,13 +178,13 @@ impl JobClient {
         })
     }
 
-    /// Makes one try. It fails if no data moves for `patience`.
+    /// Makes one try. It fails if no data moves for `timeout`.
     async fn upload_to(
         &self,
         address: &str,
         request: &Request,
         artifact: &pb::Artifact,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<super::rest_client::Answer, Failure> {
         let file = File::open(&artifact.local_path).await;
         let file = file.map_err(|error| Failure::Final(unreadable(artifact, &error)))?;
@@ -193,7 +193,7 @@ impl JobClient {
             .rest()
             .exchange_with(address, request, body_of(file, moved));
         tokio::pin!(sending);
-        let stalled = || Failure::Passing(format!("nothing moved for {patience:?}"));
+        let stalled = || Failure::Passing(format!("nothing moved for {timeout:?}"));
         loop {
             let next_move = async {
                 if moves.changed().await.is_err() {
@@ -206,7 +206,7 @@ impl JobClient {
                     let (status, body) = answer?;
                     return judge(address, &request.path, status, body);
                 }
-                moved = tokio::time::timeout(patience, next_move) => {
+                moved = tokio::time::timeout(timeout, next_move) => {
                     moved.map_err(|_elapsed| stalled())?;
                 }
             }

@@ -197,7 +197,7 @@ impl Coordinator {
     }
 }
 
-/// What a subtask reads if each has one split, an equal part of all files, laid end to end.
+/// The split of a subtask if each subtask has one split: an equal part of the concatenated files.
 pub(super) fn only_split(
     paths: &[String],
     subtask: u32,
@@ -223,7 +223,7 @@ pub(super) fn only_split(
     Ok(FileSplit { ranges })
 }
 
-/// A graph that is built by hand.
+/// Builds a JobGraph from operator specifications, without the compiler.
 #[derive(Default)]
 pub(super) struct GraphBuilder {
     graph: JobGraph,

@@ -69,7 +69,7 @@ impl Dispatcher {
         mut recovered: RecoveredJobs,
     ) -> DispatcherHandle {
         let (commands, mailbox) = mpsc::channel(options.mailbox);
-        let (store_patience, max_uploaded) = (options.store_patience, options.max_uploaded);
+        let (store_timeout, max_uploaded) = (options.store_timeout, options.max_uploaded);
         let blobs = context.blobs.clone();
         let clock = TermClock::start(&context.session, options.result_retention);
         let unread = Unread::of(std::mem::take(&mut recovered.kept));
@@ -97,7 +97,7 @@ impl Dispatcher {
             commands,
             stopped,
             blobs,
-            store_patience,
+            store_timeout,
             max_uploaded,
             clock,
         }
@@ -160,7 +160,7 @@ pub(super) enum Event {
         job: JobId,
     },
     /// Suspect jobs whose turn has come were read.
-    SuspectsRead {
+    CrashSuspectsRead {
         found: Vec<(JobId, Result<RecoveredJob, JobStoreError>)>,
         reply: Reply<()>,
     },
@@ -336,7 +336,7 @@ impl DispatcherActor {
             Command::ResolveQuarantine { job, action, reply } => {
                 self.resolve_quarantine(job, action, reply);
             }
-            Command::StartSuspects { jobs, reply } => self.read_suspects(jobs, reply),
+            Command::StartCrashSuspects { jobs, reply } => self.read_crash_suspects(jobs, reply),
             Command::ReadResults { reply } => self.read_results(reply),
             Command::Turn { reply } => {
                 let _ = reply.send(Ok(()));
@@ -397,7 +397,7 @@ impl DispatcherActor {
             Event::Unfit { job, reason, found } => self.on_unfit(job, &reason, found),
             Event::ResultWritten { job, written } => self.on_result_written(job, written),
             Event::SetAside { job } => self.set_busy(job, false),
-            Event::SuspectsRead { found, reply } => self.start_suspects(found, reply),
+            Event::CrashSuspectsRead { found, reply } => self.start_crash_suspects(found, reply),
             Event::ResultRead { job, found } => self.on_result_read(job, found),
             Event::ResultsRead(read) => self.on_results_read(*read),
             Event::WaitedForResults => self.on_waited_for_results(),

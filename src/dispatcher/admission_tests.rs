@@ -316,8 +316,8 @@ async fn a_cancellation_that_nobody_waits_for_any_more_is_not_waited_for() {
     let hangs = fixture.job_master().hangs;
     hangs.send_replace(true);
     for _ in 0..3 {
-        let patience = Duration::from_secs(1);
-        let canceled = tokio::time::timeout(patience, dispatcher.cancel_job(cancel())).await;
+        let timeout = Duration::from_secs(1);
+        let canceled = tokio::time::timeout(timeout, dispatcher.cancel_job(cancel())).await;
         assert!(canceled.is_err(), "{canceled:?}");
     }
     let mut turns = 0;

@@ -12,7 +12,7 @@ use tracing::warn;
 use super::job_store::{FIRST_RETRY, JobStore, JobStoreError, SLOWEST_RETRY};
 
 /// Timeout for deleting a blob. Writes, and the removal of expired results, do not wait longer than this.
-pub(super) const BLOB_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const BLOB_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl JobStore {
     /// Commits, then deletes the blobs that nothing points to any more: those of the replaced records or, if
@@ -81,7 +81,7 @@ impl JobStore {
                 continue;
             };
             // A later term sweeps blobs that are left.
-            match tokio::time::timeout(BLOB_PATIENCE, blobs.delete(&name)).await {
+            match tokio::time::timeout(BLOB_TIMEOUT, blobs.delete(&name)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     warn!(%name, %error, "a blob that nothing points to can't be deleted");

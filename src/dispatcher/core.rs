@@ -105,18 +105,18 @@ impl Deadline {
     }
 }
 
-/// What the clock of a leader's term shows.
+/// The time on a leader's clock, which decides about deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// Epoch of the leader's term.
     pub epoch: u64,
-    /// The time.
+    /// Time on the term's clock, in milliseconds.
     pub term_ms: u64,
-    /// So far ahead a deadline may be.
+    /// Maximum time from now to a deadline, in milliseconds.
     pub longest_ms: u64,
 }
 
-/// What the Dispatcher knows about a job, as far as a submission needs it.
+/// What the Dispatcher knows about the job of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known<'a> {
     /// Nothing.

@@ -96,12 +96,12 @@ impl DispatcherActor {
         suspect.known.is_busy = false;
         *why = "its cancellation could not be written: this job is started when its turn comes";
         if suspect.was_passed_over {
-            self.read_suspects(vec![job], oneshot::channel().0);
+            self.read_crash_suspects(vec![job], oneshot::channel().0);
         }
     }
 
     /// Reads all records of jobs whose turn has come.
-    pub(super) fn read_suspects(&mut self, jobs: Vec<JobId>, reply: Reply<()>) {
+    pub(super) fn read_crash_suspects(&mut self, jobs: Vec<JobId>, reply: Reply<()>) {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let reads = jobs.into_iter().map(|job| {
@@ -109,11 +109,11 @@ impl DispatcherActor {
                 async move { (job, store.reread(job).await) }
             });
             let found = stream::iter(reads).buffered(READ_AT_ONCE).collect().await;
-            Event::SuspectsRead { found, reply }
+            Event::CrashSuspectsRead { found, reply }
         });
     }
 
-    pub(super) fn start_suspects(
+    pub(super) fn start_crash_suspects(
         &mut self,
         found: Vec<(JobId, Result<RecoveredJob, JobStoreError>)>,
         reply: Reply<()>,

@@ -9,12 +9,12 @@ use super::testing::{JOB, cancel, describe, result, submission};
 use super::{RecoveredJob, RecoveredJobs};
 use crate::gateway::{DispatcherGateway as _, GatewayError};
 
-/// What a term finds that recovers carefully.
+/// Recovered records of a term in crash-loop recovery: one suspect job.
 fn suspect(wanted: pb::WantedStatus, sinks: &str) -> RecoveredJobs {
     suspect_of(wanted, sinks, pb::JobState::default())
 }
 
-/// The same, of which this is recorded as well.
+/// Like [`suspect`], with the other fields of the job's record from `recorded`.
 fn suspect_of(wanted: pb::WantedStatus, sinks: &str, recorded: pb::JobState) -> RecoveredJobs {
     let state = pb::JobState {
         job_id: JOB.to_string(),
@@ -53,7 +53,7 @@ async fn a_job_that_is_cancelled_before_its_turn_ends_without_being_led() {
         .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
         .await;
     dispatcher
-        .start_suspects(vec![JOB])
+        .start_crash_suspects(vec![JOB])
         .await
         .expect("its turn comes");
     dispatcher.cancel_job(cancel()).await.expect("cancelled");
@@ -93,7 +93,7 @@ async fn a_turn_that_comes_while_the_end_is_being_written_passes_the_job_over() 
     fixture.cluster.out_of_space(true);
     let (canceled, started) = tokio::join!(
         dispatcher.cancel_job(cancel()),
-        dispatcher.start_suspects(vec![JOB])
+        dispatcher.start_crash_suspects(vec![JOB])
     );
     assert!(
         matches!(canceled, Err(GatewayError::Unknown(_))),
@@ -154,7 +154,7 @@ async fn a_job_whose_tasks_have_all_finished_is_not_cancelled_before_its_turn() 
     let early = dispatcher.cancel_job(cancel()).await;
     assert!(matches!(early, Err(GatewayError::NotYet(_))), "{early:?}");
     dispatcher
-        .start_suspects(vec![JOB])
+        .start_crash_suspects(vec![JOB])
         .await
         .expect("its turn comes");
     assert_eq!(fixture.launches(), 2);

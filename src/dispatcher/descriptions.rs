@@ -26,9 +26,9 @@ use tracing::{info, warn};
 use super::job_store::{DescriptionRecord, JobStore, JobStoreError, job_id, name_of};
 
 /// Timeout for writing a description to the blob store. Then the job ends without it.
-const KEEP_PATIENCE: Duration = Duration::from_secs(60);
+const KEEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for reading a description. Then the answer is the short one from the result.
-const PATIENCE: Duration = Duration::from_secs(3);
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A description that is ready to be committed.
 #[derive(Debug, Default)]
@@ -240,7 +240,7 @@ impl JobStore {
         let share = self.pipeline.limits().bytes / 2;
         let record = DescriptionRecord(details.clone());
         let preparing = self.prepare_surely_within(job, record, share);
-        let prepared = match tokio::time::timeout(KEEP_PATIENCE, preparing).await {
+        let prepared = match tokio::time::timeout(KEEP_TIMEOUT, preparing).await {
             Ok(prepared) => prepared,
             Err(_elapsed) => {
                 warn!(%job, "a job's description is not kept: the blob store did not accept it in time");
@@ -302,7 +302,7 @@ impl JobStore {
         }
         let name = name_of(job);
         let reading = self.records.get::<DescriptionRecord>(&name);
-        let undescribed = match tokio::time::timeout(PATIENCE, reading).await {
+        let undescribed = match tokio::time::timeout(READ_TIMEOUT, reading).await {
             Ok(Ok(Some(stored))) => {
                 let details = Arc::new(stored.record.0);
                 self.lock_descriptions().put(job, details.clone());

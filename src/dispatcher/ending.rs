@@ -269,9 +269,9 @@ impl DispatcherActor {
         if let Some(Entry::Ended { waiting, .. }) = self.jobs.get_mut(&job) {
             waiting.push(reply);
             // Shorter than the caller's timeout.
-            let patience = self.options.store_patience / 2;
+            let timeout = self.options.store_timeout / 2;
             self.tasks.spawn(async move {
-                tokio::time::sleep(patience).await;
+                tokio::time::sleep(timeout).await;
                 Event::WaitedForCleanup { job }
             });
         }

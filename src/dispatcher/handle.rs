@@ -76,7 +76,7 @@ pub(super) enum Command {
         reply: Reply<pb::Ack>,
     },
     /// Reads and starts suspect jobs whose turn has come.
-    StartSuspects {
+    StartCrashSuspects {
         jobs: Vec<JobId>,
         reply: Reply<()>,
     },
@@ -97,7 +97,7 @@ pub struct DispatcherHandle {
     /// Cancelled when all tasks of the Dispatcher have ended.
     pub(super) stopped: CancellationToken,
     /// See [`DispatcherOptions`](super::DispatcherOptions).
-    pub(super) store_patience: Duration,
+    pub(super) store_timeout: Duration,
     /// See [`DispatcherOptions`](super::DispatcherOptions).
     pub(super) max_uploaded: u64,
     pub(super) blobs: BlobFetcher,
@@ -131,7 +131,7 @@ impl Command {
             Command::JobMasters { .. }
             | Command::TaskManagers { .. }
             | Command::DrainTaskManager { .. }
-            | Command::StartSuspects { .. }
+            | Command::StartCrashSuspects { .. }
             | Command::ReadResults { .. }
             | Command::Turn { .. }
             | Command::Stop => Subject::Other,
@@ -154,7 +154,7 @@ impl Command {
             Command::Consistent(command) => command.refuse(error),
             Command::DrainTaskManager { reply, .. } => drop(reply.send(Err(error))),
             Command::ResolveQuarantine { reply, .. } => drop(reply.send(Err(error))),
-            Command::StartSuspects { reply, .. } => drop(reply.send(Err(error))),
+            Command::StartCrashSuspects { reply, .. } => drop(reply.send(Err(error))),
             Command::ReadResults { reply } => drop(reply.send(Err(error))),
             Command::Turn { reply } => drop(reply.send(Err(error))),
             Command::Stop => {}
@@ -184,12 +184,12 @@ impl DispatcherHandle {
         self.ask(|reply| Command::ReadResults { reply }).await
     }
 
-    /// Sends a command that is answered once the store has it; limited by `store_patience`.
+    /// Sends a command that is answered once the store has it; limited by `store_timeout`.
     async fn write<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> GatewayResult<T> {
-        let patience = self.store_patience;
-        let answer = tokio::time::timeout(patience, self.ask(command)).await;
+        let timeout = self.store_timeout;
+        let answer = tokio::time::timeout(timeout, self.ask(command)).await;
         answer.unwrap_or_else(|_| {
-            let text = format!("the store has not confirmed it within {patience:?}");
+            let text = format!("the store has not confirmed it within {timeout:?}");
             Err(GatewayError::Unknown(text))
         })
     }
@@ -214,8 +214,8 @@ impl DispatcherHandle {
     }
 
     /// Starts jobs that were recovered as suspects. Returns when their JobMasters run, or when it is known why not.
-    pub async fn start_suspects(&self, jobs: Vec<JobId>) -> GatewayResult<()> {
-        self.ask(|reply| Command::StartSuspects { jobs, reply })
+    pub async fn start_crash_suspects(&self, jobs: Vec<JobId>) -> GatewayResult<()> {
+        self.ask(|reply| Command::StartCrashSuspects { jobs, reply })
             .await
     }
 

@@ -83,9 +83,9 @@ impl DispatcherActor {
         unread.commands.push(command);
         if !std::mem::replace(&mut unread.is_timed, true) {
             // Shorter than the callers' timeout.
-            let patience = self.options.store_patience / 2;
+            let timeout = self.options.store_timeout / 2;
             self.tasks.spawn(async move {
-                tokio::time::sleep(patience).await;
+                tokio::time::sleep(timeout).await;
                 Event::WaitedForResults
             });
         }

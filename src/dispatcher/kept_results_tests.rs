@@ -83,10 +83,10 @@ async fn what_waits_for_results_does_not_wait_for_ever() {
     );
     let listed = leader.dispatcher.list_jobs(pb::ListJobsRequest::default());
     assert!(matches!(listed.await, Err(GatewayError::NotYet(_))));
-    let patience = DispatcherOptions::default().store_patience;
+    let timeout = DispatcherOptions::default().store_timeout;
     let rounded = Duration::from_millis(10);
     assert!(
-        began.elapsed() <= patience + rounded,
+        began.elapsed() <= timeout + rounded,
         "{:?}",
         began.elapsed()
     );

@@ -16,7 +16,7 @@ pub struct DispatcherOptions {
     /// Capacity of the mailbox.
     pub mailbox: usize,
     /// Timeout of a submission or cancellation for the store; then the answer is that the outcome is unknown.
-    pub store_patience: Duration,
+    pub store_timeout: Duration,
 }
 
 impl Default for DispatcherOptions {
@@ -27,7 +27,7 @@ impl Default for DispatcherOptions {
             max_uploaded: u64::MAX,
             expiration_interval: Duration::from_secs(30),
             mailbox: 1024,
-            store_patience: Duration::from_secs(5),
+            store_timeout: Duration::from_secs(5),
         }
     }
 }

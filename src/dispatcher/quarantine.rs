@@ -112,7 +112,7 @@ impl DispatcherActor {
                     sink_directories: graph.map(sink_directories),
                 }));
             }
-            RecoveredJob::OutOfReach { state, reason } => {
+            RecoveredJob::Unavailable { state, reason } => {
                 let reason = format!("its records can't be read at present: {reason}");
                 return Err(Box::new(Fault {
                     quarantine: self.found(pb::QuarantineKind::Unreadable, reason),
@@ -161,7 +161,7 @@ impl DispatcherActor {
     pub(super) fn take_up(&mut self, job: JobId, found: RecoveredJob) {
         let found = match found {
             RecoveredJob::Suspect { state } => return self.suspect(job, *state),
-            RecoveredJob::OutOfReach { state, reason } => {
+            RecoveredJob::Unavailable { state, reason } => {
                 return self.await_records(job, state, &reason);
             }
             found => found,
@@ -418,7 +418,7 @@ impl DispatcherActor {
         reply: Reply<pb::Ack>,
     ) {
         let judged = match found {
-            Ok(RecoveredJob::OutOfReach { reason, .. }) => {
+            Ok(RecoveredJob::Unavailable { reason, .. }) => {
                 self.set_busy(job, false);
                 let text = format!("the records of job {job} can't be read at present: {reason}");
                 let _ = reply.send(Err(GatewayError::NotYet(text)));

@@ -61,7 +61,7 @@ pub enum RecoveredJob {
         graph: Option<Box<pb::JobGraph>>,
     },
     /// A record can't be read for now, which says nothing about it.
-    OutOfReach {
+    Unavailable {
         /// The state, if it can be read. The graph is not kept.
         state: Option<Box<pb::JobState>>,
         /// Reason.
@@ -88,7 +88,7 @@ impl RecoveredJob {
             RecoveredJob::Readable { state, .. }
             | RecoveredJob::SetAside { state, .. }
             | RecoveredJob::Suspect { state } => Some(state),
-            RecoveredJob::Unreadable { state, .. } | RecoveredJob::OutOfReach { state, .. } => {
+            RecoveredJob::Unreadable { state, .. } | RecoveredJob::Unavailable { state, .. } => {
                 state.as_deref()
             }
         }
@@ -226,7 +226,7 @@ impl JobStore {
                 // Its unread state may say that decoding the graph is dangerous.
                 self.lock_chunks().note_unreadable(*job);
                 self.lock_holdings().hold(*job);
-                let later = RecoveredJob::OutOfReach {
+                let later = RecoveredJob::Unavailable {
                     state: None,
                     reason: error.to_string(),
                 };
@@ -369,9 +369,9 @@ impl JobStore {
             (Ok(graph), Ok(state)) => RecoveredJob::Readable { graph, state },
             (Err(Flaw { kind: None, reason }), Ok(state)) => {
                 let state = Some(state);
-                RecoveredJob::OutOfReach { state, reason }
+                RecoveredJob::Unavailable { state, reason }
             }
-            (_, Err(Flaw { kind: None, reason })) => RecoveredJob::OutOfReach {
+            (_, Err(Flaw { kind: None, reason })) => RecoveredJob::Unavailable {
                 state: None,
                 reason,
             },

@@ -13,7 +13,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::{error, warn};
 
-use super::commits::BLOB_PATIENCE;
+use super::commits::BLOB_TIMEOUT;
 use super::descriptions::{self, PreparedDescription};
 use super::job_store::{FIRST_RETRY, JobStore, JobStoreError, ResultRecord, job_id, name_of};
 
@@ -201,11 +201,11 @@ impl JobStore {
         result: &pb::JobResult,
     ) -> Result<Prepared, JobStoreError> {
         let preparing = self.prepare(job, ResultRecord(result.clone()));
-        let prepared = tokio::time::timeout(BLOB_PATIENCE, preparing).await;
+        let prepared = tokio::time::timeout(BLOB_TIMEOUT, preparing).await;
         prepared.unwrap_or_else(|_elapsed| {
             Err(JobStoreError::Refused(Error::Unavailable {
                 store: "the blob store",
-                reason: format!("it has given no answer for {BLOB_PATIENCE:?}"),
+                reason: format!("it has given no answer for {BLOB_TIMEOUT:?}"),
             }))
         })
     }

@@ -135,7 +135,7 @@ async fn what_another_leader_accepted_is_answered_though_this_one_would_refuse_i
     for (request, why) in flawed() {
         let cluster = MemoryCluster::default();
         let a = Leader::of(&cluster, "a").await;
-        // By its key alone a submission is known again.
+        // A leader recognises a repeated submission by its key alone.
         let mut accepted = submission(testing::JOB);
         accepted.key.digest = artifact::digest(request.graph.as_ref().expect("it has one"));
         let submission = Box::new(accepted);

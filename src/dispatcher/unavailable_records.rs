@@ -67,7 +67,7 @@ impl DispatcherActor {
         self.tasks.spawn(async move {
             let found = vec![(job, store.await_job(job).await)];
             let reply = oneshot::channel().0;
-            Event::SuspectsRead { found, reply }
+            Event::CrashSuspectsRead { found, reply }
         });
     }
 
@@ -132,7 +132,7 @@ impl JobStore {
             tokio::time::sleep(backoff.next_delay()).await;
             let reading = self.try_read_job(job);
             match self.within_bounds(reading).await {
-                Some(RecoveredJob::OutOfReach { reason, .. }) => {
+                Some(RecoveredJob::Unavailable { reason, .. }) => {
                     debug!(%job, reason, "a job can't be read yet");
                 }
                 Some(found) => return Ok(found),
@@ -144,7 +144,7 @@ impl JobStore {
     async fn try_read_job(&self, job: JobId) -> RecoveredJob {
         let name = name_of(job);
         let state = self.records.get::<StateRecord>(&name).await;
-        let later = |error: &Error| RecoveredJob::OutOfReach {
+        let later = |error: &Error| RecoveredJob::Unavailable {
             state: None,
             reason: error.to_string(),
         };

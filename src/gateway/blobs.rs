@@ -198,17 +198,17 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub struct BlobFetcher {
     connector: Arc<dyn Connector>,
-    patience: Duration,
+    timeout: Duration,
     limit: usize,
 }
 
 impl BlobFetcher {
-    /// Creates a fetcher that gives a server up after `patience` without data, and refuses content larger than
+    /// Creates a fetcher that gives a server up after `timeout` without data, and refuses content larger than
     /// any record.
-    pub fn new(connector: Arc<dyn Connector>, patience: Duration) -> BlobFetcher {
+    pub fn new(connector: Arc<dyn Connector>, timeout: Duration) -> BlobFetcher {
         BlobFetcher {
             connector,
-            patience,
+            timeout,
             limit: MAX_PAYLOAD,
         }
     }
@@ -242,14 +242,14 @@ impl BlobFetcher {
         Err(failure)
     }
 
-    /// The same, retried for `patience` while the servers have no free connection: a blob port closes the
+    /// The same, retried for `timeout` while the servers have no free connection: a blob port closes the
     /// latest connections beyond its limit. A try in progress is not aborted at that time.
-    pub async fn fetch_patiently(
+    pub async fn fetch_with_retries(
         &self,
         reference: &pb::BlobReference,
-        patience: Duration,
+        timeout: Duration,
     ) -> GatewayResult<Bytes> {
-        let last_try_by = Instant::now() + patience;
+        let last_try_by = Instant::now() + timeout;
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let error = match self.fetch(reference).await {
@@ -274,16 +274,16 @@ impl BlobFetcher {
     ) -> GatewayResult<Bytes> {
         let silent = |_| GatewayError::NoAnswer {
             target: format!("the blob server at {endpoint}"),
-            reason: format!("it was silent for {:?}", self.patience),
+            reason: format!("it was silent for {:?}", self.timeout),
         };
         let mismatch = |what: String| {
             GatewayError::Internal(format!("the blob server at {endpoint} sent {what}"))
         };
         let gateway = self.connector.blobs(endpoint);
-        let opened = tokio::time::timeout(self.patience, gateway.fetch(request));
+        let opened = tokio::time::timeout(self.timeout, gateway.fetch(request));
         let mut chunks = opened.await.map_err(silent)??;
         let mut bytes = BytesMut::with_capacity(size);
-        while let Some(chunk) = tokio::time::timeout(self.patience, chunks.next())
+        while let Some(chunk) = tokio::time::timeout(self.timeout, chunks.next())
             .await
             .map_err(silent)?
         {

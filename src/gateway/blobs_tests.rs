@@ -9,7 +9,7 @@ use super::*;
 use crate::gateway::LocalConnector;
 use crate::gateway::local::Fault;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn noise(size: usize) -> Bytes {
     let words = (0..size as u64 / 8).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -31,7 +31,7 @@ fn world() -> (LocalConnector, ServedBlobs, BlobFetcher) {
     let connector = LocalConnector::default();
     let served = ServedBlobs::new("jm:1");
     connector.put_blobs("jm:1", Arc::new(served.clone()));
-    let fetcher = BlobFetcher::new(Arc::new(connector.clone()), PATIENCE);
+    let fetcher = BlobFetcher::new(Arc::new(connector.clone()), TIMEOUT);
     (connector, served, fetcher)
 }
 
@@ -137,7 +137,7 @@ impl BlobGateway for Full {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_room_is_asked_again_while_there_is_patience() {
+async fn a_server_without_room_is_asked_again_until_the_timeout() {
     let (connector, served, fetcher) = world();
     let content = noise(800);
     let held = served.hold(content.clone()).await.expect("held");
@@ -147,18 +147,18 @@ async fn a_server_without_room_is_asked_again_while_there_is_patience() {
         refuses: AtomicUsize::new(5),
     });
     connector.put_blobs("jm:1", full.clone());
-    let fetched = fetcher.fetch_patiently(&reference, PATIENCE).await;
+    let fetched = fetcher.fetch_with_retries(&reference, TIMEOUT).await;
     assert_eq!(fetched, Ok(content));
     full.refuses.store(usize::MAX, Ordering::SeqCst);
     let begun = Instant::now();
-    let refused = fetcher.fetch_patiently(&reference, PATIENCE).await;
+    let refused = fetcher.fetch_with_retries(&reference, TIMEOUT).await;
     assert_eq!(refused, Err(GatewayError::NotYet("it is full".to_owned())));
-    assert!(begun.elapsed() <= PATIENCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() <= TIMEOUT, "{:?}", begun.elapsed());
     // A fetch of missing content is not retried.
     full.refuses.store(0, Ordering::SeqCst);
     drop(held);
     let begun = Instant::now();
-    let gone = fetcher.fetch_patiently(&reference, PATIENCE).await;
+    let gone = fetcher.fetch_with_retries(&reference, TIMEOUT).await;
     assert!(matches!(gone, Err(GatewayError::NotFound(_))), "{gone:?}");
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }

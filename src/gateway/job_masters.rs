@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::{Components, GatewayResult, JobMasterGateway};
 
 /// Timeout for one JobMaster, so that one that is still being created does not delay the others.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Requests of TaskExecutors to several JobMasters of one process at once.
 #[async_trait]
@@ -72,7 +72,7 @@ async fn register(
     use pb::registration_outcome::Outcome;
     let outcome = match job_master {
         Some(job_master) => {
-            match timeout(PATIENCE, job_master.register_task_manager(registration)).await {
+            match timeout(TIMEOUT, job_master.register_task_manager(registration)).await {
                 Ok(Ok(response)) => Outcome::Response(response),
                 Ok(Err(error)) => Outcome::Failed(error.to_string()),
                 Err(_elapsed) => Outcome::Failed("the JobMaster is not ready yet".to_owned()),

@@ -267,7 +267,7 @@ mod tests {
 
     use super::*;
 
-    fn impatient() -> RegistrationOptions {
+    fn short_timeouts() -> RegistrationOptions {
         RegistrationOptions {
             initial_timeout: Duration::from_millis(100),
             ..RegistrationOptions::default()
@@ -296,7 +296,7 @@ mod tests {
                 }
             }
         };
-        let result = register(&impatient(), "rm", wake, attempt).await;
+        let result = register(&short_timeouts(), "rm", wake, attempt).await;
         let begun = begun.borrow().clone();
         (result, begun)
     }
@@ -439,7 +439,7 @@ mod tests {
                 wake.notify_one();
             }
         };
-        let options = impatient();
+        let options = short_timeouts();
         let (result, ()) = tokio::join!(register(&options, "rm", &wake, attempt), ring);
         assert_eq!(result, Registered::Success(1));
         assert_eq!(*asked.borrow(), 1);

@@ -38,7 +38,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 struct Terms {
     /// Timeout for the next byte; then the try fails.
-    patience: Duration,
+    timeout: Duration,
     /// Trusted certificate authorities; `None`: those of the host, or of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
     #[cfg(feature = "https")]
     roots: Option<std::sync::Arc<rustls::RootCertStore>>,
@@ -47,7 +47,7 @@ struct Terms {
 impl Default for Terms {
     fn default() -> Terms {
         Terms {
-            patience: Duration::from_secs(30),
+            timeout: Duration::from_secs(30),
             #[cfg(feature = "https")]
             roots: None,
         }
@@ -236,7 +236,7 @@ async fn fetch_once(
         return Err(too_large(&size));
     }
     let (mut hasher, mut taken) = (Sha256::new(), 0_u64);
-    while let Some(piece) = patiently(terms, answer.pieces.next()).await? {
+    while let Some(piece) = within_timeout(terms, answer.pieces.next()).await? {
         let piece = piece?;
         taken = taken.saturating_add(piece.len() as u64);
         if taken > bound.bytes {
@@ -253,10 +253,10 @@ async fn fetch_once(
     }
 }
 
-async fn patiently<T>(terms: &Terms, coming: impl Future<Output = T>) -> Result<T, Failure> {
-    let patience = terms.patience;
-    let waited = tokio::time::timeout(patience, coming).await;
-    waited.map_err(|_elapsed| Failure::passing(format!("nothing came for {patience:?}")))
+async fn within_timeout<T>(terms: &Terms, coming: impl Future<Output = T>) -> Result<T, Failure> {
+    let timeout = terms.timeout;
+    let waited = tokio::time::timeout(timeout, coming).await;
+    waited.map_err(|_elapsed| Failure::passing(format!("nothing came for {timeout:?}")))
 }
 
 async fn open(terms: &Terms, url: &str) -> Result<Answer, Failure> {
@@ -274,7 +274,7 @@ async fn open(terms: &Terms, url: &str) -> Result<Answer, Failure> {
             .header(ACCEPT_ENCODING, "identity")
             .body(Empty::<Bytes>::new())
             .map_err(|error| Failure::lasting(format!("it is not an address: {error}")))?;
-        let answer = patiently(terms, client.request(request)).await?;
+        let answer = within_timeout(terms, client.request(request)).await?;
         let answer = answer.map_err(|error| no_answer(&error))?;
         let status = answer.status();
         if status == StatusCode::OK {
@@ -372,7 +372,7 @@ fn connector(_terms: &Terms) -> Result<HttpConnector, Failure> {
 }
 
 async fn open_s3(terms: &Terms, url: &str) -> Result<Answer, Failure> {
-    let read = patiently(terms, tanist_ha::blob::read_elsewhere(url)).await?;
+    let read = within_timeout(terms, tanist_ha::blob::read_elsewhere(url)).await?;
     let failed = |error: tanist_ha::Error| Failure {
         is_passing: error.outcome() == tanist_ha::Outcome::Transient,
         reason: error.to_string(),

@@ -26,10 +26,10 @@ const DENIED: &str = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n";
 const MISSING: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
 
 /// Timeout that is short enough for tests.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 /// Three of these pauses are longer than the timeout of the client that reads.
 const PAUSE: Duration = Duration::from_millis(700);
-const PATIENCE_WITH_PAUSES: Duration = Duration::from_millis(1_800);
+const TIMEOUT_WITH_PAUSES: Duration = Duration::from_millis(1_800);
 
 /// Serves with a certificate for `name`. Returns the port.
 async fn serve_secure(authority: &TestAuthority, name: &str) -> u16 {
@@ -93,7 +93,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> std::io:
 
 fn trusting(authority: &TestAuthority) -> Terms {
     Terms {
-        patience: PATIENCE,
+        timeout: TIMEOUT,
         roots: Some(authority.roots()),
     }
 }
@@ -127,13 +127,13 @@ async fn a_slow_server_is_read_from_as_long_as_something_comes() {
     let authority = TestAuthority::new();
     let port = serve_secure(&authority, "127.0.0.1").await;
     let terms = Terms {
-        patience: PATIENCE_WITH_PAUSES,
+        timeout: TIMEOUT_WITH_PAUSES,
         ..trusting(&authority)
     };
     let began = tokio::time::Instant::now();
     let content = tried(&terms, &format!("https://127.0.0.1:{port}/slow")).await;
     assert_eq!(content.expect("it comes"), "content");
-    assert!(began.elapsed() > PATIENCE_WITH_PAUSES, "it was not slow");
+    assert!(began.elapsed() > TIMEOUT_WITH_PAUSES, "it was not slow");
 }
 
 #[tokio::test]

@@ -168,7 +168,7 @@ fn vertex(job: &ResolvedJob, position: usize, chain: &[usize]) -> v1::JobVertex 
     }
 }
 
-/// Every part is preceded by its length, so that no two graphs write the same bytes.
+/// Hashes a vertex to its id. The length precedes each part, so that two vertices never hash the same bytes.
 fn vertex_id(position: usize, operators: &[v1::Operator]) -> JobVertexId {
     let mut hash = Xxh3::new();
     let mut part = |bytes: &[u8]| {

@@ -77,7 +77,7 @@ pub fn unsupported(graph: &JobGraph) -> Option<String> {
     })
 }
 
-/// The specification of an operator, if it has a half at the JobMaster.
+/// The specification of an operator, if it has a coordinator at the JobMaster.
 pub fn coordinated_spec(spec: &str) -> Option<OperatorSpec> {
     // Cheap first check: a leader of thousands of jobs calls this for each operator, and most are no file source.
     if !spec.contains("\"file-source\"") {

@@ -125,7 +125,7 @@ pub enum OperatorSpec {
     ExecSink(Box<ExecSpec>),
 }
 
-/// How a filter compares.
+/// Comparison operator of a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Comparison {

@@ -126,7 +126,7 @@ impl Schema {
         self.columns.iter().map(|column| column.name.as_str())
     }
 
-    /// As it stands in a JobGraph.
+    /// Encodes it for a JobGraph.
     pub fn to_proto(&self) -> Vec<v1::Column> {
         let column = |column: &Column| v1::Column {
             name: column.name.clone(),

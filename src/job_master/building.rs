@@ -74,14 +74,14 @@ impl ExecutionGraph {
         Ok(execution)
     }
 
-    /// All executions CREATED with generation 0.
+    /// Builds the graph with all executions CREATED, at generation 0.
     pub fn build(graph: &pb::JobGraph, max_regions: usize) -> Result<ExecutionGraph, BuildError> {
         let (mut vertices, by_id) = build_vertices(graph)?;
         let profiles = profiles(graph, &vertices);
         let edges = build_edges(graph, &vertices, &by_id)?;
         let (mut blocking_into, mut blocking_out_of) = (Vec::new(), Vec::new());
         if edges.iter().any(|edge| edge.is_blocking) {
-            // A region runs as a whole: a vertex that waits for another one is in none with that.
+            // A region runs as a whole, so no vertex may wait for a vertex of its own region.
             let within = blocking_edges_within_regions(graph);
             if let Some(target) = within.first().map(|edge| &edge.target) {
                 let mut all = graph.vertices.iter();

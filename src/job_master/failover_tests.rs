@@ -58,7 +58,7 @@ fn it_counts_though_others_that_fail_because_of_it_are_heard_first() {
     let mut job = running(&one_region(), for_ever());
     job.reports("tm1", vec![report(2, 1, 3, S::Failed)]);
     assert_eq!(job.stored.fatal_cause, "");
-    assert_eq!(job.generations(), [4], "it is about to start anew");
+    assert_eq!(job.generations(), [4], "it is about to start again");
     job.reports("tm0", vec![beyond_repair(1, 0)]);
     assert!(job.stored.fatal_cause.contains("no such program"));
 }
@@ -103,7 +103,7 @@ fn a_failure_that_may_pass_restarts_its_region_and_no_other() {
 }
 
 #[test]
-fn what_ended_by_itself_before_its_region_starts_anew_is_released_where_it_ran() {
+fn what_ended_by_itself_before_its_region_starts_again_is_released_where_it_ran() {
     let mut job = running(&one_region(), for_ever());
     job.reports("tm0", vec![report(1, 0, 3, S::Finished)]);
     job.reports("tm1", vec![report(2, 1, 3, S::Failed)]);

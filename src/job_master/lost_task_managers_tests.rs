@@ -110,7 +110,7 @@ async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_refuses_heartbeats_is_lost_without_ending_the_term() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
-    *task_executor.mood.lock() = Mood::StartedAnew;
+    *task_executor.mood.lock() = Mood::StartedAgain;
     fails_soon(&fixture, "no such registration").await;
     assert!(task_executor.was_called(GOODBYE));
     assert_eq!(*fixture.deposed_by.lock(), None);

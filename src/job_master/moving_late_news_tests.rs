@@ -169,7 +169,7 @@ fn on_the_new_one() -> Vec<pb::ExecutionReport> {
 }
 
 #[test]
-fn the_next_leader_places_anew_what_was_placed_by_a_move_and_not_deployed() {
+fn the_next_leader_places_again_what_was_placed_by_a_move_and_not_deployed() {
     let mut job = moving();
     all_stops(&mut job);
     let there = vec![("tm0", vec![]), ("tm1", vec![]), ("tm2", vec![])];

@@ -108,7 +108,7 @@ fn in_the_last_stage() -> Recovered {
 }
 
 #[test]
-fn outputs_that_are_made_anew_after_a_failure_came_with_it() {
+fn outputs_that_are_made_again_after_a_failure_came_with_it() {
     let mut job = in_the_last_stage();
     job.now_ms += 5;
     let connection = job.connection("tm0");

@@ -172,7 +172,7 @@ fn looked_at(job: &Recovered) -> Vec<u64> {
 }
 
 #[test]
-fn what_was_looked_at_for_a_generation_that_is_given_up_before_it_is_placed_is_looked_at_anew() {
+fn what_was_looked_at_for_a_generation_that_is_given_up_before_it_is_placed_is_looked_at_again() {
     let mut job = job_of(&of_files());
     assert_eq!(asked(&job), Some((0, 2)), "of both regions together");
     look(&mut job, 100);
@@ -186,7 +186,7 @@ fn what_was_looked_at_for_a_generation_that_is_given_up_before_it_is_placed_is_l
 }
 
 #[test]
-fn a_region_that_starts_anew_reads_what_the_others_were_placed_with_and_all_look_anew_if_it_fails_again()
+fn a_region_that_starts_again_reads_what_the_others_were_placed_with_and_all_look_again_if_it_fails_again()
  {
     let mut job = job_of(&of_files());
     look(&mut job, 100);

@@ -49,7 +49,7 @@ fn a_slow_registration_whose_deployment_came_to_nothing_counts_as_no_failure() {
         let mut job = refused_after(is_answered_first);
         assert_eq!(job.generations(), [2]);
         job.reports("tm1", both(1, 1, S::Canceled));
-        assert_eq!(job.deployed().len(), 8, "all of it, anew");
+        assert_eq!(job.deployed().len(), 8, "all of it, again");
         let details = job.core.details();
         assert_eq!(
             (details.restarts, details.status()),
@@ -97,9 +97,9 @@ fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_manager_that_registers_anew_for_long_is_not_lost_by_what_it_answers_meanwhile() {
+async fn a_task_manager_that_registers_again_for_long_is_not_lost_by_what_it_answers_meanwhile() {
     let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
-    *task_executor.mood.lock() = Mood::RegistersAnew;
+    *task_executor.mood.lock() = Mood::RegistersAgain;
     tokio::time::sleep(Duration::from_secs(35)).await;
     *task_executor.mood.lock() = Mood::Well;
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -110,7 +110,7 @@ async fn a_task_manager_that_registers_anew_for_long_is_not_lost_by_what_it_answ
     );
     // A TaskManager that never completes its registration exceeds the heartbeat timeout: it can't report how
     // its tasks end.
-    *task_executor.mood.lock() = Mood::RegistersAnew;
+    *task_executor.mood.lock() = Mood::RegistersAgain;
     let result = fixture.job_master.ended().await.expect("it ends");
     assert!(result.cause.contains("no heartbeat"), "{}", result.cause);
 }

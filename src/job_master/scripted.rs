@@ -33,8 +33,8 @@ pub(super) enum Mood {
     Well,
     Silent,
     Unreachable,
-    StartedAnew,
-    RegistersAnew,
+    StartedAgain,
+    RegistersAgain,
 }
 
 /// A TaskExecutor that runs its tasks until the test changes them.
@@ -56,11 +56,11 @@ impl TaskExecutor {
             }
             Mood::Silent => std::future::pending().await,
             Mood::Unreachable => Err(GatewayError::gone("the TaskExecutor")),
-            Mood::StartedAnew => {
+            Mood::StartedAgain => {
                 let reason = "no such registration".to_owned();
                 Err(GatewayError::Outdated { epoch: 3, reason })
             }
-            Mood::RegistersAnew => Err(GatewayError::NotYet("registering again".to_owned())),
+            Mood::RegistersAgain => Err(GatewayError::NotYet("registering again".to_owned())),
         }
     }
 

@@ -136,7 +136,7 @@ fn what_is_taken_or_blocked_is_given_to_nobody_else() {
 }
 
 #[test]
-fn what_was_let_go_is_not_taken_again_before_its_task_manager_registers_anew() {
+fn what_was_let_go_is_not_taken_again_before_its_task_manager_registers_again() {
     let mut pool = pool(&[("a", 1, 0), ("b", 2, 0)]);
     pool.remove(&slot(1));
     assert_eq!(

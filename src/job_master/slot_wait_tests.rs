@@ -165,7 +165,7 @@ fn slots_that_are_too_few_go_back_while_a_region_runs_whose_slots_are_waited_for
 }
 
 #[test]
-fn what_a_region_that_stands_back_has_in_the_next_turn_does_not_idle() {
+fn what_a_region_that_yields_slots_has_in_the_next_turn_does_not_idle() {
     let options = CoreOptions {
         slot_idle_timeout_ms: TURN_MS - 100,
         ..options()

@@ -62,7 +62,7 @@ impl JobMasterCore {
                     failure.cause
                 )),
             }
-        } else if !self.is_stopping() && self.sources_start_anew() {
+        } else if !self.is_stopping() && self.sources_start_again() {
             CancelAnswer::TooLate(
                 "the job is being restarted, and what its sources had read before would be missing: stop it when its tasks run \
                  again, or cancel it"
@@ -92,7 +92,7 @@ impl JobMasterCore {
     }
 
     /// Whether sources that may have read have to read from their beginning again and have not begun to.
-    fn sources_start_anew(&self) -> bool {
+    fn sources_start_again(&self) -> bool {
         let regions = self.record.regions.iter().zip(&self.execution.regions);
         let mut given_up = regions.filter(|(state, _)| state.placed_before);
         given_up.any(|(_, region)| {

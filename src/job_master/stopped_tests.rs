@@ -296,7 +296,7 @@ fn a_job_of_which_nothing_has_begun_is_cancelled_and_asks_for_no_slots() {
 }
 
 #[test]
-fn what_sources_read_before_they_start_anew_is_not_lost_by_a_stop() {
+fn what_sources_read_before_they_start_again_is_not_lost_by_a_stop() {
     let graph = one_region();
     let options = || CoreOptions {
         restart_strategy: RestartStrategy::FixedDelay {

@@ -18,9 +18,9 @@ use super::socket::{PROBES, Probing, SERVED_SILENCE, set_up};
 /// An HTTP client for REST servers that keeps connections open for a while.
 pub type HttpClient<B> = Client<HttpConnector, B>;
 
-/// Connects to `host:port` within `patience`. The connection lasts while the other end acknowledges what is sent.
-pub async fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
-    let stream = timeout(patience, TcpStream::connect(address)).await??;
+/// Connects to `host:port` within `limit`. The connection lasts while the other end acknowledges what is sent.
+pub async fn connect(address: &str, limit: Duration) -> io::Result<TcpStream> {
+    let stream = timeout(limit, TcpStream::connect(address)).await??;
     set_up(&stream, SERVED_SILENCE)?;
     Ok(stream)
 }
@@ -53,9 +53,9 @@ where
         .build(connector)
 }
 
-/// Whether a connection to that address is refused within `patience`. No answer is not a refusal.
-pub async fn is_refused(address: SocketAddr, patience: Duration) -> bool {
-    match timeout(patience, TcpStream::connect(address)).await {
+/// Whether a connection to that address is refused within `limit`. No answer is not a refusal.
+pub async fn is_refused(address: SocketAddr, limit: Duration) -> bool {
+    match timeout(limit, TcpStream::connect(address)).await {
         Ok(Err(error)) => error.kind() == ErrorKind::ConnectionRefused,
         Ok(Ok(_)) | Err(_) => false,
     }

@@ -37,9 +37,9 @@ use crate::gateway::blobs::ServedBlobs;
 use crate::resource_manager::workers::ResourceManagerDriver;
 use crate::telemetry::{ExitCode, version};
 
-/// The newest format of records that this version reads. A record type that gets a newer one raises it.
+/// The newest record format that this version reads. Raise it when a record type gets a newer format.
 const READS_FORMAT: u16 = 1;
-/// How long the first term waits for what the leader that the store names says of this process.
+/// Timeout, before the first term, for asking the leader that the store names whether it uses the same store.
 const BELONGING_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_REST: Duration = Duration::from_millis(200);
 const LONGEST_REST: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ pub(super) fn reads_format() -> u16 {
     READS_FORMAT + u16::from(is_armed(NEWER))
 }
 
-/// What a contender is to the cluster, and how it reaches other processes.
+/// Identity of a contender, and how it reaches other processes.
 #[derive(Debug, Clone)]
 pub(super) struct ContenderOptions {
     pub options: Arc<ClusterOptions>,
@@ -330,13 +330,13 @@ fn asked_to_end(services: &TermServices) -> ExitCode {
 /// Resigns and lets the term's components end, but waits only for a limited time: a lease ends by itself, and
 /// components end with their process.
 async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl Future<Output = T>) {
-    let patience = services.options.process.shutdown_timeout / 2;
-    let resigned = tokio::time::timeout(patience, opened.election.resign());
-    let ended = tokio::time::timeout(patience, term);
+    let timeout = services.options.process.shutdown_timeout / 2;
+    let resigned = tokio::time::timeout(timeout, opened.election.resign());
+    let ended = tokio::time::timeout(timeout, term);
     let (resigned, ended) = tokio::join!(resigned, ended);
     if resigned.is_err() {
         warn!(
-            ?patience,
+            ?timeout,
             "the resignation is not confirmed by the store; the lease will expire by itself"
         );
     }
@@ -344,7 +344,7 @@ async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl F
         let leadership = opened.election.leadership();
         let current = leadership.borrow();
         warn!(
-            ?patience,
+            ?timeout,
             leadership = ?current,
             "the term's components did not end in time"
         );

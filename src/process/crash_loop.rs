@@ -1,4 +1,4 @@
-//! Decides from the records of earlier terms whether a term recovers carefully, and which jobs are suspects.
+//! Decides from the records of earlier terms whether a term starts crash-loop recovery, and which jobs are suspects.
 //! Pure; the effects are in `recovery_phases.rs`, the reasons in `docs/adr/0012-careful-recovery.md`.
 //!
 //! Suspects are a range of job ids, not a list, so that a record stays small for any number of jobs.
@@ -14,7 +14,7 @@ use tanist_proto::v1 as pb;
 
 use super::history::HistoryRecord;
 
-/// Terms in a row that may die in recovery before the next one recovers carefully.
+/// Terms in a row that may die in recovery before the next one starts crash-loop recovery.
 const TOLERATED: usize = 2;
 /// Maximum number of terms that died in recovery that a record keeps.
 const REMEMBERED: usize = 16;

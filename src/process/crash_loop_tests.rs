@@ -154,7 +154,7 @@ fn a_term_that_is_killed_from_outside_hides_nobody() {
 }
 
 #[test]
-fn a_new_job_that_ends_a_careful_term_is_found_too() {
+fn a_new_job_that_ends_a_crash_loop_recovery_is_found_too() {
     let mut search = Search::of(8, std::iter::once(2));
     while search
         .records

@@ -84,7 +84,7 @@ pub(super) struct DialServices {
     /// The JobMasters that replaced others in this term.
     pub jobs: Vec<pb::JobScope>,
     /// `heartbeat.timeout`: the time for which the tasks of a missing TaskExecutor are awaited.
-    pub patience: Duration,
+    pub timeout: Duration,
     pub on_higher_epoch: OnHigherEpoch,
     pub awaiting: Awaiting,
 }
@@ -143,7 +143,7 @@ pub(super) async fn dial(placements: Placements, services: DialServices) {
     for (address, named) in placements.by_address {
         let (services, calls) = (services.clone(), calls.clone());
         dialling.spawn(async move {
-            let until = started + services.patience;
+            let until = started + services.timeout;
             let answered = timeout_at(until, dial_one(&services, &calls, &address, named)).await;
             if answered.is_err() {
                 info!(

@@ -191,9 +191,9 @@ pub async fn remove_cluster(options: &HaOptions) -> Result<()> {
     }
 }
 
-/// Waits, for at most `patience`, until no JobManager contends for the cluster any more. Returns whether that
+/// Waits, for at most `timeout`, until no JobManager contends for the cluster any more. Returns whether that
 /// is so.
-pub async fn until_nobody_contends(options: &HaOptions, patience: Duration) -> Result<bool> {
+pub async fn until_nobody_contends(options: &HaOptions, timeout: Duration) -> Result<bool> {
     let process = ProcessId::new("observer");
     let driver = Backend::of(options).open_driver(process, false).await?;
     let waiting = async {
@@ -203,7 +203,7 @@ pub async fn until_nobody_contends(options: &HaOptions, patience: Duration) -> R
         }
         Ok(true)
     };
-    let waited = tokio::time::timeout(patience, waiting).await;
+    let waited = tokio::time::timeout(timeout, waiting).await;
     driver.close().await;
     waited.unwrap_or(Ok(false))
 }

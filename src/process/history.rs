@@ -1,6 +1,6 @@
 //! The record of each term under `history/<epoch>`: who led, how the takeover went, how it ended.
 //!
-//! Its readers are people, the budget of suspicions, and careful recovery, which finds out from the records
+//! Its readers are people, the budget of suspicions, and crash-loop recovery, which finds out from the records
 //! which job ends its process. The leader writes its own term's record at the start, and again when it knows
 //! more; how a term ended is in its successor's record. Fields are only added, each with a default, so that
 //! records of other versions can be read. Times are in milliseconds; those of phases count from the moment when

@@ -33,7 +33,7 @@ use crate::gateway::persistence::PersistError;
 /// this, no job is suspected.
 const SETTLING: Duration = Duration::from_millis(200);
 /// Timeout of a takeover for setting its culprit aside durably.
-const SET_ASIDE_PATIENCE: Duration = Duration::from_secs(2);
+const SET_ASIDE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reads how the earlier terms ended, and makes the plan that follows from that.
 pub(super) async fn look_back(services: &TermServices, session: &LeaderSession) -> Result<Plan> {
@@ -69,7 +69,7 @@ pub(super) async fn prepare(
         let quarantine = crash_loop::quarantine(deaths, wall_clock_ms());
         error!(%job, terms = deaths.len(), "a job ended the processes that led it: it is quarantined");
         let setting = store.set_aside(*job, &quarantine);
-        match tokio::time::timeout(SET_ASIDE_PATIENCE, setting).await {
+        match tokio::time::timeout(SET_ASIDE_TIMEOUT, setting).await {
             Ok(Ok(())) => {}
             Ok(Err(PersistError::TermOver)) => info!(%job, "the next term quarantines it"),
             Ok(Err(error)) => warn!(%job, %error, "only this term knows that a job is quarantined"),
@@ -154,7 +154,7 @@ pub(super) async fn finish_recovery(
             "suspects are started"
         );
         suspects.drain(..group.len());
-        if dispatcher.start_suspects(group).await.is_err() {
+        if dispatcher.start_crash_suspects(group).await.is_err() {
             return std::future::pending().await;
         }
         if suspects.is_empty() {

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_of_a_cleanup_and_patience_without_a_resource_manager_are_as_configured() {
+    fn tries_of_a_cleanup_and_the_registration_timeout_are_as_configured() {
         let load = LoadOptions::default()
             .with("cleanup-strategy.exponential-delay.attempts", "3")
             .with("taskmanager.registration.timeout", "7 s");

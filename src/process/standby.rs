@@ -27,7 +27,7 @@ use crate::dispatcher::JobStore;
 /// Minimum interval between two writes of the member's record because of its cache.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 /// Timeout of a takeover for the names of the store's records, counted from the proof of the cache.
-const NAMES_PATIENCE: Duration = Duration::from_millis(500);
+const NAMES_TIMEOUT: Duration = Duration::from_millis(500);
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const SLOWEST_RETRY: Duration = Duration::from_secs(1);
 
@@ -117,7 +117,7 @@ async fn names(store: &dyn CoordinationStore) -> StoredNames {
 
 /// The names, or `None` after the timeout.
 async fn in_time(listing: impl Future<Output = StoredNames>) -> Option<StoredNames> {
-    let names = tokio::time::timeout(NAMES_PATIENCE, listing).await.ok();
+    let names = tokio::time::timeout(NAMES_TIMEOUT, listing).await.ok();
     if names.is_none() {
         warn!("the records of the cache are not compared with the store's: it takes too long");
     }

@@ -479,7 +479,7 @@ fn dial_services(services: &TermServices, session: &LeaderSession) -> DialServic
         sender: sender(session),
         rpc_address: services.rpc_address.clone(),
         process: session.process().to_string(),
-        patience: services.options.heartbeat.timeout,
+        timeout: services.options.heartbeat.timeout,
         on_higher_epoch: on_higher_epoch(services),
         jobs: Vec::new(),
         awaiting: Awaiting::default(),

@@ -19,7 +19,7 @@ use crate::gateway::{Connector, GatewayError, GatewayResult};
 /// Maximum size of a piece, in bytes.
 const LARGEST: usize = 16 * 1024 * 1024;
 /// Timeout for one object, over changes of the leader.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Pause after a failed attempt, unless another JobManager leads sooner.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -35,7 +35,7 @@ pub(super) struct LeadersUploads {
 #[async_trait]
 impl UploadSource for LeadersUploads {
     async fn object(&self, name: &str) -> Result<Bytes, String> {
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + TIMEOUT;
         let mut leaders = self.leaders.clone();
         loop {
             let leader = leaders.borrow_and_update().leader.clone();

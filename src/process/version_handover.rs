@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(3);
 /// Pause after an invitation that no process accepted.
 const PAUSE: Duration = Duration::from_secs(30);
 /// Timeout for the store to list the members while a term waits for that.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Result of an attempt to give way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) async fn give_way_first(
         "there are records of a newer version"
     );
     let looking = give_way(services, session, format);
-    tokio::time::timeout(PATIENCE + services.options.ha.transfer_timeout, looking)
+    tokio::time::timeout(TIMEOUT + services.options.ha.transfer_timeout, looking)
         .await
         .is_ok_and(|outcome| outcome == Outcome::GaveWay)
 }
@@ -78,7 +78,7 @@ async fn give_way(services: &TermServices, session: &LeaderSession, format: u16)
     let Some(peers) = &services.peers else {
         return Outcome::Nobody;
     };
-    let listed = tokio::time::timeout(PATIENCE, services.ha.election.members()).await;
+    let listed = tokio::time::timeout(TIMEOUT, services.ha.election.members()).await;
     let members = match listed {
         Ok(Ok(members)) => members,
         Ok(Err(_)) | Err(_) => return Outcome::Nobody,

@@ -228,15 +228,12 @@ impl JobManagerView {
     }
 
     /// The Dispatcher of the leader: this process's own, or a client of another one's. Waits for a leader up to
-    /// `patience`; `NotYet` if there is none by then.
-    pub async fn dispatcher(
-        &self,
-        patience: Duration,
-    ) -> GatewayResult<Arc<dyn DispatcherGateway>> {
-        let found = tokio::time::timeout(patience, self.find_dispatcher()).await;
+    /// `timeout`; `NotYet` if there is none by then.
+    pub async fn dispatcher(&self, timeout: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>> {
+        let found = tokio::time::timeout(timeout, self.find_dispatcher()).await;
         found.map_err(|_| {
             GatewayError::NotYet(format!(
-                "no JobManager leads at present: waited {patience:?} for a leader election"
+                "no JobManager leads at present: waited {timeout:?} for a leader election"
             ))
         })
     }
@@ -372,12 +369,12 @@ impl JobManagerView {
     }
 
     /// The cluster's leadership status; without its members and the store's health if the store does not return
-    /// them within `patience`.
-    pub async fn ha_status(&self, patience: Duration) -> HaStatus {
+    /// them within `timeout`.
+    pub async fn ha_status(&self, timeout: Duration) -> HaStatus {
         let election = self.inner.election.borrow().clone();
-        let members = async { in_time(patience, election?.members()).await };
+        let members = async { in_time(timeout, election?.members()).await };
         let records = self.inner.records.borrow().clone();
-        let health = async { in_time(patience, records?.health()).await };
+        let health = async { in_time(timeout, records?.health()).await };
         let (members, health) = tokio::join!(members, health);
         let election = self.inner.election.borrow().clone();
         let unreadable = election.and_then(|election| election.unreadable().borrow().clone());
@@ -396,24 +393,24 @@ impl JobManagerView {
 }
 
 impl JobManagerView {
-    /// The terms that are kept, oldest first; the reason if the store does not return them within `patience`.
-    pub async fn history(&self, patience: Duration) -> Result<Vec<HistoryRecord>, String> {
+    /// The terms that are kept, oldest first; the reason if the store does not return them within `timeout`.
+    pub async fn history(&self, timeout: Duration) -> Result<Vec<HistoryRecord>, String> {
         let records = self.inner.records.borrow().clone();
         let reading = async {
             let records = records?;
-            in_time(patience, history::read_all(&*records)).await
+            in_time(timeout, history::read_all(&*records)).await
         };
         reading.await.unwrap_or_else(not_reached)
     }
 }
 
 async fn in_time<T>(
-    patience: Duration,
+    timeout: Duration,
     answer: impl Future<Output = tanist_ha::Result<T>>,
 ) -> Option<Result<T, String>> {
-    Some(match tokio::time::timeout(patience, answer).await {
+    Some(match tokio::time::timeout(timeout, answer).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("the store gave no answer within {patience:?}")),
+        Err(_) => Err(format!("the store gave no answer within {timeout:?}")),
     })
 }
 

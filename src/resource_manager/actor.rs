@@ -149,7 +149,7 @@ impl Actor {
 
     fn handle(&mut self, message: Message) {
         let now = Instant::now();
-        self.core.forgive_standstill(now);
+        self.core.credit_standstill(now);
         match message {
             Message::Register(request, reply) => {
                 let answer = self.core.register(now, *request);
@@ -277,7 +277,7 @@ impl Actor {
 
     fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
         let now = Instant::now();
-        self.core.forgive_standstill(now);
+        self.core.credit_standstill(now);
         match called {
             Ok(Called::Heartbeat {
                 to,

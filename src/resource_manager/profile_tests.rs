@@ -135,7 +135,7 @@ fn slots_that_take_all_of_it_are_not_asked_for_twice_while_their_requests_are_op
 }
 
 #[test]
-fn a_dynamic_slot_that_is_refused_is_left_alone_for_a_moment_and_then_asked_for_anew() {
+fn a_dynamic_slot_that_is_refused_is_left_alone_for_a_moment_and_then_asked_for_again() {
     let mut slots = one_worker(4, 0);
     slots.declare(needs(job(1), &[(resources(4, 0).into(), 1)]));
     let first = slots.match_slots(Instant::now()).remove(0);

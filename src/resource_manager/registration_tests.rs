@@ -276,7 +276,7 @@ async fn two_processes_under_one_resource_id_do_not_take_its_place_from_each_oth
         is_taken(register("2", 2).await),
         "the first one may have ended"
     );
-    assert!(is_taken(register("2", 3).await), "it registers anew");
+    assert!(is_taken(register("2", 3).await), "it registers again");
     // It has not: it is rejected, and the other one stays.
     let Answer::Rejection(reason) = register("1", 4).await else {
         panic!("both go on");

@@ -12,7 +12,7 @@ use super::core::Core;
 impl Core {
     /// Extends all deadlines by the time for which this process stood still. To be called before any input is
     /// handled.
-    pub fn forgive_standstill(&mut self, now: Instant) {
+    pub fn credit_standstill(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.next_beat);
         if late < self.options.heartbeat_interval {
             return;
@@ -35,7 +35,7 @@ impl Core {
 
     /// The same, called on time.
     pub(super) fn note_beat(&mut self, now: Instant) {
-        self.forgive_standstill(now);
+        self.credit_standstill(now);
         if self.next_beat <= now {
             self.next_beat = now + self.options.heartbeat_interval;
         }

@@ -51,9 +51,9 @@ impl UnfulfillableJobs {
 
     /// With a driver, whose largest worker is known: shortens the time for TaskExecutors of earlier terms to
     /// register.
-    pub(super) fn wait_only(&mut self, patience: Duration) {
+    pub(super) fn wait_only(&mut self, timeout: Duration) {
         let begun = self.starts_until - self.start_up_time;
-        self.start_up_time = self.start_up_time.min(patience);
+        self.start_up_time = self.start_up_time.min(timeout);
         self.starts_until = begun + self.start_up_time;
         self.check_at = Some(self.starts_until);
     }

@@ -24,7 +24,7 @@ const SHORTEST_ANSWER: Duration = Duration::from_secs(5);
 
 /// Time for which a request that the leader's store refuses is repeated. A busy store recovers by itself; if
 /// the store has no space, the client gets the error before its own timeout.
-const STORE_PATIENCE: Duration = Duration::from_millis(1500);
+const STORE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 fn confirmed_epoch(view: &LeaderView) -> Option<Epoch> {
     view.leader.as_ref().map(|leader| leader.epoch)
@@ -72,8 +72,8 @@ impl Context {
         A: Fn(Arc<dyn DispatcherGateway>) -> F,
         F: Future<Output = GatewayResult<T>>,
     {
-        let patience = self.options.await_leader_timeout;
-        let give_up = Instant::now() + patience;
+        let timeout = self.options.await_leader_timeout;
+        let give_up = Instant::now() + timeout;
         let mut pause = FIRST_PAUSE;
         let mut refused_since = None;
         loop {
@@ -83,7 +83,7 @@ impl Context {
             let dispatcher = self.view.dispatcher(left).await?;
             let asked = known.or_else(|| confirmed_epoch(&leaders.borrow()));
             let left = give_up.saturating_duration_since(Instant::now());
-            let patience = self.options.answer_timeout.min(left.max(SHORTEST_ANSWER));
+            let timeout = self.options.answer_timeout.min(left.max(SHORTEST_ANSWER));
             let error = tokio::select! {
                 biased;
                 answer = ask(dispatcher) => match answer {
@@ -94,9 +94,9 @@ impl Context {
                     tracing::debug!("another JobManager leads, asking it instead");
                     continue;
                 }
-                () = tokio::time::sleep(patience) => GatewayError::NoAnswer {
+                () = tokio::time::sleep(timeout) => GatewayError::NoAnswer {
                     target: "the leader".to_owned(),
-                    reason: format!("it took longer than {patience:?}"),
+                    reason: format!("it took longer than {timeout:?}"),
                 },
             };
             if !error.is_retryable() || Instant::now() + pause >= give_up {
@@ -104,7 +104,7 @@ impl Context {
             }
             if let GatewayError::StoreRefused(_) = &error {
                 let since = *refused_since.get_or_insert_with(Instant::now);
-                if since.elapsed() + pause >= STORE_PATIENCE {
+                if since.elapsed() + pause >= STORE_TIMEOUT {
                     return Err(error.into());
                 }
             } else {

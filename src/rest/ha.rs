@@ -143,10 +143,10 @@ pub(super) async fn transfer(
     let wanted = read_transfer(&parameters, &body)?;
     let to = wanted.to.as_deref().map(ProcessId::new);
     let unavailable = |text: String| RestError::new(StatusCode::SERVICE_UNAVAILABLE, text);
-    let patience = context.options.await_leader_timeout;
+    let timeout = context.options.await_leader_timeout;
     let mut leaders = context.view.leaders();
     let known = leaders.wait_for(|view| view.leader.is_some());
-    let known = tokio::time::timeout(patience, known).await;
+    let known = tokio::time::timeout(timeout, known).await;
     let known = known.ok().and_then(Result::ok);
     let known = known.and_then(|view| view.leader.clone());
     let mut known =
@@ -180,11 +180,11 @@ pub(super) async fn transfer(
         let leader = view.leader.as_ref();
         leader.is_some_and(|leader| leader.epoch >= epoch)
     };
-    let followed = tokio::time::timeout(patience, leaders.wait_for(confirmed)).await;
+    let followed = tokio::time::timeout(timeout, leaders.wait_for(confirmed)).await;
     let followed = followed.ok().and_then(Result::ok);
     let leader = followed.and_then(|view| view.leader.as_ref().map(LeaderBody::from));
     let unconfirmed = || {
-        let text = format!("epoch {epoch} began, and was not confirmed within {patience:?}");
+        let text = format!("epoch {epoch} began, and was not confirmed within {timeout:?}");
         unavailable(text)
     };
     Ok(Json(leader.ok_or_else(unconfirmed)?))

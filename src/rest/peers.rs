@@ -43,13 +43,13 @@ impl Peers {
     pub(super) async fn statuses(
         &self,
         members: &[Member],
-        patience: Duration,
+        timeout: Duration,
     ) -> Vec<Result<PeerAnswer, String>> {
         join_all(members.iter().map(async |member| {
             let no_address = || "it has no REST address".to_owned();
             let address = member.addresses.get("rest").ok_or_else(no_address)?;
             let asked = wall_clock_ms();
-            let own = self.ask(address, patience).await?;
+            let own = self.ask(address, timeout).await?;
             let answered = wall_clock_ms();
             if own.process != member.process.as_str() {
                 let other = &own.process;
@@ -65,7 +65,7 @@ impl Peers {
         .await
     }
 
-    async fn ask(&self, address: &str, patience: Duration) -> Result<OwnStatus, String> {
+    async fn ask(&self, address: &str, timeout: Duration) -> Result<OwnStatus, String> {
         let request = Request::get(format!("http://{address}/v1/ha/self"))
             .body(Full::default())
             .map_err(|error| format!("{address} is no address: {error}"))?;
@@ -82,8 +82,8 @@ impl Peers {
             let own = serde_json::from_slice(&body.to_bytes());
             own.map_err(|error| format!("{address}: {error}"))
         };
-        let answer = tokio::time::timeout(patience, exchange).await;
-        answer.unwrap_or_else(|_| Err(format!("{address} did not answer within {patience:?}")))
+        let answer = tokio::time::timeout(timeout, exchange).await;
+        answer.unwrap_or_else(|_| Err(format!("{address} did not answer within {timeout:?}")))
     }
 }
 

@@ -18,13 +18,13 @@ use crate::process::{HaStatus, HistoryRecord, JobManagerView, Role};
 /// One JobManager's view of its cluster.
 #[async_trait]
 pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
-    /// The leader's Dispatcher, here or elsewhere; waits for a leader up to `patience`.
-    async fn dispatcher(&self, patience: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>>;
-    /// The cluster's leadership status; without its members if the store takes longer than `patience` to list
+    /// The leader's Dispatcher, here or elsewhere; waits for a leader up to `timeout`.
+    async fn dispatcher(&self, timeout: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>>;
+    /// The cluster's leadership status; without its members if the store takes longer than `timeout` to list
     /// them.
-    async fn ha_status(&self, patience: Duration) -> HaStatus;
-    /// The terms that are kept, oldest first; the reason if the store does not return them within `patience`.
-    async fn history(&self, patience: Duration) -> Result<Vec<HistoryRecord>, String>;
+    async fn ha_status(&self, timeout: Duration) -> HaStatus;
+    /// The terms that are kept, oldest first; the reason if the store does not return them within `timeout`.
+    async fn history(&self, timeout: Duration) -> Result<Vec<HistoryRecord>, String>;
     /// The statistics of the pipeline of this process's term; `None` while it does not lead.
     fn pipeline_stats(&self) -> Option<PipelineStats>;
     /// This JobManager.
@@ -55,16 +55,16 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
 
 #[async_trait]
 impl ClusterView for JobManagerView {
-    async fn dispatcher(&self, patience: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>> {
-        self.dispatcher(patience).await
+    async fn dispatcher(&self, timeout: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>> {
+        self.dispatcher(timeout).await
     }
 
-    async fn ha_status(&self, patience: Duration) -> HaStatus {
-        self.ha_status(patience).await
+    async fn ha_status(&self, timeout: Duration) -> HaStatus {
+        self.ha_status(timeout).await
     }
 
-    async fn history(&self, patience: Duration) -> Result<Vec<HistoryRecord>, String> {
-        self.history(patience).await
+    async fn history(&self, timeout: Duration) -> Result<Vec<HistoryRecord>, String> {
+        self.history(timeout).await
     }
 
     fn pipeline_stats(&self) -> Option<PipelineStats> {

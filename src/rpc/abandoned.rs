@@ -13,16 +13,16 @@ use tokio::time::timeout;
 use crate::net::{is_own, is_refused};
 
 /// Timeout for resolving and connecting. The kernel refuses in microseconds; a slower answer is not a refusal.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Whether no process listens at `address`; see the module. Every address that the name resolves to must refuse.
 pub(super) async fn is_abandoned(address: &str) -> bool {
-    let Ok(Ok(found)) = timeout(PATIENCE, lookup_host(address)).await else {
+    let Ok(Ok(found)) = timeout(TIMEOUT, lookup_host(address)).await else {
         return false;
     };
     let mut is_abandoned = false;
     for at in found {
-        if !is_own(at.ip()) || !is_refused(at, PATIENCE).await {
+        if !is_own(at.ip()) || !is_refused(at, TIMEOUT).await {
             return false;
         }
         is_abandoned = true;
@@ -32,7 +32,7 @@ pub(super) async fn is_abandoned(address: &str) -> bool {
 
 /// Classifies a refusal at `address` by the kernel that refused. Every address that the name resolves to counts.
 pub(super) async fn whose_refusal(address: &str) -> Break {
-    let Ok(Ok(found)) = timeout(PATIENCE, lookup_host(address)).await else {
+    let Ok(Ok(found)) = timeout(TIMEOUT, lookup_host(address)).await else {
         return Break::Refused;
     };
     let found: Vec<IpAddr> = found.map(|at| at.ip()).collect();

@@ -181,7 +181,7 @@ mod tests {
     #[tokio::test]
     async fn more_fetchers_than_the_port_admits_get_their_graph_all_the_same() {
         const ADMITTED: u32 = 4;
-        const PATIENCE: Duration = Duration::from_secs(60);
+        const TIMEOUT: Duration = Duration::from_secs(60);
         let (listener, address) = listen().await;
         let listener = listener.within(Connections::within(2 * ADMITTED as usize));
         let gated = Arc::new(Gated {
@@ -195,7 +195,12 @@ mod tests {
         let held = gated.served.hold(content.clone()).await.expect("held");
         let fetch = || {
             let (fetcher, reference) = (fetcher(), held.reference());
-            async move { (fetcher.fetch_patiently(&reference, PATIENCE).await, fetcher) }
+            async move {
+                (
+                    fetcher.fetch_with_retries(&reference, TIMEOUT).await,
+                    fetcher,
+                )
+            }
         };
         let mut fetching = JoinSet::new();
         for _ in 0..ADMITTED {

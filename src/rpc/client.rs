@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_does_not_take_a_connection_is_silent_and_who_refuses_it_is_out_of_reach() {
+    async fn who_does_not_take_a_connection_is_silent_and_who_refuses_it_is_unreachable() {
         let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
         let any = "127.0.0.1:0".parse().expect("an address");
         socket.bind(any).expect("a free port");
@@ -287,14 +287,14 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         // The accept queue becomes full. Then, as for a host that is cut off, nothing is answered.
         let mut waiting = Vec::new();
-        let patience = Duration::from_millis(300);
+        let timeout = Duration::from_millis(300);
         while let Ok(connected) =
-            tokio::time::timeout(patience, tokio::net::TcpStream::connect(address)).await
+            tokio::time::timeout(timeout, tokio::net::TcpStream::connect(address)).await
         {
             waiting.push(connected.expect("there is room"));
         }
         let connector = TonicConnector::new(RpcOptions {
-            connect_timeout: patience,
+            connect_timeout: timeout,
             ..RpcOptions::default()
         });
         let silent = connector.task_executor(&address.to_string());

@@ -265,7 +265,7 @@ impl Core {
     /// Extends cancellation deadlines after this process stood still (it was stopped, or its host gave it no CPU
     /// time): tasks could not end meanwhile. Not those of isolated jobs: other processes rely on the time by which
     /// their tasks have ended.
-    fn forgive_standstill(&mut self, now: Instant) {
+    fn credit_standstill(&mut self, now: Instant) {
         let due = self.next_deadline().unwrap_or(now);
         let late = now.saturating_duration_since(due);
         if late < self.options.task_cancellation_interval {
@@ -282,7 +282,7 @@ impl Core {
 
     /// Handles everything that is due.
     pub fn on_time(&mut self, now: Instant) {
-        self.forgive_standstill(now);
+        self.credit_standstill(now);
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         if self
             .resource_manager

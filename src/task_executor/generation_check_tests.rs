@@ -107,7 +107,7 @@ async fn a_job_that_ended_or_is_gone_is_let_go_with_its_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_failover_timeout_starts_anew_whenever_the_store_answered() {
+async fn the_failover_timeout_starts_again_whenever_the_store_answered() {
     let (world, task) = leaderless().await;
     let timeout = Options::default().job_manager_failover_timeout;
     for _ in 0..5 {

@@ -134,8 +134,8 @@ impl Actor {
         let reference = request.graph_reference.clone().unwrap_or_default();
         if self.fetches.wait(key.clone(), request, reply) {
             // Below the JobMaster's RPC timeout, so that it receives the reason if there is no graph.
-            let patience = self.options.rpc_timeout * 3 / 4;
-            let fetching = fetch(self.fetcher.clone(), reference, patience);
+            let timeout = self.options.rpc_timeout * 3 / 4;
+            let fetching = fetch(self.fetcher.clone(), reference, timeout);
             self.calls
                 .spawn(async move { Called::Fetched(key, fetching.await) });
         }
@@ -169,9 +169,9 @@ impl Actor {
 async fn fetch(
     fetcher: BlobFetcher,
     reference: pb::BlobReference,
-    patience: Duration,
+    timeout: Duration,
 ) -> GatewayResult<Arc<pb::JobGraph>> {
-    let encoded = fetcher.fetch_patiently(&reference, patience).await?;
+    let encoded = fetcher.fetch_with_retries(&reference, timeout).await?;
     let decoded = tokio::task::spawn_blocking(move || pb::JobGraph::decode(encoded)).await;
     let no_graph = |error: String| GatewayError::Invalid(format!("it is no job graph: {error}"));
     let decoded = decoded.map_err(|error| no_graph(error.to_string()))?;

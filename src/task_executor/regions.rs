@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use tanist_proto::id::JobVertexId;
 use tanist_proto::v1 as pb;
 
-/// See the module.
+/// Region numbers of the subtasks that were deployed here.
 #[derive(Debug, Clone, Default)]
 pub struct Regions(BTreeMap<(JobVertexId, u32), usize>);
 
 impl Regions {
-    /// Notes the regions of tasks that are deployed.
+    /// Records the regions of deployed tasks.
     pub fn note(&mut self, tasks: &[pb::TaskDeployment]) {
         for task in tasks {
             if let Ok(vertex) = task.vertex_id.parse() {

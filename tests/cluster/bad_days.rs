@@ -56,8 +56,8 @@ async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.slots(4).start().await?;
     let healthy = WordsAndTicks::prepare(&cluster, 5)?;
-    let mut doomed = WordsAndTicks::prepare(&cluster, 3600)?.submission;
-    for (_, value) in doomed
+    let mut corrupt = WordsAndTicks::prepare(&cluster, 3600)?.submission;
+    for (_, value) in corrupt
         .parameters
         .iter_mut()
         .filter(|(name, _)| name != "input")
@@ -68,7 +68,7 @@ async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
         }
     }
     cluster.submit(&healthy.submission).await?;
-    let job = cluster.submit(&doomed).await?;
+    let job = cluster.submit(&corrupt).await?;
     cluster.wait_for_state(job, "RUNNING").await?;
     let former = cluster.leader().await?;
     let key = Key::new(Kind::Graphs, job.to_string().parse()?);

@@ -34,7 +34,7 @@ on_stores! {
 }
 
 /// A cluster whose first JobManager, which leads, is killed at this failpoint.
-async fn doomed(kind: StoreKind, failpoint: &str) -> anyhow::Result<(Cluster, Leader)> {
+async fn cluster_killed_at(kind: StoreKind, failpoint: &str) -> anyhow::Result<(Cluster, Leader)> {
     need_failpoints()?;
     let builder = cluster_on(kind)
         .await?
@@ -58,7 +58,7 @@ async fn a_submission_runs_once_whose_leader_is_killed_at(
     failpoint: &str,
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let (mut cluster, former) = doomed(kind, failpoint).await?;
+    let (mut cluster, former) = cluster_killed_at(kind, failpoint).await?;
     let workload = WordsAndTicks::prepare(&cluster, 2)?;
     // Through a standby, so that the client still has a JobManager to ask. It retries over the takeover.
     let standby = cluster.rest_address(1).to_owned();
@@ -150,7 +150,7 @@ async fn a_job_is_canceled_whose_leader_is_killed_at(
     failpoint: &str,
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let (mut cluster, former) = doomed(kind, failpoint).await?;
+    let (mut cluster, former) = cluster_killed_at(kind, failpoint).await?;
     let workload = WordsAndTicks::prepare(&cluster, 3600)?;
     let job = cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
@@ -174,7 +174,7 @@ async fn a_job_is_canceled_whose_leader_is_killed_at(
 async fn an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let (mut cluster, former) = doomed(kind, "job.result-written").await?;
+    let (mut cluster, former) = cluster_killed_at(kind, "job.result-written").await?;
     let workload = WordsAndTicks::prepare(&cluster, 1)?;
     let job = cluster.submit(&workload.submission).await?;
     cluster
@@ -240,7 +240,7 @@ async fn a_job_that_is_to_fail_has_failed_under_the_next_leader(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let failpoint = "job.failure-persisted";
-    let (mut cluster, former) = doomed(kind, failpoint).await?;
+    let (mut cluster, former) = cluster_killed_at(kind, failpoint).await?;
     let output = cluster.directory().join("output");
     let submission = Submission::new(job_file("stubborn.yaml"))
         .path("input", &cluster.directory().join("no-such-file"))
@@ -256,7 +256,7 @@ async fn a_job_that_is_to_fail_has_failed_under_the_next_leader(
 }
 
 async fn a_leader_killed_at(failpoint: &str, kind: StoreKind) -> anyhow::Result<()> {
-    let (mut cluster, former) = doomed(kind, failpoint).await?;
+    let (mut cluster, former) = cluster_killed_at(kind, failpoint).await?;
     let workload = WordsAndTicks::prepare(&cluster, 1)?;
     cluster.submit(&workload.submission).await?;
     cluster

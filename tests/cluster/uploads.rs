@@ -77,8 +77,8 @@ async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_o
     let refused = cluster.submit_through(&standby, &other).await?;
     ensure!(refused.success().is_err(), "another job took its id");
     cluster.jobmanager(next.index).ended(BOUND).await?;
-    let doomed = cluster.jobmanager(next.index);
-    doomed.reached("blob.tombstones-written", BOUND).await?;
+    let killed = cluster.jobmanager(next.index);
+    killed.reached("blob.tombstones-written", BOUND).await?;
     wait_for("the uploads to be removed", BOUND, async || {
         let left = cluster.objects("-upload-")?;
         ensure!(left.is_empty(), "{left:?}");

@@ -273,7 +273,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // A namespace takes its interfaces with it, though not at once.
+        // The kernel removes the interfaces of a deleted namespace with a delay, so they are deleted here.
         let rejecting = self.rejecting.get_mut();
         let mut lines: String = self
             .hosts

@@ -20,7 +20,7 @@ use crate::keys::Name;
 use crate::own_directory;
 
 /// Time that a write waits for the term to learn about the storage.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The content of a marker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,7 +191,7 @@ impl BlobStore {
     async fn expected(&self, content: &Content) -> Result<Expected> {
         let mut is_known = content.is_known.subscribe();
         let waiting = is_known.wait_for(|is_known| *is_known);
-        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        if tokio::time::timeout(TIMEOUT, waiting).await.is_err() {
             return Err(self.refusal("the leader has not begun to use it yet".to_owned()));
         }
         Ok(content.expected.lock().clone())

@@ -404,7 +404,7 @@ impl DetectorActor {
             leader: target.process,
             epoch: target.epoch,
             address: target.address.unwrap_or_default(),
-            patience: bound * 5 / 6,
+            timeout: bound * 5 / 6,
         };
         self.feed(Event::Asked {
             inquiry,

@@ -155,7 +155,7 @@ impl Detector {
             leader: self.services.identity.process.clone(),
             epoch: session.epoch(),
             address: String::new(),
-            patience: self.services.options.ask_timeout / 2,
+            timeout: self.services.options.ask_timeout / 2,
         }
     }
 }

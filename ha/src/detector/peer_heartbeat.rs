@@ -112,7 +112,7 @@ pub struct Question {
     /// The address that serves its heartbeats.
     pub address: String,
     /// Time that the asked process may listen for the leader before it answers.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// The reason why a leader invites a standby to depose it.

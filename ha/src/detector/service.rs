@@ -124,7 +124,7 @@ impl Detector {
         let news = hearing.wait_for(|now| {
             now.leader != asked_about || is_lost(now) || now.heartbeats != before.heartbeats
         });
-        match timeout(question.patience, news).await {
+        match timeout(question.timeout, news).await {
             Ok(Ok(now)) if now.leader == asked_about && now.heartbeats != before.heartbeats => {
                 Reply::Hears
             }

@@ -20,7 +20,7 @@ use crate::clock::Moment;
 use crate::election::driver::{ElectionView, Epoch, EpochToken, Nonce, SessionState};
 
 /// How long free leadership is left to a term that is heard, if the own store answered without a gap.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The renewals of the own lease or session since the last gap between two of them.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl HoldOff {
             None => since.after(unheard?),
         };
         let answered = self.renewals.as_ref().and_then(|it| it.tell_from(now));
-        let is_cut_off_alone = answered.map(|told| told.max(since.after(PATIENCE)));
+        let is_cut_off_alone = answered.map(|told| told.max(since.after(CUT_OFF_TIMEOUT)));
         let latest = since.after(bound);
         let latest = is_cut_off_alone.map_or(latest, |alone| latest.min(alone));
         Some(until.min(latest)).filter(|until| now < *until)

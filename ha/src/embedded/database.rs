@@ -256,17 +256,17 @@ impl Database {
     /// Same as [`Database::write_surely`], with a shorter timeout for the write lock.
     pub(super) fn write_surely_within<T>(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         write: impl Fn(&Tables<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.wait_for_lock(patience.min(self.busy_timeout))?;
+        self.wait_for_lock(timeout.min(self.busy_timeout))?;
         let result = self.write_surely(write);
         self.wait_for_lock(self.busy_timeout)?;
         result
     }
 
-    fn wait_for_lock(&self, patience: Duration) -> Result<()> {
-        let set = self.connection.busy_timeout(patience);
+    fn wait_for_lock(&self, timeout: Duration) -> Result<()> {
+        let set = self.connection.busy_timeout(timeout);
         set.map_err(|error| failure(&self.path, error))
     }
 
@@ -351,7 +351,7 @@ mod tests {
             database.look_at_file().expect_err("it is gone");
             assert!(!path.exists());
             database.look_at_file()?;
-            assert!(path.exists(), "a store that stays away is begun anew");
+            assert!(path.exists(), "a store that stays away is begun again");
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ use crate::election::{
 use crate::error::{Error, Result};
 
 /// Time after which a request of the election checks whether the holder of the write lock is stopped.
-const FIRST_PATIENCE: Duration = Duration::from_millis(200);
+const FIRST_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The election handle of a process on an embedded store.
 #[derive(Debug)]
@@ -228,7 +228,7 @@ impl EmbeddedElection {
     ) -> Result<Attempt> {
         let members = self.members.clone();
         let attempt = move |database: &mut Database| {
-            let first = match database.write_surely_within(FIRST_PATIENCE, &write) {
+            let first = match database.write_surely_within(FIRST_TIMEOUT, &write) {
                 // Its holder is stopped, or slow and still within the timeout.
                 Err(_) if database.was_busy() => {
                     kill_holder_if_stopped(database.path(), &members);

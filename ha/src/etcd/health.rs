@@ -12,7 +12,7 @@ use super::status::{Failure, classify, is_revision_gone};
 use crate::store::health::{ServerRole, StoreHealth, StoreServer};
 
 /// Timeout for one server.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// etcd's default quota. Servers before 3.6 don't report theirs.
 const DEFAULT_QUOTA: u64 = 2 * 1024 * 1024 * 1024;
@@ -118,8 +118,8 @@ async fn status(connection: &Connection, position: Position) -> Result<StatusRes
             answer => answer.map_err(|failure| connection.give_up(failure).to_string()),
         }
     };
-    let answer = timeout(PATIENCE, asked).await;
-    answer.unwrap_or_else(|_| Err(format!("none within {PATIENCE:?}")))
+    let answer = timeout(TIMEOUT, asked).await;
+    answer.unwrap_or_else(|_| Err(format!("none within {TIMEOUT:?}")))
 }
 
 /// Whether more than `many` old revisions are kept: tries to read one of that age. No server reports whether
@@ -144,10 +144,10 @@ pub(super) async fn keeps_more_than(connection: &Connection, many: u64) -> Resul
             }
         }
     });
-    let answer = timeout(PATIENCE, call).await;
+    let answer = timeout(TIMEOUT, call).await;
     match answer {
         Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+        Err(_) => Err(format!("no answer within {TIMEOUT:?}")),
     }
 }
 

@@ -268,7 +268,7 @@ async fn without_quorum_requests_fail_as_transient_and_no_lease_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_twin_of_a_settled_commit_changes_nothing() {
+async fn a_late_duplicate_of_a_settled_commit_changes_nothing() {
     let cluster = MemoryCluster::default();
     let a = cluster.election(process("a"), Clock::tokio());
     let store = cluster.store();

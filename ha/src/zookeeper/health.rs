@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::store::health::{ServerRole, StoreHealth, StoreServer};
 
 /// Timeout for one server.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit in bytes, more than any answer has.
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
@@ -25,7 +25,7 @@ struct Said {
 
 /// Asks all servers; `latency` was measured before.
 pub(super) async fn health(quorum: &[String], latency: Duration) -> StoreHealth {
-    let answers = join_all(quorum.iter().map(|server| ask_within_patience(server))).await;
+    let answers = join_all(quorum.iter().map(|server| ask_within_timeout(server))).await;
     let mut health = StoreHealth {
         latency,
         ..StoreHealth::default()
@@ -68,8 +68,8 @@ fn role(mode: Option<&str>) -> ServerRole {
     }
 }
 
-async fn ask_within_patience(server: &str) -> Result<Said, String> {
-    let asked = timeout(PATIENCE, async {
+async fn ask_within_timeout(server: &str) -> Result<Said, String> {
+    let asked = timeout(TIMEOUT, async {
         let said = read_mntr(&ask(server, "mntr").await?);
         match said.mode {
             Some(_) => Ok(said),
@@ -79,7 +79,7 @@ async fn ask_within_patience(server: &str) -> Result<Said, String> {
     let failed = |error: std::io::Error| error.to_string();
     match asked.await {
         Ok(answer) => answer.map_err(failed),
-        Err(_) => Err(format!("none within {PATIENCE:?}")),
+        Err(_) => Err(format!("none within {TIMEOUT:?}")),
     }
 }
 

@@ -223,8 +223,8 @@ impl ZooKeeperStore {
 #[async_trait]
 impl CoordinationStore for ZooKeeperStore {
     fn limits(&self) -> Limits {
-        // A write's size counts its name once, but it travels twice, in the path and in the ring, and the path has the
-        // namespace in front.
+        // The size of a write counts its name once, but a request contains the name twice, in the path and in the ring.
+        // The path also has the namespace as prefix.
         let uncounted = self.connection.path("descriptions/").len() + 200;
         let guards = GUARDS
             * (OPERATION_OVERHEAD

@@ -53,7 +53,7 @@ fn change(path: &Path) {
 }
 
 #[test]
-fn a_file_that_somebody_changed_is_placed_anew_for_the_next_one() {
+fn a_file_that_somebody_changed_is_placed_again_for_the_next_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = ArtifactCache::new(directory.path().join("artifacts"));
     let first = cache.hold(&artifact("a", b"content")).expect("held");

@@ -181,7 +181,7 @@ pub(super) fn matching(pattern: &str, look: Look) -> Result<Vec<PathBuf>, Operat
     Ok(found)
 }
 
-/// The lines that start in a range.
+/// Reads the lines that start in a range of a file.
 struct LineReader {
     path: PathBuf,
     reader: BufReader<File>,
@@ -221,16 +221,16 @@ impl LineReader {
         Ok(lines)
     }
 
-    /// Bytes of its range that are left.
+    /// Bytes of the range that are not read yet.
     fn left(&self) -> u64 {
         self.end.saturating_sub(self.position)
     }
 
-    /// Reads on to the end of the line. Returns whether there was anything.
+    /// Reads to the end of the line. Returns false at the end of the file.
     fn read_line(&mut self) -> Result<bool, OperatorError> {
         self.line.clear();
         let there = self.size.saturating_sub(self.position);
-        // A line break is no part of its line.
+        // A line break of two bytes does not count as part of the line.
         let mut limited = self.reader.by_ref().take(there.min(LONGEST_LINE + 2));
         let read = limited.read_until(b'\n', &mut self.line);
         let read = read.map_err(|error| OperatorError::io("read", &self.path, error))? as u64;

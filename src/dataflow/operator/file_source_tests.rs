@@ -85,6 +85,20 @@ fn what_cannot_be_read_is_named() {
 }
 
 #[test]
+fn a_glob_that_no_file_matches_is_an_error_that_names_it() {
+    let directory = tempfile::tempdir().expect("directory");
+    let pattern = directory
+        .path()
+        .join("*.csv")
+        .to_string_lossy()
+        .into_owned();
+    let found = matching_files(std::slice::from_ref(&pattern), Look::First);
+    let error = found.expect_err("no file").to_string();
+    assert!(error.contains("no file matches"), "{error}");
+    assert!(error.contains(&pattern), "{error}");
+}
+
+#[test]
 fn an_endless_line_is_an_error_that_shows_its_beginning() {
     let directory = tempfile::tempdir().expect("directory");
     let length = usize::try_from(LONGEST_LINE).expect("small") + 1;

@@ -216,7 +216,7 @@ impl HighestEpoch {
         if let Some(definite) = self.definite(claim) {
             return definite;
         }
-        let until = Instant::now() + self.patience(claim);
+        let until = Instant::now() + self.proof_timeout(claim);
         let mut asking = pin!(self.ask(store));
         loop {
             tokio::select! {
@@ -289,7 +289,7 @@ impl HighestEpoch {
         }
     }
 
-    fn patience(&self, claim: &Claim) -> Duration {
+    fn proof_timeout(&self, claim: &Claim) -> Duration {
         let proof = self.shared.proof.borrow();
         match (proof.is_credible(claim), proof.has_identity()) {
             (true, true) => SILENCE,

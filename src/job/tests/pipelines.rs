@@ -443,8 +443,8 @@ fn a_column_that_takes_the_place_of_the_event_time_ends_it() {
             said.contains("windows need event time"),
             "{between}: {said}"
         );
-        let anew = format!("{between}\n- watermarks: {{column: t}}");
-        graph_of(&steps(&anew), &options());
+        let again = format!("{between}\n- watermarks: {{column: t}}");
+        graph_of(&steps(&again), &options());
     }
     for between in keeping {
         graph_of(&steps(between), &options());

@@ -184,14 +184,14 @@ impl World {
     }
 }
 
-/// The preparation of a vertex in a record.
+/// Generation of a vertex's coordinator state in a record.
 fn stored_look(stored: &pb::JobState, vertex: &str) -> u64 {
     let mut all = stored.coordinators.iter();
     let state = all.find(|it| it.vertex_id == vertex);
     state.expect("what is answered is stored").generation
 }
 
-/// The answer that a record has to a request.
+/// Computes the answer to a request from a record. `None` if the record has none.
 fn stored_answer(
     stored: &pb::JobState,
     (key, generation, number): &Request,

@@ -146,7 +146,7 @@ impl World {
             let mut left = placed.iter();
             let left =
                 left.find(|(region, is_restarted)| !is_restarted && !finished.contains_key(region));
-            assert_eq!(left, None, "it does not start anew with the others");
+            assert_eq!(left, None, "it does not start again with the others");
         }
     }
 }

@@ -1,12 +1,13 @@
-//! A plain model of the requirements of a job's graph, which the core is compared with. It is computed from
-//! the graph and the stored record alone, each time from scratch, from the wording of the rules and not from
-//! their implementation.
+//! A simple model of the rules for a job's graph; the simulation compares the core with it. The model uses only the
+//! graph and the stored record, and computes everything from scratch. It implements the text of the rules and shares no
+//! code with the core.
 //!
 //! - Subtasks that pipelined channels connect run together, as one region. If that makes too many regions, all subtasks
-//!   of a vertex run together, too.
-//! - A region may start when all that it reads over blocking edges has finished, in the generations that count.
-//! - It starts as a whole, each of its tasks from CREATED, each subtask of a vertex in a slot of its own, and the same
-//!   subtask of a slot sharing group's vertices in one slot.
+//!   of a vertex are in one region, too.
+//! - A region may start when all subtasks that it reads from over blocking edges have finished, each in the current
+//!   generation of its region.
+//! - A region starts as a whole, each of its tasks from CREATED. Subtasks of one vertex run in different slots.
+//!   Subtasks with the same number in one slot sharing group share a slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,7 +89,7 @@ fn inputs_are_complete(
     })
 }
 
-/// The regions by the model are those of the ExecutionGraph.
+/// Asserts that the ExecutionGraph has the regions of the model.
 pub(super) fn assert_regions(graph: &pb::JobGraph, max_regions: usize) {
     let built = ExecutionGraph::build(graph, max_regions).expect("valid");
     let key = |task: usize| {
@@ -121,7 +122,7 @@ pub(super) fn assert_regions(graph: &pb::JobGraph, max_regions: usize) {
         }
     }
     assert_eq!(count_regions(graph, max_regions), built.regions.len());
-    // However few tasks have ended: each subtask number of each group needs a slot.
+    // Each subtask number of each slot sharing group needs a slot, also after some tasks have ended.
     let slots: BTreeSet<(&str, u32)> = graph
         .vertices
         .iter()

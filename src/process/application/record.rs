@@ -17,12 +17,12 @@ use crate::config::HaOptions;
 use crate::process::ha;
 use crate::telemetry::ExitCode;
 
-/// How many jobs of an application its record names.
+/// Maximum number of jobs that the record of an application lists.
 const LISTED: usize = 100;
-/// How many characters of a text are kept: the record has to fit into a transaction of any store.
+/// Maximum length of a text in the record, in characters. The record must fit into a transaction of any store.
 pub(super) const LONGEST_TEXT: usize = 4096;
 
-/// What to do for a process that does not belong to a cluster.
+/// Advice in the error of a process that does not belong to the cluster.
 const ELSEWHERE: &str = "choose another high-availability.cluster-id";
 
 /// The status of an application.

@@ -60,7 +60,8 @@ impl Submissions {
         self.record.lock().submitted.has(position)
     }
 
-    /// The cluster has the job. Durable when it returns; it never does if the term is over.
+    /// Records that the cluster has the job. The record is durable when this returns. If the term is over, it never
+    /// returns.
     pub(super) async fn note(&self, position: u32) -> Result<(), NotNoted> {
         let run = self.run.lock().await;
         if self.has(position) {
@@ -84,7 +85,7 @@ impl Submissions {
         }
     }
 
-    /// Ends the program's run. Returns the record as it is; it stays so until the end is decided.
+    /// Ends the program's run. Returns the record, which does not change until the end is decided.
     pub(super) async fn close(&self) -> ApplicationRecord {
         *self.run.lock().await = Run::IsOver;
         self.record()

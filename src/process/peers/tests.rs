@@ -243,7 +243,7 @@ async fn a_standby_counts_whom_it_reaches() {
         leader: ProcessId::new("a"),
         epoch: Epoch::new(1),
         address: String::new(),
-        patience: Duration::from_millis(100),
+        timeout: Duration::from_millis(100),
     };
     let asked = [a.peer.clone(), nobody];
     let reached = peers.count_reached(&b.peer, &question, &asked).await;

@@ -15,7 +15,7 @@ use super::reached::Landmark;
 use super::world::World;
 use crate::gateway::{Connector, DispatcherGateway, GatewayError, GatewayResult, LocalConnector};
 
-const PATIENCE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(3600);
 const PAUSE: Duration = Duration::from_millis(50);
 const DEADLINE: Duration = Duration::from_secs(3);
 
@@ -137,7 +137,7 @@ impl Client {
                 }
             }
         };
-        match tokio::time::timeout(PATIENCE, wait).await {
+        match tokio::time::timeout(TIMEOUT, wait).await {
             Ok(status) => status,
             Err(_) => panic!("job {job} has not ended: {:#?}", self.world.stored()),
         }
@@ -169,7 +169,7 @@ impl Client {
             };
             match answer {
                 Err(error) if error.is_retryable() => {
-                    assert!(start.elapsed() < PATIENCE, "{what}: {error}");
+                    assert!(start.elapsed() < TIMEOUT, "{what}: {error}");
                     tokio::time::sleep(PAUSE).await;
                 }
                 definite => return definite,

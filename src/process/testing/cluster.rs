@@ -47,7 +47,7 @@ use crate::task_executor::{
 use crate::telemetry::ExitCode;
 
 /// Timeout of every wait of a test, in its paused time.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3600);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 pub(super) struct JobManagerLife {
@@ -270,7 +270,7 @@ impl TestCluster {
     /// Waits until a JobManager ends by itself; returns its exit code.
     pub async fn end_of_job_manager(&mut self, name: &str) -> ExitCode {
         let running = self.job_managers.remove(name).expect("it runs");
-        let ended = tokio::time::timeout(PATIENCE, running.run).await;
+        let ended = tokio::time::timeout(TIMEOUT, running.run).await;
         self.remove_addresses(name);
         match ended {
             Ok(code) => code.expect("it ends in order"),
@@ -287,7 +287,7 @@ impl TestCluster {
 
     /// Waits until a JobManager was struck, and removes what is left of it. Returns its name.
     pub async fn after_strike(&mut self) -> String {
-        let struck = tokio::time::timeout(PATIENCE, self.world.struck()).await;
+        let struck = tokio::time::timeout(TIMEOUT, self.world.struck()).await;
         let life = struck
             .unwrap_or_else(|_| panic!("no JobManager was struck: {:#?}", self.world.stored()));
         let name = process_of(&life).to_owned();
@@ -375,7 +375,7 @@ impl TestCluster {
         let running = self.task_managers.remove(name).expect("it runs");
         let nobody = CancellationToken::new();
         let end = until_it_ends(running.executor, &nobody);
-        let ended = tokio::time::timeout(PATIENCE, end).await;
+        let ended = tokio::time::timeout(TIMEOUT, end).await;
         self.connector.remove(&format!("{name}:1"));
         match ended {
             Ok(Ok(())) => ExitCode::Ended,
@@ -412,7 +412,7 @@ impl TestCluster {
             let leader = view.leader.as_ref();
             leader.is_some_and(|leader| leader.epoch.get() > epoch)
         };
-        let found = tokio::time::timeout(PATIENCE, leaders.wait_for(is_there)).await;
+        let found = tokio::time::timeout(TIMEOUT, leaders.wait_for(is_there)).await;
         let view =
             found.unwrap_or_else(|_| panic!("no leader above {epoch}: {:?}", self.leader_view()));
         let view = view.expect("the retrieval lives");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::cluster::{PATIENCE, TestCluster};
+use super::cluster::{TIMEOUT, TestCluster};
 use super::history::{AttemptKey, Stored};
 use crate::gateway::Connector as _;
 
@@ -20,8 +20,8 @@ impl TestCluster {
         let start = tokio::time::Instant::now();
         while !claim() {
             assert!(
-                start.elapsed() < PATIENCE,
-                "not within {PATIENCE:?}: {what}; leader: {:?}, running: {:#?}, stored: {:#?}",
+                start.elapsed() < TIMEOUT,
+                "not within {TIMEOUT:?}: {what}; leader: {:?}, running: {:#?}, stored: {:#?}",
                 self.leader_view(),
                 self.world.tasks,
                 self.world.stored()
@@ -56,8 +56,8 @@ impl TestCluster {
                 return highest().unwrap_or_default();
             }
             assert!(
-                start.elapsed() < PATIENCE,
-                "{tasks} tasks don't run within {PATIENCE:?}; leader: {:?}, running: {:#?}, stored: {:#?}",
+                start.elapsed() < TIMEOUT,
+                "{tasks} tasks don't run within {TIMEOUT:?}; leader: {:?}, running: {:#?}, stored: {:#?}",
                 self.leader_view(),
                 self.world.tasks,
                 self.world.stored()

@@ -184,7 +184,7 @@ async fn while_nobody_leads_a_task_that_asks_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_region_that_starts_anew_looks_at_its_files_anew() {
+async fn a_region_that_starts_again_looks_at_its_files_again() {
     let (cluster, directory) = running().await;
     let [first, _] = readers(&cluster).try_into().expect("two subtasks");
     ask(&cluster, &first, 1).await;

@@ -197,7 +197,7 @@ async fn a_quarantined_job_that_is_deleted_is_cancelled_and_its_tasks_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_is_killed_from_outside_during_recovery_costs_a_careful_term_and_no_job() {
+async fn an_outside_kill_during_recovery_costs_a_crash_loop_recovery_and_no_job() {
     let mut cluster = cluster().await;
     let leader = cluster.leader().await;
     cluster.kill_job_manager(&leader).await;
@@ -232,7 +232,7 @@ async fn a_process_that_is_killed_from_outside_during_recovery_costs_a_careful_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn leaders_that_are_killed_one_after_the_other_are_not_followed_carefully() {
+async fn leaders_that_are_killed_one_after_the_other_cause_no_crash_loop_recovery() {
     const BETWEEN: Duration = Duration::from_millis(300);
     let mut cluster = cluster().await;
     for _ in 0..4 {

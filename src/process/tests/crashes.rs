@@ -107,7 +107,7 @@ fn generations_started(cluster: &TestCluster) -> Vec<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_the_submission_is_written_the_client_submits_anew() {
+async fn before_the_submission_is_written_the_client_submits_again() {
     let mut cluster = cluster().await;
     cluster.strike_at(|step| step.commits(is_submission));
     let submission = submit(&cluster);

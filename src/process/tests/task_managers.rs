@@ -75,7 +75,7 @@ async fn a_task_manager_that_falls_silent_is_lost_and_comes_back_without_effect(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_manager_that_is_started_anew_with_the_same_id_gets_its_tasks_again() {
+async fn a_task_manager_that_is_started_again_with_the_same_id_gets_its_tasks_again() {
     let (mut cluster, used) = running().await;
     let start = Instant::now();
     cluster.kill_task_manager(&used).await;

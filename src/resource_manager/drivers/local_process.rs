@@ -372,10 +372,10 @@ impl ResourceManagerDriver for LocalProcessDriver {
             process.signal(signal).map_err(|error| {
                 DriverError::new(format!("process {pid} can't be signalled: {error}"))
             })?;
-            let patience = self.options.stop_timeout;
-            let ended = tokio::time::timeout(patience, process.ended()).await;
+            let timeout = self.options.stop_timeout;
+            let ended = tokio::time::timeout(timeout, process.ended()).await;
             if ended.is_err() && signal == Signal::KILL {
-                let text = format!("process {pid} does not end within {patience:?} of SIGKILL");
+                let text = format!("process {pid} does not end within {timeout:?} of SIGKILL");
                 return Err(DriverError::new(text));
             }
         }

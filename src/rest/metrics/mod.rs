@@ -22,7 +22,7 @@ use crate::process::{HaStatus, HistoryRecord, Role};
 use text::{CONTENT_TYPE, Exposition, Kind, Labels};
 
 /// Timeout for store and components: less than a scraper's timeout.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 const ROLES: [Role; 6] = [
     Role::Connecting,
@@ -36,8 +36,8 @@ const ROLES: [Role; 6] = [
 pub(super) async fn metrics(
     State(context): State<Context>,
 ) -> ([(HeaderName, &'static str); 1], String) {
-    let status = context.view.ha_status(PATIENCE);
-    let history = context.view.history(PATIENCE);
+    let status = context.view.ha_status(TIMEOUT);
+    let history = context.view.history(TIMEOUT);
     let leads = context.view.role() == Role::Leading;
     let cluster = async {
         if leads {
@@ -65,11 +65,11 @@ pub(super) async fn metrics(
 /// The overview of this process's own Dispatcher, if it answers in time.
 async fn describe_own(context: &Context) -> Option<pb::ClusterOverview> {
     let describing = async {
-        let dispatcher = context.view.dispatcher(PATIENCE).await.ok()?;
+        let dispatcher = context.view.dispatcher(TIMEOUT).await.ok()?;
         let request = pb::DescribeClusterRequest::default();
         dispatcher.describe_cluster(request).await.ok()
     };
-    tokio::time::timeout(PATIENCE, describing).await.ok()?
+    tokio::time::timeout(TIMEOUT, describing).await.ok()?
 }
 
 /// Converts a number to the type of samples.

@@ -40,11 +40,11 @@ pub(super) struct ScriptedDispatcher {
     pub(super) stopped: Mutex<Vec<String>>,
     /// The drain requests for known TaskManagers.
     pub(super) drains: Mutex<Vec<pb::DrainTaskManagerRequest>>,
-    /// It never answers, like a suspended process.
+    /// Never answers, like a process stopped by SIGSTOP.
     pub(super) is_frozen: bool,
     /// The store does not confirm its term.
     pub(super) is_suspended: bool,
-    /// How many reads were to be consistent.
+    /// Number of requested consistent reads.
     pub(super) consistent_reads: AtomicUsize,
 }
 
@@ -239,9 +239,9 @@ fn known_of(process: Option<&ProcessId>, epoch: u64) -> LeaderView {
 
 #[async_trait]
 impl ClusterView for ScriptedView {
-    async fn dispatcher(&self, patience: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>> {
+    async fn dispatcher(&self, timeout: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>> {
         let mut leader = self.leader.clone();
-        let found = tokio::time::timeout(patience, leader.wait_for(Option::is_some)).await;
+        let found = tokio::time::timeout(timeout, leader.wait_for(Option::is_some)).await;
         match found {
             Ok(Ok(leader)) => Ok(leader.clone().expect("waited for")),
             _ => Err(GatewayError::NotYet("leader election".to_owned())),
@@ -504,7 +504,7 @@ impl Served {
 }
 
 /// Options of a server with short timeouts.
-pub(super) fn impatient() -> RestServerOptions {
+pub(super) fn short_timeouts() -> RestServerOptions {
     RestServerOptions {
         await_leader_timeout: Duration::from_millis(100),
         ..RestServerOptions::default()

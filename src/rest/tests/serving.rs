@@ -9,7 +9,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::kept_connection::KeptConnection;
-use super::scripted::{ScriptedDispatcher, Served, impatient};
+use super::scripted::{ScriptedDispatcher, Served, short_timeouts};
 use crate::gateway::GatewayError;
 use crate::process::Role;
 use crate::rest::RestServerOptions;
@@ -265,7 +265,7 @@ async fn each_error_of_the_leader_has_its_code() {
     for (error, code) in cases {
         let always = std::iter::repeat_n(error.clone(), 1000);
         let leader = Arc::new(ScriptedDispatcher::failing(always));
-        let served = Served::over(Some(leader), impatient()).await;
+        let served = Served::over(Some(leader), short_timeouts()).await;
         let answer = served.get("/v1/overview").await;
         assert_eq!(answer.status, code, "{error:?}");
         assert_eq!(answer.body, json!({"errors": [error.to_string()]}));
@@ -276,7 +276,7 @@ async fn each_error_of_the_leader_has_its_code() {
 
 #[tokio::test]
 async fn a_request_waits_for_a_leader_and_is_told_when_there_is_none() {
-    let served = Served::over(None, impatient()).await;
+    let served = Served::over(None, short_timeouts()).await;
     let answer = served.get("/v1/jobs").await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     let error = answer.body["errors"][0].as_str().expect("a text");

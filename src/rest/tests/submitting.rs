@@ -115,6 +115,33 @@ async fn a_submission_without_a_token_keeps_the_one_it_got_over_a_change_of_lead
     assert_ne!(submissions[3].submission_token, first);
 }
 
+/// Submits a job without a deadline. Returns the deadline in the request to the leader.
+async fn default_deadline(submission_timeout: Duration) -> (u64, u64) {
+    let options = RestServerOptions {
+        submission_timeout,
+        ..RestServerOptions::default()
+    };
+    let leader = Arc::new(ScriptedDispatcher::default());
+    let served = Served::over(Some(leader.clone()), options).await;
+    let body = graph().encode_to_vec();
+    let answer = served
+        .ask(Method::POST, "/v1/jobs", &[PROTOBUF], body)
+        .await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
+    let submissions = leader.submissions.lock();
+    (submissions[0].deadline_ms, submissions[0].deadline_epoch)
+}
+
+#[tokio::test]
+async fn a_submission_without_a_deadline_has_at_most_the_submission_timeout_left() {
+    let (until, epoch) = default_deadline(Duration::from_secs(30)).await;
+    assert_eq!(epoch, 7);
+    assert!(until > TERM_MS && until <= TERM_MS + 30_000, "{until}");
+    // The leader's maximum is shorter than two hours.
+    let (until, epoch) = default_deadline(Duration::from_secs(7_200)).await;
+    assert_eq!((until, epoch), (TERM_MS + 90_000, 7));
+}
+
 #[tokio::test]
 async fn a_client_whose_deadline_is_of_another_term_is_told_at_once_to_ask_for_the_time() {
     let outdated = GatewayError::Outdated {

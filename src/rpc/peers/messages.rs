@@ -96,7 +96,7 @@ pub fn question_message(cluster_id: &str, question: &Question) -> pb::AskAboutLe
         leader: question.leader.to_string(),
         epoch: question.epoch.get(),
         address: question.address.clone(),
-        patience_ms: millis(question.patience),
+        timeout_ms: millis(question.timeout),
     }
 }
 
@@ -106,7 +106,7 @@ pub fn question_of(message: pb::AskAboutLeaderRequest) -> Question {
         leader: ProcessId::new(message.leader),
         epoch: Epoch::new(message.epoch),
         address: message.address,
-        patience: Duration::from_millis(message.patience_ms),
+        timeout: Duration::from_millis(message.timeout_ms),
     }
 }
 

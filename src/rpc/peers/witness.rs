@@ -11,7 +11,7 @@ use super::client::TonicPeers;
 use super::messages::{question_of, reply_message};
 
 /// Maximum timeout of a probe, if the caller asks for a longer one; the caller does not wait longer itself.
-const LONGEST_PATIENCE: Duration = Duration::from_secs(5);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Witness that probes the leader; see the module.
 #[derive(Debug, Default)]
@@ -26,8 +26,8 @@ impl pb::witness_server::Witness for ProbingWitness {
         let request = request.into_inner();
         let peers = TonicPeers::new(request.cluster_id.clone());
         let question = question_of(request);
-        let patience = question.patience.min(LONGEST_PATIENCE);
-        let probed = tokio::time::timeout(patience, peers.probe(&question.address)).await;
+        let timeout = question.timeout.min(LONGEST_TIMEOUT);
+        let probed = tokio::time::timeout(timeout, peers.probe(&question.address)).await;
         let reply = match probed {
             Ok(Ok(heartbeat))
                 if heartbeat.process == question.leader

@@ -299,7 +299,7 @@ impl Peers for From {
             name: address.to_owned(),
             network: self.network.clone(),
         };
-        let probed = tokio::time::timeout(question.patience, witness.probe(&question.address));
+        let probed = tokio::time::timeout(question.timeout, witness.probe(&question.address));
         Ok(match probed.await {
             Ok(Ok(_)) => Reply::Hears,
             Ok(Err(_)) | Err(_) => Reply::Lost {

@@ -373,7 +373,7 @@ async fn a_standby_that_has_just_begun_to_listen_has_lost_nobody() {
         leader: ProcessId::new("a"),
         epoch: Epoch::new(1),
         address: "a".to_owned(),
-        patience: Duration::from_millis(250),
+        timeout: Duration::from_millis(250),
     };
     sleep(Duration::from_millis(20)).await;
     let mended = async {

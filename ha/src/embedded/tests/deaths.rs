@@ -92,8 +92,8 @@ async fn a_leader_stopped_inside_a_commit_is_killed_by_its_deposer() {
     let asked = Instant::now();
     let fence = take(&standby, "standby").await;
     let took = asked.elapsed();
-    let patience = EmbeddedOptions::new(dir.path()).busy_timeout;
-    assert!(took < patience * 3 / 5, "{took:?}");
+    let timeout = EmbeddedOptions::new(dir.path()).busy_timeout;
+    assert!(took < timeout * 3 / 5, "{took:?}");
     assert!(
         child.0.wait().expect("its status").code().is_none(),
         "ended by a signal"

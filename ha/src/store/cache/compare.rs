@@ -61,7 +61,7 @@ impl Rounds {
     }
 
     /// Restarts the rounds after everything was read.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn begin_again(&mut self) {
         *self = Rounds::new(std::mem::take(&mut self.kinds), self.interval);
     }
 
@@ -83,11 +83,11 @@ impl WarmCache {
     /// Compares the next records of a round. After an error the next call compares the same ones.
     pub(super) async fn compare_some(&mut self) -> Result<()> {
         let Some(kind) = self.rounds.kinds.get(self.rounds.at).copied() else {
-            self.rounds.begin_anew();
+            self.rounds.begin_again();
             return Ok(());
         };
         if self.position.is_none() {
-            self.rounds.begin_anew();
+            self.rounds.begin_again();
             return Ok(());
         }
         let after = self.rounds.after.clone();

@@ -445,7 +445,7 @@ impl WarmCache {
             self.report();
         }
         let change = guard.change;
-        self.rounds.begin_anew();
+        self.rounds.begin_again();
         self.position = Some(Position {
             incarnation,
             change,

@@ -14,7 +14,7 @@ async fn held(holding: Holding) -> Held {
 }
 
 /// Lets it through, and asserts that the store refuses it.
-async fn deliver_in_vain(held: Held) -> CaseResult {
+async fn deliver_and_expect_refusal(held: Held) -> CaseResult {
     let answer = held.deliver().await?;
     assert!(
         !answer.is_applied(),
@@ -53,7 +53,7 @@ pub async fn late_creates_updates_and_deletes_change_nothing(subject: &dyn Subje
     let before = look().await?;
     assert_eq!(before.0, [None, Some("2".into()), Some("2".into())]);
     for held in late {
-        deliver_in_vain(held).await?;
+        deliver_and_expect_refusal(held).await?;
         assert_eq!(look().await?, before);
     }
     assert_eq!(pipeline.commit(vec![put("updated", "3")]).await?.number, 6);
@@ -87,7 +87,7 @@ pub async fn a_commit_that_arrives_in_a_younger_term_changes_nothing(
     of_young
         .commit(vec![Write::Delete { key: key("item") }])
         .await?;
-    deliver_in_vain(late).await?;
+    deliver_and_expect_refusal(late).await?;
     let store = subject.store(&ProcessId::new("checker")).await?;
     assert_eq!(read_item(&*store, "item").await?, None);
     Ok(())
@@ -106,7 +106,7 @@ pub async fn a_late_acquisition_changes_nothing(subject: &dyn Subject) -> CaseRe
     a.election.depose(young.epoch()).await?;
     let youngest = a.leads_after(young.epoch()).await;
     b.is_over(&young).await;
-    deliver_in_vain(late).await?;
+    deliver_and_expect_refusal(late).await?;
     a.leads_in(&youngest).await;
     a.agrees_with_the_store().await?;
     b.agrees_with_the_store().await?;
@@ -122,7 +122,7 @@ pub async fn a_late_resignation_changes_nothing(subject: &dyn Subject) -> CaseRe
     let late = held(holding).await;
     a.is_over(&old).await;
     let young = a.leads_after(old.epoch()).await;
-    deliver_in_vain(late).await?;
+    deliver_and_expect_refusal(late).await?;
     a.agrees_with_the_store().await?;
     a.leads_in(&young).await;
     Ok(())
@@ -164,7 +164,7 @@ pub async fn late_leader_information_changes_nothing(subject: &dyn Subject) -> C
     let unconfirmed = settled(async || b.driver.read().await).await?;
     assert_eq!(unconfirmed.confirmed(), None, "it is an older term's");
     b.confirm(&young).await?;
-    deliver_in_vain(late).await?;
+    deliver_and_expect_refusal(late).await?;
     let view: ElectionView = settled(async || b.driver.read().await).await?;
     let confirmed = view.confirmed().expect("confirmed");
     assert_eq!(

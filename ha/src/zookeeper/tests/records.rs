@@ -130,7 +130,7 @@ async fn a_listing_goes_page_by_page_and_a_request_that_is_too_large_harms_nothi
 }
 
 #[tokio::test]
-async fn a_late_twin_changes_nothing() -> TestResult {
+async fn a_late_duplicate_changes_nothing() -> TestResult {
     let server = server().await?;
     let a = election(&server).await?;
     let term = take(&a, "a").await?;

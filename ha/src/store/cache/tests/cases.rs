@@ -220,7 +220,7 @@ async fn a_proof_that_reads_long_shows_that_it_moves_and_goes_on_where_it_failed
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_incarnation_at_the_same_number_is_read_anew() {
+async fn another_incarnation_at_the_same_number_is_read_again() {
     let (cluster, term, _, mut cache) = followed().await;
     cluster.wipe();
     let other = Term::begin(&cluster, "other").await;
