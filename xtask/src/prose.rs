@@ -79,7 +79,7 @@ fn flaws(line: &str) -> Vec<String> {
     let mut flaws = Vec::new();
     let length = line.chars().count();
     // A link can't be wrapped.
-    let is_one_word = line.trim().split_whitespace().count() <= 2;
+    let is_one_word = line.split_whitespace().count() <= 2;
     if length > LONGEST && !is_one_word {
         flaws.push(format!("{length} characters; {LONGEST} are the most"));
     }
