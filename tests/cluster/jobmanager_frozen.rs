@@ -10,6 +10,9 @@ use crate::support::{GONE, cluster_on, on_a_quiet_machine, until_others_can_be_a
 
 /// Longer than a leader may be silent plus the time that others need to confirm it; shorter than twice that.
 const FROZEN: Duration = Duration::from_millis(1500);
+/// Time that a process runs between two freezes: two heartbeat intervals. If the others receive nothing in between, two
+/// freezes are one of twice the length, which may cost one epoch more.
+const RUNNING: Duration = Duration::from_millis(200);
 /// A leader that is proven dead is succeeded this soon after its last heartbeat, regardless of earlier false
 /// alarms.
 const FOLLOWED: Duration = Duration::from_secs(2);
@@ -38,6 +41,7 @@ async fn a_leader_that_is_frozen_again_and_again_is_soon_left_alone_and_a_dead_o
             // Its successor ended it: it was stopped inside a commit of the embedded store.
             frozen.start()?;
         }
+        tokio::time::sleep(RUNNING).await;
     }
     let last = cluster.leader().await?;
     let epochs = last.epoch - first.epoch + 1;
