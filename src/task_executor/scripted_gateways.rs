@@ -12,7 +12,7 @@ use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway, ResourceMana
 /// A message that a leader receives.
 #[derive(Debug)]
 pub enum Heard {
-    AtResourceManager(pb::RegisterTaskExecutorRequest),
+    AtResourceManager(Box<pb::RegisterTaskExecutorRequest>),
     AtJobMaster(pb::RegisterTaskManagerRequest),
     Slots(pb::NotifySlotsAvailableRequest),
     Offer(pb::OfferSlotsRequest),
@@ -83,7 +83,7 @@ impl ResourceManagerGateway for Script {
     ) -> GatewayResult<pb::RegistrationResponse> {
         let highest = self.highest.lock().0;
         let answer = self.answer(request.sender.as_ref(), highest);
-        self.hear(Heard::AtResourceManager(request)).await;
+        self.hear(Heard::AtResourceManager(Box::new(request))).await;
         Ok(answer)
     }
 

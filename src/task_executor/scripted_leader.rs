@@ -76,7 +76,7 @@ impl Leader {
 
     pub async fn registered(&self) -> pb::RegisterTaskExecutorRequest {
         let take = |heard| match heard {
-            Heard::AtResourceManager(request) => Some(request),
+            Heard::AtResourceManager(request) => Some(*request),
             _ => None,
         };
         self.wait_for("registration at the ResourceManager", take)
