@@ -25,20 +25,21 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use tanist_cli as cli;
+use tanist_compile::StreamGraph;
+use tanist_operators::custom::{CustomOperator, register};
+use tanist_process::ApplicationSetup;
+use tanist_telemetry::ExitCode;
 
-use crate::cli;
-use crate::dataflow::operator::custom::{CustomOperator, register};
-use crate::job::StreamGraph;
-use crate::process::ApplicationSetup;
-use crate::telemetry::ExitCode;
-
-pub use crate::dataflow::operator::{
+pub use tanist_dataflow::{
     EndOfInput, Operator, OperatorContext, OperatorError, Output, Source, SourceState,
 };
-pub use crate::process::application::{
-    ApplicationContext, ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus,
-    JobOutcome, ProgramError, SubmittedJobs, job_id_of,
+pub use tanist_leadership::application::{
+    ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus, JobOutcome,
+    ProgramError, SubmittedJobs, job_id_of,
 };
+pub use tanist_operators::become_child_if_asked;
+pub use tanist_process::ApplicationContext;
 
 /// Builder of an application: has its name; its program or job is set next.
 #[derive(Debug, Clone)]
@@ -57,8 +58,8 @@ impl Application {
     }
 
     /// Registers an operator or sink that its graphs name:
-    /// [`CustomSpec::operator`](crate::job::CustomSpec::operator) or
-    /// [`CustomSpec::sink`](crate::job::CustomSpec::sink). `make` creates one for each subtask from its config.
+    /// [`CustomSpec::operator`](tanist_model::CustomSpec::operator) or
+    /// [`CustomSpec::sink`](tanist_model::CustomSpec::sink). `make` creates one for each subtask from its config.
     #[must_use]
     pub fn operator<M>(mut self, name: impl Into<String>, make: M) -> Application
     where
@@ -72,7 +73,7 @@ impl Application {
         self
     }
 
-    /// Registers a source: [`CustomSpec::source`](crate::job::CustomSpec::source).
+    /// Registers a source: [`CustomSpec::source`](tanist_model::CustomSpec::source).
     #[must_use]
     pub fn source<M>(mut self, name: impl Into<String>, make: M) -> Application
     where

@@ -1,28 +1,38 @@
 //! Tanist: a cluster runtime for job graphs whose control plane does not go down.
+//!
+//! This crate is what programs use: it describes jobs ([`job`]), submits them ([`client`]), and builds applications
+//! that bring their own cluster ([`application`]). The runtime itself is in crates of its own, one per layer, in the
+//! folders below `src/`; the file `ARCHITECTURE.md` has the picture.
 
 // Lets examples be compiled as tests of this crate, too.
 #[cfg(test)]
 extern crate self as tanist;
 
 pub mod application;
-pub mod cli;
-pub mod client;
-pub mod compact;
-pub mod config;
-pub mod dataflow;
-pub mod dispatcher;
-pub mod gateway;
-pub mod job;
-pub mod job_master;
-pub mod net;
-pub mod process;
-#[cfg(test)]
-mod property_tests;
-pub mod resource_manager;
-pub mod rest;
-pub mod rpc;
-pub mod task_executor;
-pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-mod umask;
+
+pub use tanist_client as client;
+pub use tanist_config as config;
+
+/// Jobs: the builder, job files, and the steps that both consist of.
+///
+/// ```
+/// use tanist::job::{CompileOptions, JobBuilder};
+///
+/// let graph = JobBuilder::new("numbers")
+///     .datagen("numbers", None, Some(1000), 0, 10)
+///     .file_sink("out", "/data/out")
+///     .build()
+///     .compile(&CompileOptions::default())?;
+/// assert_eq!(graph.vertices.len(), 1);
+/// # Ok::<(), tanist::job::InvalidJob>(())
+/// ```
+pub mod job {
+    pub use tanist_compile::*;
+    pub use tanist_model::{
+        ArtifactSpec, Column, ColumnType, Comparison, CustomRole, CustomSpec, Emit, ExecColumn,
+        ExecFormat, ExecLimits, ExecSpec, InvalidJob, InvalidJobGraph, NamedExpression,
+        OperatorSpec, Position, Problem, Schema, spec,
+    };
+}

@@ -1,5 +1,5 @@
 //! The `tanist` program.
 
 fn main() -> std::process::ExitCode {
-    tanist::cli::main()
+    tanist_cli::main()
 }

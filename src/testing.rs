@@ -32,16 +32,17 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use tanist_client::{ClientError, ClusterClient, JobExecution};
+use tanist_config::{ConfigError, Configuration, LoadOptions};
+use tanist_leadership::ha;
+use tanist_process::{ApplicationSetup, BindError, JobManager, StartError, TaskManager};
 use tanist_proto::v1::JobStatus;
+use tanist_telemetry::ExitCode;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::application::ApplicationMain;
-use crate::client::{ClientError, ClusterClient, JobExecution};
-use crate::config::{ConfigError, Configuration, LoadOptions};
-use crate::process::{ApplicationSetup, BindError, JobManager, StartError, TaskManager, ha};
-use crate::telemetry::ExitCode;
 
 /// Timeout of all waits.
 const BOUND: Duration = Duration::from_secs(60);
@@ -272,7 +273,7 @@ impl TestCluster {
             match JobManager::bind_for(&configuration, application).await {
                 Ok(manager) => {
                     let _ = bound.send(Ok(()));
-                    Box::pin(crate::cli::run_jobmanager(manager, &configuration, stop)).await
+                    Box::pin(tanist_cli::run_jobmanager(manager, &configuration, stop)).await
                 }
                 Err(error) => {
                     let code = error.exit_code();

@@ -13,12 +13,12 @@ use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tanist::process::demo::ticks;
-use tanist::rpc::TonicPeers;
 use tanist_chaos::Cluster;
+use tanist_chaos::demo::ticks;
 use tanist_chaos::store::{Store, StoreKind};
 use tanist_ha::detector::service::PEER;
 use tanist_ha::detector::{Peers as _, Role};
+use tanist_rpc::TonicPeers;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use tanist::job::MAX_REGIONS;
-use tanist::job_master::core::{CoreOptions, JobMasterCore};
-use tanist::job_master::event::{Connection, Effect, Event, Registration, SubmitOutcome};
-use tanist::job_master::{FailoverStrategy, RestartStrategy};
 use tanist_ha::election::Epoch;
+use tanist_job_master::{
+    Connection, CoreOptions, Effect, Event, FailoverStrategy, JobMasterCore, Registration,
+    RestartStrategy, SubmitOutcome,
+};
+use tanist_model::MAX_REGIONS;
 use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -162,7 +163,7 @@ fn offered(connection: &Connection, of: usize, slot: u32) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use tanist::job::{CompileOptions, JobBuilder};
+    use tanist_compile::{CompileOptions, JobBuilder};
 
     use super::*;
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist::process::demo::ticks;
+use tanist_chaos::demo::ticks;
 use tanist_chaos::store::{Store, StoreKind};
 use tanist_chaos::{Cluster, Host, Leader, Link};
 use tanist_proto::id::JobId;

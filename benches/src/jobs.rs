@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use prost::Message as _;
-use tanist::job::{CompileOptions, JobFile, compile};
+use tanist_compile::{CompileOptions, JobFile, compile};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 

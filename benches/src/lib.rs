@@ -36,11 +36,11 @@ pub mod watch;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use tanist_chaos::builder::ClusterBuilder;
+use tanist_chaos::store::{Store, StoreKind};
 
 use crate::host::{Host, LoadWatch};
 use crate::report::{Figure, Measurement, Report};
-use tanist_chaos::builder::ClusterBuilder;
-use tanist_chaos::store::{Store, StoreKind};
 
 /// A benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

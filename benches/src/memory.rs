@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tanist_chaos::process::Process;
+use tanist_chaos::store::{Store, StoreKind};
 use tokio::time::sleep;
 
 use crate::BenchOptions;
@@ -12,8 +14,6 @@ use crate::proc;
 use crate::report::Figure;
 use crate::samples::Unit;
 use crate::watch::until_running;
-use tanist_chaos::process::Process;
-use tanist_chaos::store::{Store, StoreKind};
 
 pub(super) const METHOD: &str = "Two JobManagers and one TaskManager of 2 slots, idle for 10 s. Resident memory \
 (`VmRSS`) includes the touched pages of the program file, which all processes share; *anonymous* excludes them. \

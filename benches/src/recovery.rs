@@ -1,6 +1,7 @@
 //! The start of a JobManager with many jobs in its store.
 
 use anyhow::Context as _;
+use tanist_chaos::store::{Store, StoreKind};
 use tokio::time::Instant;
 
 use crate::BenchOptions;
@@ -12,7 +13,6 @@ use crate::proc;
 use crate::report::Figure;
 use crate::samples::Unit;
 use crate::watch::{until_all_run, until_led, until_listed};
-use tanist_chaos::store::{Store, StoreKind};
 
 pub(super) const METHOD: &str = "*Persisted jobs*: submitted to a JobManager without TaskManagers, which is then \
 killed and started again (it ends its own earlier term at once, so there is no wait for a lease). Measured from \

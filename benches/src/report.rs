@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use tanist_chaos::store::StoreKind;
 
 use crate::Benchmark;
 use crate::host::{Host, Load};
 use crate::samples::{Samples, Unit, shown};
-use tanist_chaos::store::StoreKind;
 
 /// One measured quantity.
 #[derive(Debug, Clone)]

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use tanist::job::{Comparison, CompileOptions, JobBuilder, Partition, StreamGraph};
-use tanist::process::simulation::TaskCounts;
 use tanist_chaos::store::{Store, StoreKind};
 use tanist_chaos::wait::wait_for_every;
+use tanist_compile::{CompileOptions, JobBuilder, Partition, StreamGraph};
+use tanist_model::Comparison;
+use tanist_process::simulation::TaskCounts;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;

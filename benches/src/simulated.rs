@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist::config::{Configuration, LoadOptions};
-use tanist::process::simulation::{SimulatedTaskManagers, TaskCounts};
 use tanist_chaos::Cluster;
 use tanist_chaos::wait::wait_for;
+use tanist_config::{Configuration, LoadOptions};
+use tanist_process::simulation::{SimulatedTaskManagers, TaskCounts};
 
 use crate::http::Http;
 use crate::jobs::{PAIR, Template};

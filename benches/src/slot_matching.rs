@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements, SubmissionNumber};
-use tanist::resource_manager::slot_manager::{
-    RequestOutcome, SlotManager, SlotRequest, SlotsReport, SlotsVersion,
-};
+use tanist_gateway::{JobMasterId, ResourceRequirement, ResourceRequirements, SubmissionNumber};
+use tanist_ha::clock::Uptime;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
+use tanist_resource_manager::{
+    RequestOutcome, SlotManager, SlotRequest, SlotsReport, SlotsVersion,
+};
 use tokio::time::Instant;
 
 use crate::BenchOptions;
@@ -81,7 +82,7 @@ fn once(task_managers: u32) -> anyhow::Result<[Duration; 3]> {
 /// The slot requests after this time, and the time for computing them.
 fn matched(slots: &mut SlotManager, later: Duration) -> (Vec<SlotRequest>, Duration) {
     let start = Instant::now();
-    let requests = slots.match_slots(start + later);
+    let requests = slots.match_slots(Uptime::START + later);
     (requests, start.elapsed())
 }
 

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use tanist_chaos::cluster::Cluster;
+use tanist_chaos::store::{Store, StoreKind};
 use tokio::time::Instant;
 
 use crate::BenchOptions;
@@ -12,8 +14,6 @@ use crate::proc;
 use crate::report::Figure;
 use crate::samples::Unit;
 use crate::watch::{until, until_known, until_led};
-use tanist_chaos::cluster::Cluster;
-use tanist_chaos::store::{Store, StoreKind};
 
 pub(super) const METHOD: &str = "A new cluster with an empty store. *Leads*: from starting the process until its \
 `/v1/ha/status` names it as the confirmed leader; also the CPU time until then. *Stands by*: a second \

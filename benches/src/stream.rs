@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use parking_lot::Mutex;
-use tanist::process::demo::ticks::Ticks;
+use tanist_chaos::demo::ticks::Ticks;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tanist_chaos::store::{Store, StoreKind};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -13,7 +14,6 @@ use crate::jobs::{TINY, Template};
 use crate::proc;
 use crate::report::Figure;
 use crate::samples::{Samples, Unit};
-use tanist_chaos::store::{Store, StoreKind};
 
 pub(super) const METHOD: &str = "One JobManager and no TaskManager: the jobs are accepted, persisted, get their \
 JobMaster and wait for slots. Each client posts a compiled graph of one vertex with a new job id to `/v1/jobs` \

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tanist_chaos::cluster::Cluster;
+use tanist_chaos::store::{Store, StoreKind};
+use tanist_chaos::wordcount::{check_counts, read_output};
 use tokio::time::Instant;
 
 use crate::http::Http;
@@ -12,9 +15,6 @@ use crate::report::Figure;
 use crate::samples::Unit;
 use crate::watch::until_finished;
 use crate::{BenchOptions, proc, text};
-use tanist_chaos::cluster::Cluster;
-use tanist_chaos::store::{Store, StoreKind};
-use tanist_chaos::wordcount::{check_counts, read_output};
 
 pub(super) const WORDCOUNT_METHOD: &str = "`examples/wordcount.yaml` over 4 local files of 50 MB (50,000 \
 different words, distributed by Zipf's law; in the page cache), one TaskManager, restarted for each run; the \

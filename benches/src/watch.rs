@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
+use tanist_chaos::wait::wait_for_every;
 use tanist_proto::id::JobId;
 
 use crate::http::Http;
-use tanist_chaos::wait::wait_for_every;
 
 /// Interval of checks: figures are late by at most this, plus one answer.
 const INTERVAL: Duration = Duration::from_millis(1);

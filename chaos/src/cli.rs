@@ -68,6 +68,8 @@ impl Cli {
         let running = Command::new(&self.program)
             .args(arguments)
             .current_dir(&self.directory)
+            // Only the arguments select the cluster.
+            .env_remove("TANIST_CONF_DIR")
             .envs(self.environment.iter().cloned())
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())

@@ -98,6 +98,41 @@ impl JobView {
         vertices.any(|found| found["name"] == vertex && found["status"] == "RUNNING")
     }
 
+    /// Whether the job is running, and every task of it is running or has finished.
+    pub fn all_tasks_run(&self) -> bool {
+        let is_deployed = |vertex: &Value| {
+            let tasks = &vertex["tasks"];
+            let deployed = [&tasks["RUNNING"], &tasks["FINISHED"]];
+            let deployed: u64 = deployed.iter().filter_map(|count| count.as_u64()).sum();
+            Some(deployed) == vertex["parallelism"].as_u64()
+        };
+        let vertices = self.0["vertices"].as_array();
+        self.state() == "RUNNING"
+            && vertices
+                .is_some_and(|vertices| !vertices.is_empty() && vertices.iter().all(is_deployed))
+    }
+
+    /// Number of tasks.
+    pub fn tasks(&self) -> u64 {
+        let vertices = self.0["vertices"].as_array().into_iter().flatten();
+        vertices
+            .filter_map(|vertex| vertex["parallelism"].as_u64())
+            .sum()
+    }
+
+    /// Number of records that the vertex whose name begins with `vertex` has sent to others.
+    pub fn records_sent(&self, vertex: &str) -> u64 {
+        let vertices = self.0["vertices"].as_array().into_iter().flatten();
+        let begins = |found: &&Value| {
+            let name = found["name"].as_str();
+            name.is_some_and(|name| name.starts_with(vertex))
+        };
+        vertices
+            .filter(begins)
+            .filter_map(|found| found["metrics"]["write-records"].as_u64())
+            .sum()
+    }
+
     /// Whether every vertex is running.
     pub fn all_vertices_run(&self) -> bool {
         let vertices = self.0["vertices"].as_array();
@@ -179,21 +214,8 @@ impl Cluster {
 
     /// Waits until every task of a job is running or has finished.
     pub async fn wait_until_running_or_finished(&mut self, job: JobId) -> anyhow::Result<JobView> {
-        self.wait_for_job(job, "to run", |view| {
-            let vertices = view.0["vertices"].as_array();
-            view.state() == "RUNNING"
-                && vertices.is_some_and(|vertices| {
-                    let is_deployed = |vertex: &Value| {
-                        let tasks = &vertex["tasks"];
-                        let deployed = [&tasks["RUNNING"], &tasks["FINISHED"]];
-                        let deployed: u64 =
-                            deployed.iter().filter_map(|count| count.as_u64()).sum();
-                        Some(deployed) == vertex["parallelism"].as_u64()
-                    };
-                    !vertices.is_empty() && vertices.iter().all(is_deployed)
-                })
-        })
-        .await
+        self.wait_for_job(job, "to run", JobView::all_tasks_run)
+            .await
     }
 
     /// Waits until all tasks of a job are running.
@@ -201,5 +223,37 @@ impl Cluster {
         let runs = |view: &JobView| view.state() == "RUNNING" && view.all_vertices_run();
         self.wait_for_job(job, "to run with all its tasks", runs)
             .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn view(state: &str, running: u64) -> JobView {
+        JobView(json!({"state": state, "vertices": [
+            {"name": "lines -> words", "parallelism": 2, "tasks": {"RUNNING": running, "FINISHED": 1},
+             "metrics": {"write-records": 7}},
+            {"name": "counts", "parallelism": 1, "tasks": {"RUNNING": 1, "FINISHED": 0},
+             "metrics": {"write-records": 5}},
+        ]}))
+    }
+
+    #[test]
+    fn all_tasks_run_if_each_is_running_or_has_finished() {
+        assert!(view("RUNNING", 1).all_tasks_run());
+        assert!(!view("RUNNING", 0).all_tasks_run());
+        assert!(!view("FAILING", 1).all_tasks_run());
+        assert!(!JobView(json!({"state": "RUNNING", "vertices": []})).all_tasks_run());
+    }
+
+    #[test]
+    fn tasks_and_records_are_counted() {
+        let view = view("RUNNING", 1);
+        assert_eq!(view.tasks(), 3);
+        assert_eq!(view.records_sent("lines"), 7);
+        assert_eq!(view.records_sent("nothing"), 0);
     }
 }

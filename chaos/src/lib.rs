@@ -1,4 +1,5 @@
-//! Starts, kills, stops and isolates real Tanist processes and their stores, and checks for leftovers.
+//! Starts, kills, stops and isolates real Tanist processes and their stores, and checks for leftovers. Also the
+//! demonstration ([`demo`]), as the program `tanist-demo`.
 //!
 //! A [`Cluster`] is a number of `tanist` processes on a [`Store`]: each with its own directory, ports and
 //! log. All of them end when the cluster is dropped, and when the process that holds it dies. Every wait
@@ -9,6 +10,7 @@ pub mod builder;
 pub mod cli;
 pub mod cluster;
 pub mod copies;
+pub mod demo;
 pub mod dump;
 pub mod guard;
 pub mod history;

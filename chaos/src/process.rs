@@ -1,8 +1,9 @@
 //! One `tanist` process: started, signalled, waited for, and started again, with all its output in one log.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ pub struct Process {
     directory: PathBuf,
     environment: Vec<(String, String)>,
     failpoints: String,
+    has_own_group: bool,
     guard: Arc<Mutex<Guard>>,
     child: Option<Child>,
     ended: Option<ExitStatus>,
@@ -55,6 +57,7 @@ impl Process {
             directory,
             environment: Vec::new(),
             failpoints: String::new(),
+            has_own_group: false,
             guard,
             child: None,
             ended: None,
@@ -81,6 +84,11 @@ impl Process {
         self.environment = variables.to_vec();
     }
 
+    /// Starts it in a process group of its own from the next start on, where no signal of a terminal reaches it.
+    pub(crate) fn use_own_group(&mut self) {
+        self.has_own_group = true;
+    }
+
     /// Sets `TANIST_FAILPOINTS` for the next start only.
     pub fn arm(&mut self, failpoints: impl Into<String>) {
         self.failpoints = failpoints.into();
@@ -88,6 +96,18 @@ impl Process {
 
     /// Starts the process; kills it first if it is running. The log is continued.
     pub fn start(&mut self) -> anyhow::Result<()> {
+        self.start_writing_to(None)
+    }
+
+    /// Starts the process like [`Process::start`], but returns its standard output, which the log does not get.
+    pub(crate) fn start_with_output(&mut self) -> anyhow::Result<ChildStdout> {
+        self.start_writing_to(Some(Stdio::piped()))?;
+        let output = self.child.as_mut().and_then(|child| child.stdout.take());
+        output.context("it was just started with a pipe")
+    }
+
+    /// Starts the process with this standard output; `None`: the log.
+    fn start_writing_to(&mut self, output: Option<Stdio>) -> anyhow::Result<()> {
         self.kill();
         let log = OpenOptions::new()
             .create(true)
@@ -102,6 +122,9 @@ impl Process {
             }
             None => Command::new(&self.program),
         };
+        if self.has_own_group {
+            command.process_group(0);
+        }
         let child = command
             .args(&self.arguments)
             .current_dir(&self.directory)
@@ -110,7 +133,7 @@ impl Process {
             .env("TANIST_FAILPOINTS", std::mem::take(&mut self.failpoints))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
-            .stdout(log)
+            .stdout(output.unwrap_or_else(|| log.into()))
             .stderr(errors)
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;

@@ -22,6 +22,31 @@ const HISTORY_BOUND: Duration = Duration::from_secs(10);
 pub struct Attempts(BTreeMap<(String, u64), (u64, String)>);
 
 impl Attempts {
+    /// All deployed tasks of a job; `get` returns the body of a path of a JobManager.
+    pub(crate) async fn read(
+        job: JobId,
+        mut get: impl AsyncFnMut(String) -> anyhow::Result<Value>,
+    ) -> anyhow::Result<Attempts> {
+        let view = get(format!("/v1/jobs/{job}")).await?;
+        let mut attempts = BTreeMap::new();
+        for vertex in view["vertices"].as_array().into_iter().flatten() {
+            let (id, name) = (text(vertex, "id")?, text(vertex, "name")?);
+            let body = get(format!("/v1/jobs/{job}/vertices/{id}")).await?;
+            for subtask in body["subtasks"].as_array().into_iter().flatten() {
+                // While a leader waits for reports, it does not know where a task is.
+                if let ("RUNNING" | "FINISHED", Some(number), Some(attempt)) = (
+                    text(subtask, "status")?,
+                    subtask["subtask"].as_u64(),
+                    subtask["attempt"].as_u64(),
+                ) {
+                    let host = text(subtask, "host")?.to_owned();
+                    attempts.insert((name.to_owned(), number), (attempt, host));
+                }
+            }
+        }
+        Ok(Attempts(attempts))
+    }
+
     /// Number of tasks that have another attempt or place in `later`. Tasks that `later` does not know are ignored.
     pub fn changed(&self, later: &Attempts) -> usize {
         let is_other = |(task, before): &(&_, &_)| {
@@ -62,24 +87,7 @@ impl Attempts {
 impl Cluster {
     /// All deployed tasks of a job.
     pub async fn attempts(&mut self, job: JobId) -> anyhow::Result<Attempts> {
-        let view = self.job(job).await?;
-        let mut attempts = BTreeMap::new();
-        for vertex in view.0["vertices"].as_array().into_iter().flatten() {
-            let (id, name) = (text(vertex, "id")?, text(vertex, "name")?);
-            let body = self.get(&format!("/v1/jobs/{job}/vertices/{id}")).await?;
-            for subtask in body["subtasks"].as_array().into_iter().flatten() {
-                // While a leader waits for reports, it does not know where a task is.
-                if let ("RUNNING" | "FINISHED", Some(number), Some(attempt)) = (
-                    text(subtask, "status")?,
-                    subtask["subtask"].as_u64(),
-                    subtask["attempt"].as_u64(),
-                ) {
-                    let host = text(subtask, "host")?.to_owned();
-                    attempts.insert((name.to_owned(), number), (attempt, host));
-                }
-            }
-        }
-        Ok(Attempts(attempts))
+        Attempts::read(job, async |path| self.get(&path).await).await
     }
 
     /// Waits until the leader knows all tasks of `before`; fails at once if one of them has another attempt.

@@ -3,6 +3,7 @@
 //! No safety argument depends on it; safety comes from the epoch alone. The real clock is `CLOCK_BOOTTIME`,
 //! which also runs while the host is suspended; tests on paused time use tokio's clock.
 
+use std::ops::{Add, AddAssign, Sub};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970 by the wall clock, for display and retention, never for safety.
@@ -64,6 +65,78 @@ impl Clock {
                 Moment(Duration::new(seconds, nanos))
             }
             Clock::Tokio(start) => Moment(start.elapsed()),
+        }
+    }
+}
+
+/// Monotonic time since a component started. Decision cores take it as an argument; they read no clock.
+///
+/// It does not run while the host is suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Uptime(Duration);
+
+impl Uptime {
+    /// The start of the component.
+    pub const START: Uptime = Uptime(Duration::ZERO);
+
+    /// Time from `earlier` to this one; zero if this one is before `earlier`.
+    pub fn saturating_duration_since(self, earlier: Uptime) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Uptime {
+    type Output = Uptime;
+
+    fn add(self, later: Duration) -> Uptime {
+        Uptime(self.0.saturating_add(later))
+    }
+}
+
+impl AddAssign<Duration> for Uptime {
+    fn add_assign(&mut self, later: Duration) {
+        *self = *self + later;
+    }
+}
+
+impl Sub<Duration> for Uptime {
+    type Output = Uptime;
+
+    /// Not before the start.
+    fn sub(self, earlier: Duration) -> Uptime {
+        Uptime(self.0.saturating_sub(earlier))
+    }
+}
+
+impl Sub for Uptime {
+    type Output = Duration;
+
+    fn sub(self, earlier: Uptime) -> Duration {
+        self.saturating_duration_since(earlier)
+    }
+}
+
+/// When a component started: the edge between tokio's clock and [`Uptime`].
+#[derive(Debug, Clone, Copy)]
+pub struct Started(tokio::time::Instant);
+
+impl Started {
+    /// A component that starts now.
+    pub fn now() -> Started {
+        Started(tokio::time::Instant::now())
+    }
+
+    /// Time since the start.
+    pub fn uptime(self) -> Uptime {
+        Uptime(self.0.elapsed())
+    }
+
+    /// Returns at this time; at once if it has passed. Never returns for `None`.
+    pub async fn sleep_until(self, deadline: Option<Uptime>) {
+        match deadline.map(|Uptime(since)| self.0.checked_add(since)) {
+            Some(Some(deadline)) => tokio::time::sleep_until(deadline).await,
+            // A time that no clock reaches is as good as none.
+            Some(None) | None => std::future::pending().await,
         }
     }
 }

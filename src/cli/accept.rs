@@ -3,13 +3,13 @@
 
 use std::fmt::Write as _;
 
+use tanist_config::HaOptions;
 use tanist_ha::Error;
 use tanist_ha::election::{self, Acceptance, ProcessId};
+use tanist_leadership::ha::Backend;
+use tanist_telemetry::ExitCode;
 
 use super::output::{fail, hint, say};
-use crate::config::HaOptions;
-use crate::process::ha::Backend;
-use crate::telemetry::ExitCode;
 
 /// Shows what accepting the store would change, or accepts it.
 pub(super) async fn accept(options: &HaOptions, yes: bool, force: bool) -> ExitCode {
@@ -97,7 +97,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Configuration, LoadOptions};
+    use tanist_config::{Configuration, LoadOptions};
 
     fn configuration(directory: &Path) -> Configuration {
         let set = |key: &str, value: &str| format!("{key}={value}");
@@ -123,7 +123,7 @@ mod tests {
         let nothing = accept(options.ha(), true, false).await;
         assert_eq!(nothing, ExitCode::Unreachable, "nobody has made the store");
 
-        let opened = crate::process::ha::open(options.ha(), &ProcessId::new("a")).await;
+        let opened = tanist_leadership::ha::open(options.ha(), &ProcessId::new("a")).await;
         let mut leadership = opened.election.leadership();
         let granted = leadership.wait_for(|now| now.session().is_some()).await;
         drop(granted.expect("the election goes on"));

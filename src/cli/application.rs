@@ -3,7 +3,14 @@
 use std::ffi::OsString;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use tanist_compile::{ChainingOptions, CompileOptions};
+use tanist_config::{Configuration, LoadOptions};
+use tanist_leadership::application::left_by;
+use tanist_operators::become_child_if_asked;
+use tanist_process::ApplicationSetup;
+use tanist_process::shutdown::interrupted_by;
 use tanist_proto::id::JobId;
+use tanist_telemetry::{self as telemetry, ExitCode};
 
 use super::args::{GlobalArgs, HaCommand, JobCommand, ListArgs, TaskManagerCommand, parameter};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
@@ -11,13 +18,6 @@ use super::host::Host;
 use super::output::{fail, say};
 use super::processes::{jobmanager_for, taskmanager};
 use super::{about_jobs, ha, jobs, load_options, show_config, task_managers, with_runtime};
-use crate::config::{Configuration, LoadOptions};
-use crate::dataflow::exec::become_child_if_asked;
-use crate::job::{ChainingOptions, CompileOptions};
-use crate::process::ApplicationSetup;
-use crate::process::application::left_by;
-use crate::process::shutdown::interrupted_by;
-use crate::telemetry::{self, ExitCode};
 
 const EXIT_STATUS: &str = "\
 Exit status of jobmanager and local: 0 the application SUCCEEDED, or a signal asked a jobmanager to end; 4 it FAILED; \

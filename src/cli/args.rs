@@ -5,17 +5,10 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tanist_config::{ExecutionTarget, parse_duration};
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1::JobStatus;
-
-use crate::config::{ExecutionTarget, parse_duration};
-
-const VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    " (",
-    env!("TANIST_BUILD_REVISION"),
-    ")"
-);
+use tanist_telemetry::VERSION_AND_REVISION;
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 done, and the job FINISHED if it was waited for; 1 refused; 2 wrong command line; 3 wrong job file; \
@@ -25,7 +18,7 @@ Exit status: 0 done, and the job FINISHED if it was waited for; 1 refused; 2 wro
 
 /// A cluster runtime for job graphs whose control plane does not go down.
 #[derive(Debug, Parser)]
-#[command(name = "tanist", version = VERSION, after_help = EXIT_STATUS)]
+#[command(name = "tanist", version = VERSION_AND_REVISION, after_help = EXIT_STATUS)]
 pub(super) struct Cli {
     #[command(flatten)]
     pub(super) global: GlobalArgs,
@@ -98,12 +91,6 @@ pub(super) enum Command {
     /// Show and transfer leadership
     #[command(subcommand)]
     Ha(HaCommand),
-    /// Starts a cluster, kills its leader in the middle of a job, and checks the result
-    ///
-    /// Its JobManagers and TaskManagers use the given configuration (--config, -D, the environment), except
-    /// for the values that isolate the demo: the store and all other directories, ids, addresses and ports,
-    /// the number of slots, `heartbeat.interval`, and that no driver starts TaskManagers.
-    Demo(DemoArgs),
     /// Shows the configuration in effect and where each value comes from
     Config,
 }
@@ -235,17 +222,6 @@ pub(super) struct DrainedArgs {
     /// All TaskManagers of this host, as in their addresses, also those that start there later
     #[arg(long, value_name = "HOST")]
     pub(super) host: Option<String>,
-}
-
-/// Options of the demonstration.
-#[derive(Debug, Clone, Args)]
-pub(super) struct DemoArgs {
-    /// Megabytes of text to count; default: a few seconds of work
-    #[arg(long)]
-    pub(super) megabytes: Option<usize>,
-    /// Keep the directory with logs, input and output
-    #[arg(long)]
-    pub(super) keep: bool,
 }
 
 /// Options for listing jobs.

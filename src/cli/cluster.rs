@@ -8,15 +8,15 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tanist_config::Configuration;
 use tanist_ha::failpoint::failpoint;
+use tanist_process::{ApplicationSetup, JobManager, TaskManager, TaskManagerFailure};
+use tanist_telemetry::ExitCode;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::output::{fail, warn};
 use super::processes::run_jobmanager;
-use crate::config::Configuration;
-use crate::process::{ApplicationSetup, JobManager, TaskManager, TaskManagerFailure};
-use crate::telemetry::ExitCode;
 
 /// Timeout for the end of TaskManagers after the end of their cluster.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -150,7 +150,7 @@ pub(super) const FREE_PORTS: [(&str, &str); 4] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::LoadOptions;
+    use tanist_config::LoadOptions;
 
     /// The error of binding a cluster of two TaskManagers with these settings.
     async fn refused(settings: &[(&str, &str)]) -> (ExitCode, String) {

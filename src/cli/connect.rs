@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use tanist_client::{ClientError, ClusterClient, JobClient};
+use tanist_config::Configuration;
 use tokio::sync::watch;
 
 use super::output::say;
-use crate::client::{ClientError, ClusterClient, JobClient};
-use crate::config::Configuration;
 
 /// How long a read is retried while no JobManager accepts a connection. Commands that change something use
 /// `client.timeout`.

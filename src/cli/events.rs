@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
+use tanist_client::{JobClient, JobEventInfo};
+use tanist_config::Configuration;
 use tanist_proto::id::JobId;
+use tanist_telemetry::ExitCode;
 
 use super::args::GlobalArgs;
 use super::jobs::show;
-use super::output::{Table, time_if_known};
-use crate::client::{JobClient, JobEventInfo};
-use crate::config::Configuration;
-use crate::telemetry::ExitCode;
+use super::output::{Table, time};
 
 pub(super) async fn events(
     configuration: &Configuration,
@@ -28,11 +28,11 @@ fn listing(events: &[JobEventInfo]) -> String {
     for event in events.iter().rev() {
         let what = event.status.as_ref().unwrap_or(&event.kind);
         table.row([
-            time_if_known(event.timestamp),
+            time(event.timestamp),
             event
                 .epoch
                 .map_or_else(String::new, |epoch| epoch.to_string()),
-            what.clone(),
+            what.to_string(),
             said(event),
         ]);
     }
@@ -50,7 +50,7 @@ fn said(event: &JobEventInfo) -> String {
     }
     if let (Some(regions), Some(until)) = (event.regions, event.until) {
         let noun = if regions == 1 { "region" } else { "regions" };
-        write!(text, "; {regions} {noun}, at {}", time_if_known(until))
+        write!(text, "; {regions} {noun}, at {}", time(until))
             .expect("writing to a string succeeds");
     }
     text
@@ -71,11 +71,7 @@ mod tests {
              "until": 4000, "text": "it broke\nin detail"},
             {"timestamp": 1000, "kind": "STATUS", "epoch": 1, "status": "RUNNING", "text": ""}
         ]))?;
-        let (first, then, due) = (
-            time_if_known(1000),
-            time_if_known(3000),
-            time_if_known(4000),
-        );
+        let (first, then, due) = (time(1000), time(3000), time(4000));
         let text = listing(&events);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");

@@ -1,13 +1,13 @@
 //! `tanist job exceptions`.
 
+use tanist_client::{JobClient, JobExceptionInfo};
+use tanist_config::Configuration;
 use tanist_proto::id::JobId;
+use tanist_telemetry::ExitCode;
 
 use super::args::GlobalArgs;
 use super::jobs::show;
-use super::output::{Table, time_if_known};
-use crate::client::{JobClient, JobExceptionInfo};
-use crate::config::Configuration;
-use crate::telemetry::ExitCode;
+use super::output::{Table, time};
 
 pub(super) async fn exceptions(
     configuration: &Configuration,
@@ -29,7 +29,7 @@ fn listing(exceptions: &[JobExceptionInfo]) -> String {
     let mut table = Table::new(["TIME", "TASK", "HOST", "TASKMANAGER", "CAUSE"]);
     for exception in exceptions.iter().rev() {
         table.row(row(exception, ""));
-        for beside in &exception.concurrent_exceptions {
+        for beside in exception.concurrent_exceptions.iter().flatten() {
             table.row(row(beside, "with it: "));
         }
     }
@@ -40,7 +40,7 @@ fn row(exception: &JobExceptionInfo, how: &str) -> [String; 5] {
     let named = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
     let first_line = exception.stacktrace.lines().next().unwrap_or_default();
     [
-        time_if_known(exception.timestamp),
+        time(exception.timestamp),
         named(&exception.task_name),
         named(&exception.endpoint),
         named(&exception.task_manager_id),

@@ -2,18 +2,19 @@
 
 use std::fmt::Write as _;
 
+use tanist_client::{
+    CacheInfo, ClientError, HaStatusInfo, LeaderInfo, MemberInfo, StoreInfo, TermHistory,
+};
+use tanist_config::Configuration;
 use tanist_ha::clock::wall_clock_ms;
+use tanist_rest_model::paths;
+use tanist_telemetry::ExitCode;
 
 use super::accept;
 use super::args::{GlobalArgs, HaCommand, OutputFormat};
 use super::connect::{Connection, connect, connect_to_change, telling};
-use super::output::{Table, answer, answer_json, bytes, duration, field, say, time};
+use super::output::{Table, answer, answer_json, bytes, duration, field, optional, say, time};
 use super::tell;
-use crate::client::{
-    CacheInfo, ClientError, HaStatusInfo, LeaderInfo, MemberInfo, StoreInfo, TermHistory,
-};
-use crate::config::Configuration;
-use crate::telemetry::ExitCode;
 
 pub(super) async fn ha(
     configuration: &Configuration,
@@ -48,7 +49,7 @@ pub(super) async fn ha(
 
 async fn status(connection: &Connection, output: OutputFormat) -> Result<(), ClientError> {
     match output {
-        OutputFormat::Json => answer_json(&connection.jobs.raw("/v1/ha/status").await?),
+        OutputFormat::Json => answer_json(&connection.jobs.raw(paths::HA_STATUS).await?),
         OutputFormat::Table => {
             let status = connection.jobs.ha_status().await?;
             answer(status_text(&status, wall_clock_ms()));
@@ -59,7 +60,7 @@ async fn status(connection: &Connection, output: OutputFormat) -> Result<(), Cli
 
 async fn history(connection: &Connection, output: OutputFormat) -> Result<(), ClientError> {
     match output {
-        OutputFormat::Json => answer_json(&connection.jobs.raw("/v1/ha/history").await?),
+        OutputFormat::Json => answer_json(&connection.jobs.raw(paths::HA_HISTORY).await?),
         OutputFormat::Table => answer(history_table(&connection.jobs.ha_history().await?)),
     }
     Ok(())
@@ -88,10 +89,6 @@ fn transfer_text(before: u64, leader: &LeaderInfo) -> String {
     } else {
         format!("{process} leads, in epoch {epoch}")
     }
-}
-
-fn optional<T: ToString>(value: Option<T>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 fn status_text(status: &HaStatusInfo, now_ms: u64) -> String {
@@ -128,7 +125,7 @@ fn status_text(status: &HaStatusInfo, now_ms: u64) -> String {
 /// The state of the term, with its process and duration if the leader's line does not show them.
 fn term_text(status: &HaStatusInfo, now_ms: u64) -> String {
     let term = &status.term;
-    let mut text = term.state.clone();
+    let mut text = term.state.to_string();
     if term.state == "leading" {
         return text;
     }
@@ -190,7 +187,7 @@ fn member_table(members: &[MemberInfo]) -> String {
     for member in members {
         let cache = member.cache.as_ref();
         let role = match &member.role {
-            Some(role) => role.clone(),
+            Some(role) => role.to_string(),
             None if member.leads => "leading, no answer".to_owned(),
             None => "no answer".to_owned(),
         };
@@ -244,7 +241,7 @@ fn history_table(terms: &[TermHistory]) -> String {
     let mut table = Table::new(headers);
     for (place, term) in terms.iter().enumerate() {
         let ended = match &term.ended_how {
-            Some(how) => how.clone(),
+            Some(how) => how.to_string(),
             None if place == 0 => "leads".to_owned(),
             None => "-".to_owned(),
         };
@@ -367,6 +364,7 @@ EPOCH  LEADER  SINCE                    LASTED     ENDED  DETECTED      NOTICED 
             epoch: 8,
             process: "jm-2".to_owned(),
             rest_address: None,
+            rpc_address: None,
             since: 1,
         };
         assert_eq!(transfer_text(7, &leader), "jm-2 leads, in epoch 8");

@@ -1,12 +1,12 @@
 //! What a process that runs a part of a cluster sets up first: signal handlers, and a directory.
 
+use tanist_config::Configuration;
+use tanist_process::WorkingDir;
+use tanist_process::shutdown::watch_signals;
+use tanist_telemetry::ExitCode;
 use tokio_util::sync::CancellationToken;
 
 use super::output::fail;
-use crate::config::Configuration;
-use crate::process::WorkingDir;
-use crate::process::shutdown::watch_signals;
-use crate::telemetry::ExitCode;
 
 /// Both, until it is dropped.
 #[derive(Debug)]

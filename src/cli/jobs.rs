@@ -1,32 +1,25 @@
 //! `tanist list`, `tanist info`, `tanist cancel`, `tanist stop`.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use tanist_client::{ClientError, JobClient, JobInfo, JobSummary};
+use tanist_config::Configuration;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
+use tanist_rest_model::{Word, job_status_name, paths};
+use tanist_telemetry::ExitCode;
 
 use super::args::{GlobalArgs, ListArgs, OutputFormat};
 use super::connect::{Connection, connect, connect_to_change, telling};
 use super::output::{Table, answer, answer_json, duration, field, say, time_if_known};
 use super::tell;
-use crate::client::{ClientError, JobClient, JobInfo, JobSummary};
-use crate::config::Configuration;
-use crate::telemetry::ExitCode;
-
-/// The name of a status, as REST spells it.
-pub(super) fn status_name(status: JobStatus) -> &'static str {
-    let name = status.as_str_name();
-    name.strip_prefix("JOB_STATUS_").unwrap_or(name)
-}
 
 /// The state as shown to users.
-pub(super) fn shown_name(shown: Option<&String>, status: JobStatus) -> &str {
-    shown.map_or_else(|| status_name(status), String::as_str)
+pub(super) fn shown_name(shown: Option<&Word>, status: JobStatus) -> &str {
+    shown.map_or(job_status_name(status), |shown| shown)
 }
-
-const LIST: &str = "/v1/jobs/overview";
 
 pub(super) async fn list(
     configuration: &Configuration,
@@ -35,19 +28,11 @@ pub(super) async fn list(
 ) -> ExitCode {
     let listing = async {
         let connection = connect(configuration, &global.address).await?;
-        let told = telling(connection.jobs.waits(), connection.jobs.raw(LIST)).await?;
-        let bad = |reason: serde_json::Error| ClientError::BadAnswer {
-            address: "the cluster".to_owned(),
-            path: LIST.to_owned(),
-            reason: reason.to_string(),
-        };
-        let (jobs, left_out) = chosen(told, args);
+        let all = telling(connection.jobs.waits(), connection.jobs.list()).await?;
+        let (jobs, left_out) = chosen(all, args);
         match global.output {
             OutputFormat::Json => answer_json(&serde_json::json!({ "jobs": jobs })),
-            OutputFormat::Table => {
-                let jobs = serde_json::from_value::<Vec<JobSummary>>(Value::Array(jobs));
-                answer(job_table(&jobs.map_err(bad)?, wall_clock_ms()));
-            }
+            OutputFormat::Table => answer(job_table(&jobs, wall_clock_ms())),
         }
         if left_out > 0 {
             say(format_args!("{left_out} older jobs are left out"));
@@ -58,20 +43,12 @@ pub(super) async fn list(
 }
 
 /// The jobs that match the arguments, newest first, and how many more match.
-fn chosen(mut told: Value, args: &ListArgs) -> (Vec<Value>, usize) {
-    let Value::Array(mut jobs) = told["jobs"].take() else {
-        return (Vec::new(), 0);
-    };
-    let state = |job: &Value| {
-        let shown = job["shown-state"].as_str().or(job["state"].as_str());
-        shown.unwrap_or_default().to_owned()
-    };
-    jobs.retain(|job| args.state.is_empty() || args.state.contains(&state(job)));
-    jobs.sort_by_cached_key(|job| {
-        let submitted = job["start-time"].as_i64().unwrap_or(-1);
-        let id = job["jid"].as_str().unwrap_or_default().to_owned();
-        (std::cmp::Reverse(submitted), id)
+fn chosen(mut jobs: Vec<JobSummary>, args: &ListArgs) -> (Vec<JobSummary>, usize) {
+    jobs.retain(|job| {
+        let state = shown_name(job.shown_state.as_ref(), job.state);
+        args.state.is_empty() || args.state.iter().any(|wanted| wanted == state)
     });
+    jobs.sort_by_key(|job| (Reverse(job.start_time), job.jid));
     let left_out = jobs.len().saturating_sub(args.limit.unwrap_or(usize::MAX));
     jobs.truncate(jobs.len() - left_out);
     (jobs, left_out)
@@ -87,7 +64,7 @@ pub(super) async fn info(
         let failure = jobs.last_failure(job).await?;
         Ok(job_text(&info, failure.as_deref()))
     };
-    show(configuration, global, &format!("/v1/jobs/{job}"), text).await
+    show(configuration, global, &paths::job(job), text).await
 }
 
 pub(super) async fn cancel(
@@ -210,13 +187,9 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
             write!(text, "; until {}", time_if_known(blocked_reason.until))
                 .expect("writing to a string succeeds");
         }
-        if blocked_reason.retry_at > 0 {
-            write!(
-                text,
-                "; tried again at {}",
-                time_if_known(blocked_reason.retry_at)
-            )
-            .expect("writing to a string succeeds");
+        if let Some(retry_at) = blocked_reason.retry_at {
+            write!(text, "; tried again at {}", time_if_known(retry_at))
+                .expect("writing to a string succeeds");
         }
         line("Waits", &text);
     }
@@ -237,7 +210,7 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
         table.row([
             vertex.id.clone(),
             vertex.name.clone(),
-            vertex.status.clone(),
+            vertex.status.to_string(),
             format!(
                 "{}/{}",
                 vertex.tasks.running + vertex.tasks.finished,
@@ -255,7 +228,7 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -293,19 +266,22 @@ JOB                               NAME   STATUS     TASKS  AGE        DURATION
     }
 
     #[test]
-    fn the_newest_jobs_come_first_and_those_in_other_states_not_at_all() {
-        let told = json!({"jobs": [
-            job(1, "old", "RUNNING", 10), job(2, "new", "FINISHED", 30),
-            job(3, "newer", "RUNNING", 40), job(4, "unknown", "SUSPENDED", -1)
-        ]});
+    fn the_newest_jobs_come_first_and_those_in_other_states_not_at_all()
+    -> Result<(), serde_json::Error> {
+        let all: Vec<JobSummary> = serde_json::from_value(json!([
+            job(1, "old", "RUNNING", 10),
+            job(2, "new", "FINISHED", 30),
+            job(3, "newer", "RUNNING", 40),
+            job(4, "unknown", "SUSPENDED", -1)
+        ]))?;
         let names = |state: &[&str], limit| {
             let args = ListArgs {
                 state: state.iter().map(ToString::to_string).collect(),
                 limit,
             };
-            let (jobs, left_out) = chosen(told.clone(), &args);
-            let name = |job: &Value| job["name"].as_str().unwrap_or_default().to_owned();
-            (jobs.iter().map(name).collect::<Vec<_>>(), left_out)
+            let (jobs, left_out) = chosen(all.clone(), &args);
+            let names = jobs.into_iter().map(|job| job.name);
+            (names.collect::<Vec<_>>(), left_out)
         };
         let of = |names: &[&str], left_out: usize| {
             (
@@ -316,6 +292,7 @@ JOB                               NAME   STATUS     TASKS  AGE        DURATION
         assert_eq!(names(&[], None), of(&["newer", "new", "old", "unknown"], 0));
         assert_eq!(names(&["RUNNING"], None), of(&["newer", "old"], 0));
         assert_eq!(names(&["RUNNING", "FINISHED"], Some(1)), of(&["newer"], 2));
+        Ok(())
     }
 
     #[test]

@@ -4,7 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_client::{ClientError, JobClient, RestClient, RetryOptions, StaticAddresses};
+use tanist_config::{Configuration, LoadOptions};
+use tanist_model::slots_needed;
+use tanist_process::{JobManager, TaskManager, TaskManagerFailure};
 use tanist_proto::v1::JobGraph;
+use tanist_telemetry::ExitCode;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -17,11 +22,6 @@ use super::processes::run_jobmanager;
 use super::progress::Progress;
 use super::run::{Files, compile_job, interrupted, show_end, tell_end};
 use super::tell;
-use crate::client::{ClientError, JobClient, RestClient, RetryOptions, StaticAddresses};
-use crate::config::{Configuration, LoadOptions};
-use crate::job::slots_needed;
-use crate::process::{JobManager, TaskManager, TaskManagerFailure};
-use crate::telemetry::ExitCode;
 
 /// Interval for asking whether the cleanup of the job is complete.
 const CLEANUP_INTERVAL: Duration = Duration::from_millis(20);
@@ -208,7 +208,7 @@ fn of_one_process(load: LoadOptions, directory: &Path, slots: u32) -> LoadOption
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::JobArgs;
+    use crate::args::JobArgs;
 
     const NUMBERS: &str = "\
 version: 1

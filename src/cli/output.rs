@@ -8,8 +8,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::DateTime;
-
-use crate::telemetry::{Printable, PrintableLines};
+use tanist_telemetry::{Printable, PrintableLines};
 
 /// Set when an answer could not be written.
 static IS_ANSWER_LOST: AtomicBool = AtomicBool::new(false);
@@ -154,9 +153,14 @@ pub(super) fn bytes(count: u64) -> String {
     }
 }
 
-/// The same for a time that may be unknown.
+/// A value that may be unknown.
+pub(super) fn optional(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// A [`time`] that may be unknown.
 pub(super) fn time_if_known(ms: i64) -> String {
-    u64::try_from(ms).map_or_else(|_| "-".to_owned(), time)
+    optional(u64::try_from(ms).ok().map(time))
 }
 
 /// Milliseconds since 1970 as date and time. A time beyond the calendar is shown as its milliseconds.

@@ -8,9 +8,18 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
+use tanist_client::{ClusterClient, JobInfo};
+use tanist_config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
 use tanist_ha::keys::Name;
+use tanist_leadership::application::{diagnosis_of, job_id_of, left_by};
+use tanist_leadership::ha;
+use tanist_model::artifact::{digest, hex};
+use tanist_model::slots_needed;
+use tanist_process::ApplicationSetup;
+use tanist_process::shutdown::interrupted_by;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobGraph;
+use tanist_telemetry::ExitCode;
 
 use super::args::{OutputFormat, RunArgs};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
@@ -18,14 +27,6 @@ use super::host::Host;
 use super::output::{answer_json, fail, hint, say, warn};
 use super::progress::Progress;
 use super::run::{Files, compile_job};
-use crate::client::{ClusterClient, JobInfo};
-use crate::config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
-use crate::job::artifact::{digest, hex};
-use crate::job::slots_needed;
-use crate::process::application::{diagnosis_of, job_id_of, left_by};
-use crate::process::shutdown::interrupted_by;
-use crate::process::{ApplicationSetup, ha};
-use crate::telemetry::ExitCode;
 
 /// Timeout for the end of standbys after the end of the job.
 const STANDBY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -337,7 +338,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::cli::args::{Cli, Command};
+    use crate::args::{Cli, Command};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn why_a_job_with_a_cluster_of_its_own_failed_is_part_of_its_end() {

@@ -4,16 +4,16 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use tanist_config::Configuration;
+use tanist_model::slots_needed;
 use tanist_proto::v1::{
     Column, ColumnType, Exchange, JobEdge, JobGraph, JobVertex, Operator, Partitioning,
 };
+use tanist_telemetry::ExitCode;
 
 use super::args::{JobArgs, OutputFormat};
 use super::output::{Table, answer, answer_json, fail};
 use super::run::{Files, compile_job};
-use crate::config::Configuration;
-use crate::job::slots_needed;
-use crate::telemetry::ExitCode;
 
 pub(super) fn plan(
     configuration: &Configuration,
@@ -148,8 +148,8 @@ fn text(graph: &JobGraph) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Job;
-    use crate::job::JobFile;
+    use tanist_client::Job;
+    use tanist_compile::JobFile;
 
     const FILE: &str = "version: 1\nname: count\nparallelism: 2\nsteps:\n  - name: lines\n    file-source: { paths: /in.txt }\n  \
          - name: words\n    split-words: { column: line }\n  - name: by-word\n    key-by: { columns: [word] }\n  \

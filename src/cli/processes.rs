@@ -1,16 +1,13 @@
 //! Starts the processes of a cluster: sets up the process itself and hands over to [`crate::process`].
 
+use tanist_config::{AllowedHosts, Configuration, mask_arguments};
+use tanist_process::{ApplicationSetup, JobManager, TaskManager};
+use tanist_rest::{self as rest, RestServerOptions};
+use tanist_telemetry::{ExitCode, Startup, StartupSetting, startup_log};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::args::{DemoArgs, GlobalArgs};
 use super::host::{Failure, Host};
-use super::output::{fail, say};
-use crate::config::{AllowedHosts, Configuration, mask_arguments};
-use crate::process::demo::{self, DemoError, DemoOptions, Inherited};
-use crate::process::{ApplicationSetup, JobManager, TaskManager};
-use crate::rest::{self, RestServerOptions};
-use crate::telemetry::{ExitCode, Startup, StartupSetting, startup_log};
 
 /// Runs a JobManager with its REST server until it is asked to end.
 pub(super) async fn jobmanager(configuration: Configuration) -> ExitCode {
@@ -42,7 +39,7 @@ pub(super) async fn jobmanager_for(
 }
 
 /// Runs a bound JobManager with its REST server until `stop`.
-pub(crate) async fn run_jobmanager(
+pub async fn run_jobmanager(
     mut manager: JobManager,
     configuration: &Configuration,
     stop: CancellationToken,
@@ -128,40 +125,6 @@ pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
     };
     code.log_last_words(&cause);
     code
-}
-
-/// Runs the demonstration of a failover.
-pub(super) async fn demo(
-    configuration: &Configuration,
-    global: &GlobalArgs,
-    args: &DemoArgs,
-) -> ExitCode {
-    let program = match std::env::current_exe() {
-        Ok(program) => program,
-        Err(error) => {
-            fail(format_args!(
-                "this program can't be found to start others: {error}"
-            ));
-            return ExitCode::Fatal;
-        }
-    };
-    let defaults = DemoOptions::default();
-    let options = DemoOptions {
-        megabytes: args.megabytes.unwrap_or(defaults.megabytes),
-        keep: args.keep,
-        inherited: Inherited::new(configuration, global.overrides.clone()),
-    };
-    match demo::run(program, options).await {
-        Ok(()) => ExitCode::Ended,
-        Err(DemoError::Interrupted(code)) => {
-            say("interrupted");
-            code
-        }
-        Err(error) => {
-            fail(error);
-            ExitCode::Unsuccessful
-        }
-    }
 }
 
 fn start_log(process: &str, resource_id: String, configuration: &Configuration) {

@@ -2,10 +2,11 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
+use tanist_client::{BlockedReason, JobInfo};
+use tanist_telemetry::Printable;
+
 use super::jobs::shown_name;
 use super::output::{duration, say};
-use crate::client::{BlockedReason, JobInfo};
-use crate::telemetry::Printable;
 
 /// Time after the start of a job, in milliseconds, during which the reasons for its waiting are not shown:
 /// every job waits briefly.

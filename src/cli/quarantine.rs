@@ -1,12 +1,14 @@
 //! `tanist job quarantine list | retry | delete`.
 
+use tanist_client::{Evidence, QuarantinedJob};
+use tanist_config::Configuration;
+use tanist_rest_model::paths;
+use tanist_telemetry::ExitCode;
+
 use super::args::{GlobalArgs, OutputFormat, QuarantineCommand};
 use super::connect::{connect, connect_to_change};
 use super::jobs::finish;
 use super::output::{Table, answer, answer_json, say, time_if_known};
-use crate::client::{Evidence, QuarantinedJob};
-use crate::config::Configuration;
-use crate::telemetry::ExitCode;
 
 pub(super) async fn quarantine(
     configuration: &Configuration,
@@ -23,7 +25,7 @@ pub(super) async fn quarantine(
         let jobs = &connection.jobs;
         match command {
             QuarantineCommand::List if global.output == OutputFormat::Json => {
-                answer_json(&jobs.raw("/v1/jobs/quarantine").await?);
+                answer_json(&jobs.raw(paths::QUARANTINED_JOBS).await?);
             }
             QuarantineCommand::List => answer(listing(&jobs.quarantined().await?)),
             QuarantineCommand::Retry { job } => {
@@ -45,14 +47,15 @@ pub(super) async fn quarantine(
 fn listing(jobs: &[QuarantinedJob]) -> String {
     let mut table = Table::new(["JOB", "NAME", "SINCE", "WHY", ""]);
     for job in jobs {
+        let quarantine = &job.quarantine;
         table.row([
             job.jid.to_string(),
             job.name.clone(),
-            time_if_known(job.since),
-            job.kind.clone(),
-            job.reason.clone(),
+            time_if_known(quarantine.since),
+            quarantine.kind.clone(),
+            quarantine.reason.clone(),
         ]);
-        for one in &job.evidence {
+        for one in &quarantine.evidence {
             let nothing = String::new;
             table.row([
                 nothing(),

@@ -5,11 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use tanist_config::{Configuration, LoadOptions};
+use tanist_telemetry as telemetry;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
-
-use crate::config::{Configuration, LoadOptions};
-use crate::telemetry;
 
 /// The option that takes effect without a restart.
 const LIVE: &str = "log.level";

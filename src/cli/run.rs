@@ -5,20 +5,20 @@
 
 use std::pin::pin;
 
+use tanist_client::{ClientError, Job, JobClient, JobInfo};
+use tanist_config::Configuration;
 use tanist_proto::JobEnd;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobGraph;
+use tanist_rest_model::{job_status_name, paths};
+use tanist_telemetry::ExitCode;
 use tokio::sync::watch;
 
 use super::args::{JobArgs, OutputFormat, RunArgs};
 use super::connect::{connect_telling, telling};
-use super::jobs::status_name;
 use super::output::{answer, answer_json, duration, fail, hint, say};
 use super::progress::Progress;
 use super::{tell, tell_that};
-use crate::client::{ClientError, Job, JobClient, JobInfo};
-use crate::config::Configuration;
-use crate::telemetry::ExitCode;
 
 pub(super) async fn run(
     configuration: &Configuration,
@@ -193,7 +193,7 @@ pub(super) async fn show_end(
 ) -> ExitCode {
     match output {
         OutputFormat::Table => code,
-        OutputFormat::Json => match client.raw(&format!("/v1/jobs/{job}")).await {
+        OutputFormat::Json => match client.raw(&paths::job(job)).await {
             Ok(end) => {
                 answer_json(&end);
                 code
@@ -250,7 +250,7 @@ pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
     let left_out = left_out.map_or_else(String::new, |what| format!(": {what}"));
     say(format_args!(
         "job {id} {} after {took}{left_out}",
-        status_name(job.state)
+        job_status_name(job.state)
     ));
     if code == ExitCode::JobFailed {
         let cause = match job.cause.clone() {
@@ -280,8 +280,8 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::cli::args::{Cli, Command};
-    use crate::client::{RestClient, RetryOptions, StaticAddresses};
+    use crate::args::{Cli, Command};
+    use tanist_client::{RestClient, RetryOptions, StaticAddresses};
 
     #[test]
     fn a_job_that_is_quarantined_has_not_failed() -> Result<(), serde_json::Error> {

@@ -1,11 +1,11 @@
 //! `tanist config`: the configuration in effect.
 
 use serde_json::json;
+use tanist_config::{Configuration, Setting};
+use tanist_telemetry::ExitCode;
 
 use super::args::OutputFormat;
 use super::output::{Table, answer, answer_json, warn};
-use crate::config::{Configuration, Setting};
-use crate::telemetry::ExitCode;
 
 pub(super) fn show(configuration: &Configuration, format: OutputFormat) -> ExitCode {
     let settings = configuration.settings();

@@ -5,20 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use tanist_compile::{CompileOptions, JobBuilder, StreamGraph};
+use tanist_config::{Configuration, LoadOptions};
+use tanist_dataflow::{OperatorContext, OperatorError, Source, SourceState};
+use tanist_model::{ColumnType, CustomSpec};
+use tanist_operators::custom::{self, CustomOperator};
+use tanist_process::ApplicationSetup;
+use tanist_telemetry::ExitCode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::args::{JobArgs, LocalArgs, OutputFormat};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::local::local;
-use crate::config::{Configuration, LoadOptions};
-use crate::dataflow::operator::custom::{self, CustomOperator};
-use crate::dataflow::operator::{OperatorContext, OperatorError, Source, SourceState};
-use crate::job::custom::CustomSpec;
-use crate::job::schema::ColumnType;
-use crate::job::{CompileOptions, JobBuilder, StreamGraph};
-use crate::process::ApplicationSetup;
-use crate::telemetry::ExitCode;
 
 const BOUND: Duration = Duration::from_secs(60);
 

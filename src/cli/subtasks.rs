@@ -1,14 +1,15 @@
 //! `tanist job subtasks`.
 
+use tanist_client::{ClientError, VertexInfo, VertexSubtasks};
+use tanist_config::Configuration;
 use tanist_proto::id::JobId;
+use tanist_rest_model::paths;
+use tanist_telemetry::ExitCode;
 
 use super::args::{GlobalArgs, OutputFormat};
 use super::connect::{connect, telling};
 use super::jobs::finish;
-use super::output::{Table, answer, answer_json, time_if_known};
-use crate::client::{ClientError, VertexInfo, VertexSubtasks};
-use crate::config::Configuration;
-use crate::telemetry::ExitCode;
+use super::output::{Table, answer, answer_json, optional, time};
 
 pub(super) async fn subtasks(
     configuration: &Configuration,
@@ -25,8 +26,7 @@ pub(super) async fn subtasks(
             OutputFormat::Json => {
                 let mut vertices = Vec::with_capacity(wanted.len());
                 for vertex in wanted {
-                    let path = format!("/v1/jobs/{job}/vertices/{vertex}");
-                    vertices.push(jobs.raw(&path).await?);
+                    vertices.push(jobs.raw(&paths::vertex(job, vertex)).await?);
                 }
                 answer_json(&serde_json::json!({ "vertices": vertices }));
             }
@@ -86,8 +86,8 @@ fn listing(vertices: &[VertexSubtasks]) -> String {
                 vertex.name.clone(),
                 format!("{}/{}", subtask.subtask + 1, vertex.parallelism),
                 subtask.attempt.to_string(),
-                subtask.status.clone(),
-                time_if_known(subtask.since().unwrap_or(-1)),
+                subtask.status.to_string(),
+                optional(subtask.since().map(time)),
                 subtask.host.clone(),
                 subtask.taskmanager_id.clone(),
             ]);

@@ -1,11 +1,12 @@
 //! Selects where a job goes: `--target`, else `execution.target`, else a given address or cluster, else the
 //! configured high-availability store.
 
+use tanist_config::{Configuration, ExecutionTarget, LoadOptions};
+use tanist_telemetry::ExitCode;
+
 use super::args::{LocalArgs, OutputFormat, RunArgs};
 use super::output::{fail, hint, say};
 use super::{local, per_job, run};
-use crate::config::{Configuration, ExecutionTarget, LoadOptions};
-use crate::telemetry::ExitCode;
 
 /// A target and the reason for its choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,7 +144,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::cli::args::{Cli, Command};
+    use crate::args::{Cli, Command};
 
     fn chosen(
         settings: &[(&str, &str)],

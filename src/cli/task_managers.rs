@@ -1,12 +1,14 @@
 //! `tanist taskmanager list | drain | undrain`.
 
+use tanist_client::{DrainOptions, DrainSummary, Drained, JobClient, TaskManagerList};
+use tanist_config::Configuration;
+use tanist_rest_model::paths;
+use tanist_telemetry::ExitCode;
+
 use super::args::{DrainedArgs, GlobalArgs, TaskManagerCommand};
 use super::connect::{connect_to_change, telling};
 use super::jobs::{finish, show};
-use super::output::{Table, say, time_if_known};
-use crate::client::{DrainOptions, DrainSummary, Drained, JobClient, TaskManagerList};
-use crate::config::Configuration;
-use crate::telemetry::ExitCode;
+use super::output::{Table, say, time, time_if_known};
 
 pub(super) async fn task_manager(
     configuration: &Configuration,
@@ -24,7 +26,7 @@ pub(super) async fn task_manager(
         } => {
             let how = DrainOptions {
                 evict: *evict,
-                deadline: *deadline,
+                deadline: deadline.map(Into::into),
                 force: *force,
                 by: whoami(),
                 reason: reason.clone(),
@@ -36,8 +38,8 @@ pub(super) async fn task_manager(
 }
 
 async fn list(configuration: &Configuration, global: &GlobalArgs) -> ExitCode {
-    let table = async |jobs: &JobClient| Ok(listing(&jobs.task_manager_list().await?));
-    show(configuration, global, "/v1/taskmanagers", table).await
+    let table = async |jobs: &JobClient| Ok(listing(&jobs.task_managers().await?));
+    show(configuration, global, paths::TASK_MANAGERS, table).await
 }
 
 async fn drain(
@@ -48,7 +50,7 @@ async fn drain(
 ) -> ExitCode {
     let draining = async {
         let connection = connect_to_change(configuration, &global.address).await?;
-        let left = match (how.evict, how.deadline) {
+        let left = match (how.evict, &how.deadline) {
             (true, _) => "its tasks are moved as slots become free elsewhere",
             (false, Some(_)) => "its tasks are moved after the deadline",
             (false, None) => "its tasks run to their end",
@@ -138,7 +140,7 @@ fn listing(list: &TaskManagerList) -> String {
             task_manager.id.clone(),
             task_manager.path.clone(),
             format!("{}/{}", task_manager.free_slots, task_manager.slots_number),
-            time_if_known(task_manager.last_heartbeat),
+            time(task_manager.last_heartbeat),
             draining,
         ]);
     }

@@ -10,8 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_compile::{
+    ChainingOptions, CompileOptions, JobFile, JobFileError, StreamGraph, compile,
+};
+use tanist_config::Configuration;
 use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::retrieval;
+use tanist_leadership::ha;
+use tanist_model::artifact;
+use tanist_model::artifact::WORTH_AN_UPLOAD;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
@@ -21,12 +28,6 @@ use super::finder::{FollowedLeader, LeaderFinder, StaticAddresses};
 use super::job_client::JobClient;
 use super::job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 use super::rest_client::{RestClient, RetryOptions};
-use crate::config::Configuration;
-use crate::job::artifact::WORTH_AN_UPLOAD;
-use crate::job::{
-    ChainingOptions, CompileOptions, JobFile, JobFileError, StreamGraph, artifact, compile,
-};
-use crate::process::ha;
 
 /// A job to be submitted. Relative paths that its steps read and write start at this process's working directory.
 #[derive(Debug, Clone)]
@@ -77,7 +78,7 @@ impl Job {
     }
 
     /// Puts its files into its graph, regardless of size: for a cluster without an upload service.
-    pub(crate) fn with_all_files_in_its_graph(mut self) -> Job {
+    pub fn with_all_files_in_its_graph(mut self) -> Job {
         self.options.upload_above = None;
         self
     }
@@ -177,7 +178,7 @@ impl ClusterClient {
 
     /// The same, and reports through `waits` why the store can't be opened yet. `reach_timeout` limits this,
     /// and reads while no JobManager accepts a connection.
-    pub(crate) async fn connect_telling(
+    pub async fn connect_telling(
         configuration: &Configuration,
         addresses: &[String],
         reach_timeout: Option<Duration>,
@@ -308,7 +309,7 @@ fn token_of(graph: &pb::JobGraph, chosen_id: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::LoadOptions;
+    use tanist_config::LoadOptions;
 
     fn graph(name: &str) -> pb::JobGraph {
         pb::JobGraph {
@@ -342,7 +343,7 @@ mod tests {
 
     #[test]
     fn relative_paths_begin_where_this_process_works() {
-        let job = crate::job::JobBuilder::new("a")
+        let job = tanist_compile::JobBuilder::new("a")
             .datagen("numbers", None, Some(1), 1, 1)
             .file_sink("out", "there")
             .build();

@@ -6,20 +6,12 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
 use tanist_ha::clock::{Clock, Moment, millis};
+use tanist_rest_model::{TermTime, headers, paths};
 
 use super::error::ClientError;
 use super::job_client::{JobClient, parse};
 use super::rest_client::{Answer, Failure, Request};
-
-/// Answer of `/ha/time`.
-#[derive(Debug, Deserialize)]
-struct TimeBody {
-    epoch: u64,
-    now: u64,
-    longest: u64,
-}
 
 impl JobClient {
     /// Sends a submission, each try with a deadline, until a JobManager answers it or the timeout is over.
@@ -42,15 +34,16 @@ impl JobClient {
         give_up: Moment,
         timeout: Duration,
     ) -> Result<Answer, Failure> {
-        let asking = Request::get("/v1/ha/time");
+        let asking = Request::get(paths::HA_TIME);
         let answer = self.rest().try_at(address, &asking, timeout).await?;
-        let time: TimeBody = parse(&asking, &answer).map_err(Failure::Final)?;
+        let time: TermTime = parse(&asking, &answer).map_err(Failure::Final)?;
         let left_ms = millis(give_up.since(Clock::Boottime.now()));
         let until_ms = time.now.saturating_add(left_ms.min(time.longest));
         let mut request = request.clone();
-        let headers = &mut request.headers;
-        headers.push(("tanist-deadline", until_ms.to_string()));
-        headers.push(("tanist-deadline-epoch", time.epoch.to_string()));
+        request.headers.extend([
+            (headers::DEADLINE, until_ms.to_string()),
+            (headers::DEADLINE_EPOCH, time.epoch.to_string()),
+        ]);
         self.note_submission();
         self.rest().try_at(address, &request, timeout).await
     }

@@ -31,7 +31,7 @@ impl LeaderFinder for StaticAddresses {
 
 /// The leader that the store names.
 #[derive(Debug, Clone)]
-pub struct FollowedLeader(pub watch::Receiver<LeaderView>);
+pub(super) struct FollowedLeader(pub(super) watch::Receiver<LeaderView>);
 
 #[async_trait]
 impl LeaderFinder for FollowedLeader {

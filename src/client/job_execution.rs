@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use tanist_compile::JobFileError;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
+use tanist_rest_model::{JobInfo, job_status_name};
 
 use super::cluster_client::ClusterClient;
 use super::error::ClientError;
-use super::model::JobInfo;
-use crate::job::JobFileError;
 
 /// Why a job was not executed to its end.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -42,8 +42,7 @@ pub struct JobExecutionResult {
 
 impl std::fmt::Display for JobExecutionResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let status = self.status.as_str_name();
-        let status = status.trim_start_matches("JOB_STATUS_");
+        let status = job_status_name(self.status);
         write!(f, "job {} {status} after {:?}", self.job, self.duration)?;
         match &self.cause {
             Some(cause) => write!(f, ": {cause}"),

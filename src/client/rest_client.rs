@@ -8,19 +8,17 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, StatusCode};
 use parking_lot::Mutex;
-use serde::Deserialize;
+use serde::Serialize;
+use tanist_net::{HttpClient, http_client, http_connector};
+use tanist_rest_model::{Errors, headers, paths};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::error::ClientError;
 use super::finder::LeaderFinder;
-use crate::net::{HttpClient, http_client, http_connector};
 
 /// Time without an answer after which the client reports what it waits for.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
-
-/// Header of an answer that only says why the JobManager is busy.
-const BUSY: &str = "tanist-busy";
 
 /// Timeouts and delays of a client.
 #[derive(Debug, Clone)]
@@ -52,36 +50,46 @@ impl Default for RetryOptions {
 
 /// A request. It may be sent several times, so repeating it must have no further effect.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub(super) struct Request {
     /// The method.
-    pub method: Method,
+    pub(super) method: Method,
     /// Path with query, starting with `/v1`.
-    pub path: String,
+    pub(super) path: String,
     /// Additional headers.
-    pub headers: Vec<(&'static str, String)>,
+    pub(super) headers: Vec<(&'static str, String)>,
     /// The body.
-    pub body: Bytes,
+    pub(super) body: Bytes,
 }
 
 impl Request {
-    /// Creates a read.
-    pub fn get(path: impl Into<String>) -> Request {
+    /// Creates a read of one of the [`paths`].
+    pub(super) fn get(path: &str) -> Request {
         Request {
             method: Method::GET,
-            path: path.into(),
+            path: format!("{}{path}", paths::VERSION),
             headers: Vec::new(),
             body: Bytes::new(),
+        }
+    }
+
+    /// Creates a request that makes a change, with this body.
+    pub(super) fn post(path: &str, body: &impl Serialize) -> Request {
+        let body = serde_json::to_vec(body).expect("bodies have named fields and plain values");
+        Request {
+            method: Method::POST,
+            body: body.into(),
+            ..Request::get(path)
         }
     }
 }
 
 /// A successful answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub(super) struct Answer {
     /// Address of the server: `host:port`.
-    pub address: String,
+    pub(super) address: String,
     /// Its body.
-    pub body: Bytes,
+    pub(super) body: Bytes,
 }
 
 /// Body of a request as sent.
@@ -102,12 +110,6 @@ pub(super) enum Failure {
     Busy(String),
     /// Every try would fail like this.
     Final(ClientError),
-}
-
-/// Flink's error body.
-#[derive(Debug, Deserialize)]
-struct Errors {
-    errors: Vec<String>,
 }
 
 /// Sends requests to the cluster. Cheap to clone.
@@ -135,9 +137,8 @@ impl RestClient {
         }
     }
 
-    /// Receives what the client waits for: why no JobManager has answered for a while, or which other requests
-    /// come first.
-    pub fn waits(&self) -> watch::Receiver<Option<String>> {
+    /// See [`JobClient::waits`](super::JobClient::waits).
+    pub(super) fn waits(&self) -> watch::Receiver<Option<String>> {
         self.waits.subscribe()
     }
 
@@ -150,12 +151,12 @@ impl RestClient {
     }
 
     /// Returns its options.
-    pub fn options(&self) -> &RetryOptions {
+    pub(super) fn options(&self) -> &RetryOptions {
         &self.options
     }
 
     /// Returns the answer of the first JobManager that gives one.
-    pub async fn send(&self, request: &Request) -> Result<Answer, ClientError> {
+    pub(super) async fn send(&self, request: &Request) -> Result<Answer, ClientError> {
         let is_read = request.method == Method::GET;
         let reach_timeout = self.options.reach_timeout.filter(|_| is_read);
         let ask = async |address: &str, timeout| self.try_at(address, request, timeout).await;
@@ -328,7 +329,7 @@ impl RestClient {
             false => Failure::Passing(root_cause(&error)),
         })?;
         let status = answer.status();
-        if let Some(reason) = answer.headers().get(BUSY) {
+        if let Some(reason) = answer.headers().get(headers::BUSY) {
             // The connection may end before the rest of the answer is read, because the server does not want our body.
             let reason = String::from_utf8_lossy(reason.as_bytes()).into_owned();
             return Err(Failure::Busy(reason));

@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use super::finder::FollowedLeader;
 use super::*;
 
 /// Reaction of the server to a request.
@@ -177,6 +178,7 @@ async fn a_submission_is_repeated_with_the_same_id_and_token_until_it_is_answere
     let submitted = client(&[&dead, &server.address]).submit(&graph).await;
     let expected = Submitted {
         job: job(),
+        job_url: "x".to_owned(),
         repeated: true,
     };
     assert_eq!(submitted, Ok(expected));

@@ -16,9 +16,11 @@ use futures::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::Method;
 use hyper::body::Frame;
-use serde::Deserialize;
+use tanist_gateway::remote_files::{self, Bound};
 use tanist_ha::blob::Checksum;
+use tanist_model::artifact::{self, MAX_SHIPPED, WORTH_AN_UPLOAD};
 use tanist_proto::v1 as pb;
+use tanist_rest_model::{Uploaded, paths};
 use tempfile::NamedTempFile;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -27,8 +29,6 @@ use tokio::sync::watch;
 use super::error::ClientError;
 use super::job_client::{JobClient, parse};
 use super::rest_client::{Failure, Request, RequestBody, judge};
-use crate::gateway::remote_files::{self, Bound};
-use crate::job::artifact::{self, MAX_SHIPPED, WORTH_AN_UPLOAD};
 
 /// Size of a read, in bytes.
 const PIECE: usize = 256 * 1024;
@@ -36,13 +36,6 @@ const PIECE: usize = 256 * 1024;
 const SEARCHES: usize = 3;
 /// HTTP status of a cluster that has no place for uploads.
 const NO_PLACE: u16 = 409;
-
-#[derive(Debug, Deserialize)]
-struct UploadedBody {
-    object: String,
-    pieces: u32,
-    size: u64,
-}
 
 impl JobClient {
     /// Returns the graph with all files uploaded that it only refers to.
@@ -155,9 +148,8 @@ impl JobClient {
         let size = size.map_err(|error| unreadable(artifact, &error))?.len();
         let request = Request {
             method: Method::PUT,
-            path: format!("/v1/jobs/{job}/artifacts/{sha256}"),
             headers: vec![("content-length", size.to_string())],
-            body: Bytes::new(),
+            ..Request::get(&paths::artifact(job, sha256))
         };
         let mut searches = 0;
         let answer = loop {
@@ -170,7 +162,7 @@ impl JobClient {
                 answer => break answer?,
             }
         };
-        let body: UploadedBody = parse(&request, &answer)?;
+        let body: Uploaded = parse(&request, &answer)?;
         Ok(pb::UploadedContent {
             object: body.object,
             pieces: body.pieces,

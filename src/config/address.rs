@@ -243,7 +243,7 @@ impl PortRange {
     }
 
     /// Whether this is exactly one port, and not 0.
-    pub fn is_one_fixed(&self) -> bool {
+    pub(crate) fn is_one_fixed(&self) -> bool {
         let mut ports = self.iter();
         ports.next().is_some_and(|first| first != 0) && ports.next().is_none()
     }

@@ -21,7 +21,7 @@ high-availability.etcd.endpoints: [etcd-1:2379, etcd-2:2379]
 
 The environment variable of a key is `TANIST_` and the key in capitals, with `_` for `.` and `-`: `rest.port` is
 `TANIST_REST_PORT`. A key or `TANIST_` variable that is not listed here is an error, except `TANIST_CONF_DIR`,
-`TANIST_LOG` (a log filter such as `info,tanist::rpc=debug`), `TANIST_FAILPOINTS` and `TANIST_TEST_...` (both for
+`TANIST_LOG` (a log filter such as `info,tanist_rpc=debug`), `TANIST_FAILPOINTS` and `TANIST_TEST_...` (both for
 tests).
 
 Durations are whole numbers with `ms`, `s`, `min`, `h` or `d` (a bare number is in milliseconds). Sizes are numbers
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_reference_in_docs_is_the_one_that_the_table_gives() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
         if std::env::var_os("TANIST_TEST_WRITE_DOCS").is_some() {
             std::fs::write(path, reference()).expect("docs/ can be written");
         }

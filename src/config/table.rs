@@ -390,7 +390,7 @@ options! {
         SHUTDOWN_TIMEOUT: Duration = "process.shutdown-timeout", Value("30 s"),
             "How long an orderly shutdown may take before the process is killed.";
         LOG_LEVEL: LogLevel = "log.level", Value("info"),
-            "The lowest level of log events that JobManagers and TaskManagers write; with `-D` on the command line, also other commands. `TANIST_LOG` (as in `info,tanist::rpc=debug`) is more detailed and takes precedence.";
+            "The lowest level of log events that JobManagers and TaskManagers write; with `-D` on the command line, also other commands. `TANIST_LOG` (as in `info,tanist_rpc=debug`) is more detailed and takes precedence.";
         LOG_FORMAT: LogFormat = "log.format", Value("text"),
             "Format of log events on standard error.";
     }

@@ -15,7 +15,7 @@ impl Umask {
     }
 
     /// Takes the lowest nine bits and ignores the others.
-    pub(crate) fn of(bits: u32) -> Umask {
+    pub fn of(bits: u32) -> Umask {
         Umask(bits & 0o777)
     }
 }

@@ -29,12 +29,12 @@ pub struct MemorySize(u64);
 
 impl MemorySize {
     /// A size in bytes.
-    pub const fn of_bytes(bytes: u64) -> MemorySize {
+    pub(crate) const fn of_bytes(bytes: u64) -> MemorySize {
         MemorySize(bytes)
     }
 
     /// A size in units of 1024 bytes.
-    pub const fn of_kb(kb: u64) -> MemorySize {
+    pub(crate) const fn of_kb(kb: u64) -> MemorySize {
         MemorySize(kb << 10)
     }
 

@@ -217,13 +217,13 @@ fn take_eight(bytes: &[u8]) -> ([u8; 8], &[u8]) {
 }
 
 /// The key group of an encoded key.
-pub fn key_group(key: &[u8], max_parallelism: u32) -> u32 {
+pub(crate) fn key_group(key: &[u8], max_parallelism: u32) -> u32 {
     let group = xxh3_64(key) % u64::from(max_parallelism.max(1));
     u32::try_from(group).expect("less than a u32")
 }
 
 /// The subtask that owns a key group. Each subtask owns a contiguous range of groups, as in Flink.
-pub fn subtask_of_group(group: u32, parallelism: u32, max_parallelism: u32) -> u32 {
+pub(crate) fn subtask_of_group(group: u32, parallelism: u32, max_parallelism: u32) -> u32 {
     let subtask = u64::from(group) * u64::from(parallelism) / u64::from(max_parallelism.max(1));
     u32::try_from(subtask).expect("less than the parallelism")
 }

@@ -242,8 +242,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::dataflow::operator::testing::{batch, ints, texts};
-    use crate::dataflow::record::write_lines;
+    use crate::record::write_lines;
+    use crate::testing::{batch, ints, texts};
 
     fn partitioner(partitioning: Partitioning, targets: usize) -> Partitioner {
         let schema = numbers(0..1).schema();

@@ -14,9 +14,8 @@ use arrow_array::{
     TimestampMillisecondArray,
 };
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
+use tanist_model::timestamp;
 use tanist_proto::v1::{Column, ColumnType};
-
-use crate::job::timestamp;
 
 /// Maximum number of rows that an operator puts into a batch.
 pub const BATCH_ROWS: usize = 4096;
@@ -28,7 +27,7 @@ pub const BATCH_BYTES: usize = 256 * 1024;
 const SHOWN_CHARACTERS: usize = 120;
 
 /// The Arrow type of timestamps.
-pub const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
+const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
 
 /// Error: a column of the job graph has a type that this version doesn't know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,29 +61,31 @@ pub fn schema_of(columns: &[Column]) -> Result<SchemaRef, UnknownColumnType> {
 
 /// Converts an Arrow schema to the schema type of the job checks. An Arrow type that no column can have
 /// is an error.
-pub fn job_schema(schema: &Schema) -> Result<crate::job::Schema, ArrowError> {
+pub fn job_schema(schema: &Schema) -> Result<tanist_model::Schema, ArrowError> {
     let columns = schema.fields().iter().map(|field| {
         let column_type = match field.data_type() {
-            DataType::Utf8 => crate::job::ColumnType::String,
-            DataType::Int64 => crate::job::ColumnType::Int64,
-            DataType::Float64 => crate::job::ColumnType::Float64,
-            DataType::Boolean => crate::job::ColumnType::Bool,
-            other if *other == TIMESTAMP => crate::job::ColumnType::Timestamp,
+            DataType::Utf8 => tanist_model::ColumnType::String,
+            DataType::Int64 => tanist_model::ColumnType::Int64,
+            DataType::Float64 => tanist_model::ColumnType::Float64,
+            DataType::Boolean => tanist_model::ColumnType::Bool,
+            other if *other == TIMESTAMP => tanist_model::ColumnType::Timestamp,
             other => {
                 let message = format!("column {:?} is {other}", field.name());
                 return Err(ArrowError::SchemaError(message));
             }
         };
-        Ok(crate::job::Column {
+        Ok(tanist_model::Column {
             nullable: field.is_nullable(),
-            ..crate::job::Column::new(field.name(), column_type)
+            ..tanist_model::Column::new(field.name(), column_type)
         })
     });
-    Ok(crate::job::Schema::new(columns.collect::<Result<_, _>>()?))
+    Ok(tanist_model::Schema::new(
+        columns.collect::<Result<_, _>>()?,
+    ))
 }
 
 /// Whether two schemas have the same columns in the same order.
-pub fn same_columns(left: &Schema, right: &Schema) -> bool {
+pub(crate) fn same_columns(left: &Schema, right: &Schema) -> bool {
     let columns = |schema: &Schema| -> Vec<(String, DataType, bool)> {
         schema
             .fields()

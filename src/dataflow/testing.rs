@@ -1,402 +1,71 @@
-//! Helpers that the tests of exchange and tasks share: TaskManagers in one process, graphs built by
-//! hand, and their deployment.
+//! What tests of this crate and of operators share: batches, the context of an operator without a task, and
+//! TaskManagers that have an exchange and no operators.
 
-use std::collections::BTreeMap;
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use parking_lot::Mutex;
-use tanist_ha::election::{ClusterIncarnation, Epoch};
-use tanist_proto::id::{JobId, JobVertexId};
-use tanist_proto::v1::ask_coordinator_response::Answer;
-use tanist_proto::v1::{
-    Ack, Column, ColumnType, Committable, Exchange as GraphExchange, FileRange, FileSplit,
-    InputChannel, InputGate, JobEdge, JobGraph, JobVertex, Operator as GraphOperator, Partitioning,
-    TaskDeployment, TaskManagerLocation,
-};
-use tokio::runtime::Handle;
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_schema::{Field, Schema};
+use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::v1::JobGraph;
 use tokio::sync::mpsc;
 
-use super::coordination::CoordinatorRequest;
-use super::operator::{OperatorError, output_schema};
-use super::record::schema_of;
-use super::{
-    EpochGate, Exchange, ExchangeOptions, Look, Refused, RunningTask, TaskHost, TaskRuntime,
-    TaskSpec, TaskStatus, matching_files,
-};
-use crate::job::{CompileOptions, Emit, JobFile, OperatorSpec, compile, coordinated_spec};
+use crate::coordination::{Asker, CoordinatorLine, CoordinatorRequest};
+use crate::lingering::Lingering;
+use crate::operator::{OperatorContext, Peers};
 
-/// The cluster incarnation of all tests.
-pub(super) fn cluster() -> ClusterIncarnation {
-    ClusterIncarnation::new("test")
+#[cfg(test)]
+mod task_manager;
+
+#[cfg(test)]
+pub(crate) use task_manager::{TaskManager, YoungestHeard, cluster, wait_until};
+
+/// A batch of one text column.
+pub fn texts(name: &str, values: &[&str]) -> RecordBatch {
+    batch([(
+        name,
+        Arc::new(StringArray::from(values.to_vec())) as ArrayRef,
+    )])
 }
 
-/// The epoch gate of a TaskManager. The real one is in a layer above.
-#[derive(Debug, Default)]
-pub(super) struct YoungestHeard(Mutex<Option<(ClusterIncarnation, Epoch)>>);
-
-impl YoungestHeard {
-    /// Records that the TaskManager's store shows this epoch.
-    pub(super) fn observe(
-        &self,
-        incarnation: &ClusterIncarnation,
-        epoch: Epoch,
-    ) -> Result<(), Refused> {
-        let mut heard = self.0.lock();
-        if let Some((known, highest)) = heard.clone() {
-            if known != *incarnation {
-                let offered = incarnation.clone();
-                return Err(Refused::OtherCluster { offered, known });
-            }
-            if epoch < highest {
-                let offered = epoch;
-                return Err(Refused::Stale { offered, highest });
-            }
-        }
-        *heard = Some((incarnation.clone(), epoch));
-        Ok(())
-    }
+/// A column of integers.
+pub fn ints(values: &[i64]) -> ArrayRef {
+    Arc::new(Int64Array::from(values.to_vec()))
 }
 
-#[async_trait]
-impl EpochGate for YoungestHeard {
-    async fn admit(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused> {
-        match self.highest() {
-            Some((_, highest)) if epoch > highest => {
-                Err(Refused::Unproven(format!("epoch {epoch} is not proven")))
-            }
-            // Tests that are about something else have no store.
-            Some(_) | None => self.observe(incarnation, epoch),
-        }
-    }
+/// A batch without nullable columns.
+pub fn batch<'a>(columns: impl IntoIterator<Item = (&'a str, ArrayRef)>) -> RecordBatch {
+    let (fields, arrays): (Vec<_>, Vec<_>) = columns
+        .into_iter()
+        .map(|(name, array)| (Field::new(name, array.data_type().clone(), false), array))
+        .unzip();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).expect("columns of one length")
+}
 
-    fn highest(&self) -> Option<(ClusterIncarnation, Epoch)> {
-        self.0.lock().clone()
+/// A context of one subtask, without a graph.
+pub fn context(subtask: u32, parallelism: u32) -> OperatorContext {
+    OperatorContext {
+        graph: Arc::new(JobGraph::default()),
+        job: JobId::from_bits(1),
+        vertex: JobVertexId::from_bits(2),
+        subtask,
+        parallelism,
+        generation: Generation::new(1),
+        input: None,
+        output: None,
+        lingering: Lingering::new().0,
+        peers: Peers::default(),
+        external_resources: Arc::default(),
+        coordinator: None,
     }
 }
 
-/// Counts how often each value of a column occurs.
-pub(super) fn count_by(key: &str, emit: Emit) -> OperatorSpec {
-    OperatorSpec::Count {
-        keys: vec![key.to_owned()],
-        emit,
+/// The connection of an operator to a coordinator that receives its requests from the other end.
+pub fn coordinator_line(
+    asker: Asker,
+    coordinator_requests: mpsc::Sender<CoordinatorRequest>,
+) -> CoordinatorLine {
+    CoordinatorLine {
+        asker,
+        coordinator_requests,
     }
-}
-
-pub(super) fn file_sink(path: &Path) -> OperatorSpec {
-    OperatorSpec::FileSink {
-        path: path.to_string_lossy().into_owned(),
-    }
-}
-
-/// Waits until all tasks have finished and returns what they have to commit.
-pub(super) async fn finish(tasks: &BTreeMap<(usize, u32), RunningTask>) -> Vec<Committable> {
-    let mut all = Vec::new();
-    for (place, task) in tasks {
-        match task.ended().await {
-            TaskStatus::Finished { committables } => all.extend(committables),
-            other => panic!("task {place:?} ended as {other:?}"),
-        }
-    }
-    all
-}
-
-/// The part of a TaskManager that runs tasks.
-pub(super) struct TaskManager {
-    pub(super) runtime: TaskRuntime,
-    pub(super) gate: Arc<YoungestHeard>,
-    pub(super) location: TaskManagerLocation,
-    coordinator: Arc<Coordinator>,
-}
-
-impl TaskManager {
-    pub(super) async fn start(name: &str) -> TaskManager {
-        let gate = Arc::new(YoungestHeard::default());
-        let options = ExchangeOptions::new(name, "first", gate.clone());
-        let exchange = Exchange::bind("127.0.0.1:0", options, Handle::current());
-        let exchange = exchange.await.expect("a free port");
-        let location = TaskManagerLocation {
-            resource_id: name.to_owned(),
-            incarnation: "first".to_owned(),
-            rpc_address: String::new(),
-            data_address: exchange.address().to_string(),
-        };
-        let runtime = TaskRuntime::new(Handle::current(), exchange, TaskHost::without_programs());
-        let coordinator = Arc::new(Coordinator::default());
-        tokio::spawn(
-            coordinator
-                .clone()
-                .answer_all(runtime.coordinator_requests()),
-        );
-        TaskManager {
-            runtime,
-            gate,
-            location,
-            coordinator,
-        }
-    }
-
-    pub(super) async fn start_many<const N: usize>() -> [TaskManager; N] {
-        let mut started = Vec::new();
-        for index in 0..N {
-            started.push(TaskManager::start(&format!("tm{index}")).await);
-        }
-        started
-            .try_into()
-            .unwrap_or_else(|_| panic!("{N} were started"))
-    }
-}
-
-/// In place of a JobMaster: looks at the files of file sources before tasks start, and gives each subtask its split.
-#[derive(Default)]
-struct Coordinator {
-    /// By job and vertex, for each subtask its only split.
-    splits: Mutex<BTreeMap<(JobId, JobVertexId), Vec<FileSplit>>>,
-}
-
-impl Coordinator {
-    fn prepare(&self, graph: &JobGraph) {
-        let job = graph.job_id.parse().expect("an id");
-        let mut splits = self.splits.lock();
-        for vertex in &graph.vertices {
-            let Some(OperatorSpec::FileSource { paths }) =
-                coordinated_spec(&vertex.operators[0].spec)
-            else {
-                continue;
-            };
-            let of_subtask = |subtask| only_split(&paths, subtask, vertex.parallelism);
-            let key = (job, vertex.id.parse().expect("an id"));
-            splits.entry(key).or_insert_with(|| {
-                let all: Result<_, _> = (0..vertex.parallelism).map(of_subtask).collect();
-                all.expect("its files are there")
-            });
-        }
-    }
-
-    async fn answer_all(
-        self: Arc<Coordinator>,
-        mut coordinator_requests: mpsc::Receiver<CoordinatorRequest>,
-    ) {
-        while let Some(request) = coordinator_requests.recv().await {
-            let answer = self.answer(&request);
-            // Who asked may have been cancelled.
-            let _ = request.reply.send(Ok(answer));
-        }
-    }
-
-    fn answer(&self, request: &CoordinatorRequest) -> Answer {
-        if request.number > 1 {
-            return Answer::Exhausted(Ack {});
-        }
-        let asker = &request.asker;
-        let splits = self.splits.lock();
-        let of_vertex = &splits[&(asker.job, asker.vertex)];
-        Answer::FileSplit(of_vertex[asker.subtask as usize].clone())
-    }
-}
-
-/// The split of a subtask if each subtask has one split: an equal part of the concatenated files.
-pub(super) fn only_split(
-    paths: &[String],
-    subtask: u32,
-    parallelism: u32,
-) -> Result<FileSplit, OperatorError> {
-    let files = matching_files(paths, Look::First)?;
-    let total: u64 = files.iter().map(|(_, size)| size).sum();
-    let cut = |part: u32| total * u64::from(part) / u64::from(parallelism);
-    let (from, to) = (cut(subtask), cut(subtask + 1));
-    let (mut ranges, mut file_start) = (Vec::new(), 0);
-    for (path, size) in files {
-        let (start, end) = (from.max(file_start), to.min(file_start + size));
-        if start < end {
-            ranges.push(FileRange {
-                path: path.into_os_string().into_vec(),
-                start: start - file_start,
-                end: end - file_start,
-                size,
-            });
-        }
-        file_start += size;
-    }
-    Ok(FileSplit { ranges })
-}
-
-/// Builds a JobGraph from operator specifications, without the compiler.
-#[derive(Default)]
-pub(super) struct GraphBuilder {
-    graph: JobGraph,
-}
-
-impl GraphBuilder {
-    pub(super) fn new() -> GraphBuilder {
-        let mut graph = JobGraph {
-            name: "test".to_owned(),
-            ..JobGraph::default()
-        };
-        graph.job_id = JobId::random().to_string();
-        GraphBuilder { graph }
-    }
-
-    /// Adds a vertex and the edge that feeds it. Vertices are named by their index.
-    pub(super) fn vertex(
-        mut self,
-        parallelism: u32,
-        specs: &[OperatorSpec],
-        input: Option<(usize, Partitioning, &[&str])>,
-    ) -> GraphBuilder {
-        let index = self.graph.vertices.len();
-        let id = JobVertexId::from_bits(index as u128 + 1).to_string();
-        let mut schema = input.map(|(source, ..)| {
-            let operators = &self.graph.vertices[source].operators;
-            schema_of(&operators.last().expect("not empty").output).expect("known types")
-        });
-        let mut operators = Vec::new();
-        for spec in specs {
-            schema = output_schema(spec, schema.as_ref()).expect("fits");
-            let fields = schema.iter().flat_map(|schema| schema.fields().iter());
-            let columns = fields.map(|field| Column {
-                name: field.name().clone(),
-                r#type: match field.data_type() {
-                    arrow_schema::DataType::Utf8 => ColumnType::String.into(),
-                    arrow_schema::DataType::Int64 => ColumnType::Int64.into(),
-                    arrow_schema::DataType::Float64 => ColumnType::Float64.into(),
-                    arrow_schema::DataType::Timestamp(..) => ColumnType::Timestamp.into(),
-                    _ => ColumnType::Bool.into(),
-                },
-                nullable: field.is_nullable(),
-            });
-            operators.push(GraphOperator {
-                name: format!("operator {index}.{}", operators.len()),
-                spec: serde_json::to_string(spec).expect("serializes"),
-                output: columns.collect(),
-            });
-        }
-        if let Some((source, partitioning, keys)) = input {
-            self.graph.edges.push(JobEdge {
-                exchange: 0,
-                source: self.graph.vertices[source].id.clone(),
-                target: id.clone(),
-                partitioning: partitioning.into(),
-                key_columns: keys.iter().map(|key| (*key).to_owned()).collect(),
-            });
-        }
-        self.graph.vertices.push(JobVertex {
-            id,
-            name: format!("vertex {index}"),
-            operators,
-            parallelism,
-            max_parallelism: 128,
-            slot_sharing_group: "default".to_owned(),
-            ..JobVertex::default()
-        });
-        self
-    }
-
-    /// Makes the last edge blocking.
-    pub(super) fn blocking(mut self) -> GraphBuilder {
-        let edge = self.graph.edges.last_mut().expect("there is an edge");
-        edge.set_exchange(GraphExchange::Blocking);
-        self
-    }
-
-    pub(super) fn build(self) -> Arc<JobGraph> {
-        Arc::new(self.graph)
-    }
-}
-
-/// Which TaskManager runs a subtask of a vertex.
-pub(super) type Placement = fn(vertex: usize, subtask: u32) -> usize;
-
-/// The specification of one task.
-pub(super) fn spec(
-    graph: &Arc<JobGraph>,
-    managers: &[TaskManager],
-    placement: Placement,
-    (vertex, subtask): (usize, u32),
-    generation: u64,
-) -> TaskSpec {
-    for manager in managers {
-        manager.coordinator.prepare(graph);
-    }
-    let target = &graph.vertices[vertex];
-    let edges = (0..)
-        .zip(&graph.edges)
-        .filter(|(_, edge)| edge.target == target.id);
-    let inputs = edges.map(|(index, edge)| {
-        let source = graph
-            .vertices
-            .iter()
-            .position(|v| v.id == edge.source)
-            .expect("a vertex");
-        let all = 0..graph.vertices[source].parallelism;
-        let forward = edge.partitioning() == Partitioning::Forward;
-        let channels = all
-            .filter(|other| !forward || *other == subtask)
-            .map(|source_subtask| {
-                let manager = &managers[placement(source, source_subtask) % managers.len()];
-                InputChannel {
-                    source_vertex_id: edge.source.clone(),
-                    source_subtask,
-                    generation,
-                    location: Some(manager.location.clone()),
-                }
-            });
-        InputGate {
-            edge: index,
-            channels: channels.collect(),
-        }
-    });
-    TaskSpec {
-        graph: Arc::clone(graph),
-        deployment: TaskDeployment {
-            vertex_id: target.id.clone(),
-            subtask,
-            generation,
-            allocation_id: String::new(),
-            inputs: inputs.collect(),
-            region: 0,
-        },
-        cluster_incarnation: cluster(),
-        epoch: Epoch::new(1),
-        job_incarnation: 1,
-        external_resources: BTreeMap::new(),
-    }
-}
-
-/// The graph of a job file.
-pub(super) fn compiled(file: &JobFile, options: &CompileOptions) -> Arc<JobGraph> {
-    Arc::new(compile(file, options).expect("a valid job"))
-}
-
-/// Starts all tasks of a graph, sinks first, so that consumers wait for their producers.
-pub(super) fn deploy(
-    graph: &Arc<JobGraph>,
-    managers: &[TaskManager],
-    placement: Placement,
-) -> BTreeMap<(usize, u32), RunningTask> {
-    let mut tasks = BTreeMap::new();
-    for vertex in (0..graph.vertices.len()).rev() {
-        for subtask in 0..graph.vertices[vertex].parallelism {
-            let spec = spec(graph, managers, placement, (vertex, subtask), 1);
-            let manager = &managers[placement(vertex, subtask) % managers.len()];
-            tasks.insert((vertex, subtask), manager.runtime.start(spec));
-        }
-    }
-    tasks
-}
-
-/// Yields to all other tasks until a condition holds.
-pub(super) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let waiting = async {
-        while !condition() {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-    };
-    let bound = std::time::Duration::from_secs(60);
-    assert!(
-        tokio::time::timeout(bound, waiting).await.is_ok(),
-        "{what} did not happen"
-    );
 }

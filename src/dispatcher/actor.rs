@@ -5,6 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use tanist_gateway::blobs::BlobFetcher;
+use tanist_gateway::{GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
+use tanist_ha::clock::Started;
 use tanist_ha::election::LeaderSession;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -16,21 +19,19 @@ use tracing::error;
 
 use super::answers::Listing;
 use super::cleanup::Cleaner;
-use super::core::{self, Known, Submission};
+use super::core::{
+    self, Entry, JobMasterFailures, Known, ReadBarrier, Retention, Submission, state_key,
+};
 use super::descriptions::Dropped;
-use super::entry::{Entry, state_key};
+use super::graph_checks::GraphChecks;
 use super::handle::{Command, DispatcherHandle, Reply, Subject};
-use super::job_master_failures::JobMasterFailures;
 use super::job_store::{JobStore, JobStoreError};
 use super::kept_results::Unread;
 use super::options::DispatcherOptions;
 use super::quarantine::Sound;
-use super::read_barrier::{self, ReadBarrier};
+use super::read_barrier;
 use super::recovery::{RecoveredJob, RecoveredJobs};
-use super::retention::Retention;
 use super::term_clock::TermClock;
-use crate::gateway::blobs::BlobFetcher;
-use crate::gateway::{GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
 
 /// What a Dispatcher gets from its term.
 #[derive(Clone)]
@@ -47,6 +48,8 @@ pub struct DispatcherContext {
     pub cleaner: Cleaner,
     /// Fetches graphs that submissions only refer to.
     pub blobs: BlobFetcher,
+    /// Checks of graphs.
+    pub checks: GraphChecks,
 }
 
 impl fmt::Debug for DispatcherContext {
@@ -70,8 +73,9 @@ impl Dispatcher {
     ) -> DispatcherHandle {
         let (commands, mailbox) = mpsc::channel(options.mailbox);
         let (store_timeout, max_uploaded) = (options.store_timeout, options.max_uploaded);
-        let blobs = context.blobs.clone();
+        let (blobs, checks) = (context.blobs.clone(), context.checks);
         let clock = TermClock::start(&context.session, options.result_retention);
+        let started = Started::now();
         let unread = Unread::of(std::mem::take(&mut recovered.kept));
         let mut actor = DispatcherActor {
             options,
@@ -81,7 +85,8 @@ impl Dispatcher {
             read_barrier: ReadBarrier::default(),
             is_expiring: false,
             unread,
-            retention: Retention::resume(&mut recovered),
+            retention: Retention::resume(started.uptime(), &mut recovered),
+            started,
             clock: clock.clone(),
             job_master_failures: JobMasterFailures::default(),
             submissions: 0,
@@ -99,6 +104,7 @@ impl Dispatcher {
             blobs,
             store_timeout,
             max_uploaded,
+            checks,
             clock,
         }
     }
@@ -211,11 +217,13 @@ pub(super) struct DispatcherActor {
     pub(super) context: DispatcherContext,
     pub(super) jobs: BTreeMap<JobId, Entry>,
     pub(super) tasks: JoinSet<Event>,
-    read_barrier: ReadBarrier,
+    read_barrier: ReadBarrier<Command>,
     pub(super) is_expiring: bool,
     /// Results that are not read yet, and the requests that wait for them.
     pub(super) unread: Option<Box<Unread>>,
     pub(super) retention: Retention,
+    /// Converts between tokio's clock and the time of the core.
+    pub(super) started: Started,
     pub(super) clock: TermClock,
     pub(super) job_master_failures: JobMasterFailures,
     /// Number of submissions that this term has accepted.

@@ -5,19 +5,21 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream;
+use tanist_gateway::{
+    GatewayError, GatewayResult, JobMasterGateway, ResourceRequirementsGateway, START_BY_HAND,
+};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::actor::{DispatcherActor, Event};
+use super::core::{
+    Described, Entry, describe, describe_without_job_master, ended_details, no_such_job,
+    status_name,
+};
 use super::descriptions::in_short;
-use super::entry::{
-    Entry, describe, describe_without_job_master, ended_details, no_such_job, status_name,
-};
 use super::handle::Reply;
+use super::quarantine::canceled_result;
 use super::submissions::suspended;
-use crate::gateway::{
-    GatewayError, GatewayResult, JobMasterGateway, ResourceRequirementsGateway, START_BY_HAND,
-};
 
 /// Number of JobMasters that describe their jobs at the same time for a list of all jobs.
 const DESCRIBED_AT_ONCE: usize = 256;
@@ -96,7 +98,7 @@ impl DispatcherActor {
             Some(Entry::Quarantined { job: quarantined }) => {
                 quarantined.is_busy = true;
                 let epoch = self.context.session.epoch().get();
-                let result = quarantined.canceled_result(job, epoch);
+                let result = canceled_result(quarantined, job, epoch);
                 self.cancel_quarantined(job, result, reply);
             }
         }
@@ -158,7 +160,8 @@ impl DispatcherActor {
         let Some((mut result, reply)) = self.cancel_later(job, result, reply) else {
             return;
         };
-        self.retention.stamp(job, &mut result);
+        self.retention
+            .stamp(self.started.uptime(), job, &mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let written = store.put_result(result).await.map(Box::new);
@@ -324,6 +327,16 @@ impl DispatcherActor {
             epoch: self.context.session.epoch().get(),
             change: self.context.store.last_change().number,
             suspended: self.is_suspended(),
+        }
+    }
+}
+
+impl Described {
+    /// Returns the description.
+    async fn details(self) -> GatewayResult<pb::JobDetails> {
+        match self {
+            Described::ByJobMaster(control) => control.describe().await,
+            Described::Known(details) => Ok(*details),
         }
     }
 }

@@ -12,30 +12,21 @@
 //! JobMaster.
 
 use futures::stream::{self, StreamExt as _};
+use tanist_gateway::GatewayError;
+use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::actor::{DispatcherActor, Event};
-use super::entry::{Entry, state_key};
+use super::core::{Entry, Quarantined, Suspect, state_key};
 use super::handle::Reply;
 use super::job_store::JobStoreError;
-use super::quarantined::Quarantined;
 use super::recovery::RecoveredJob;
-use crate::gateway::GatewayError;
 
 /// Number of jobs that are read at the same time.
 const READ_AT_ONCE: usize = 16;
-
-/// A job whose turn has not come.
-#[derive(Debug)]
-pub(super) struct Suspect {
-    /// Its data, in the same form as for a quarantined job.
-    pub(super) known: Quarantined,
-    /// Its turn came while its result was being written.
-    was_passed_over: bool,
-}
 
 impl DispatcherActor {
     /// Delays the job, unless its cancellation was acknowledged before.
@@ -79,7 +70,8 @@ impl DispatcherActor {
         suspect.known.is_busy = true;
         *why = "it was cancelled before its turn to be recovered came, and its result is being written";
         let epoch = self.context.session.epoch().get();
-        let result = suspect.known.canceled_in_wait(job, epoch);
+        let now_ms = wall_clock_ms();
+        let result = suspect.known.canceled_in_wait(job, epoch, now_ms);
         self.cancel_quarantined(job, result, reply);
     }
 

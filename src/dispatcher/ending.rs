@@ -7,9 +7,8 @@ use tanist_proto::v1 as pb;
 use tracing::{error, info, warn};
 
 use super::actor::{DispatcherActor, Event};
-use super::core;
+use super::core::{self, Entry, accepted, result_key};
 use super::descriptions::{Dropped, beyond_capacity};
-use super::entry::{Entry, accepted, result_key};
 use super::handle::Reply;
 use super::job_store::JobStoreError;
 
@@ -19,7 +18,8 @@ impl DispatcherActor {
         let Some(mut result) = self.end_later(job, result) else {
             return;
         };
-        self.retention.stamp(job, &mut result);
+        self.retention
+            .stamp(self.started.uptime(), job, &mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let written = store.put_result_surely(*result).await.map(Box::new);
@@ -131,10 +131,11 @@ impl DispatcherActor {
         }
         let retention_ms = millis(self.options.result_retention);
         let retention = &self.retention;
-        let counted = retention.counted_ms();
+        let now = self.started.uptime();
+        let counted = retention.counted_ms(now);
         let is_expired = |job: JobId, entry: &Entry| match entry {
             Entry::Ended { result, .. } => {
-                let since = retention.kept_since_ms(job, result);
+                let since = retention.kept_since_ms(now, job, result);
                 core::is_expired(result, since, counted, retention_ms)
             }
             Entry::Persisting { .. }

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use prost::Message as _;
+use tanist_gateway::blobs::BlobFetcher;
+use tanist_gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
 use tanist_ha::ask::{Unanswered, ask};
+use tanist_model::{artifact, check_paths, has_expressions};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Deadline, Submission, SubmissionKey};
+use super::graph_checks::GraphChecks;
 use super::term_clock::TermClock;
-use crate::dataflow::operator::custom::unknown_operators;
-use crate::gateway::blobs::BlobFetcher;
-use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
-use crate::job::{artifact, check_paths, has_expressions, validate_job_graph};
 
 /// Encoded size, in bytes, from which a graph is checked on a thread of its own.
 const LARGE: usize = 64 * 1024;
@@ -100,6 +100,7 @@ pub struct DispatcherHandle {
     pub(super) store_timeout: Duration,
     /// See [`DispatcherOptions`](super::DispatcherOptions).
     pub(super) max_uploaded: u64,
+    pub(super) checks: GraphChecks,
     pub(super) blobs: BlobFetcher,
     pub(super) clock: TermClock,
 }
@@ -280,12 +281,9 @@ fn takes_time(graph: &pb::JobGraph) -> bool {
 }
 
 /// Returns why this version and configuration refuse a graph as a job of its own. Others may have accepted it.
-fn flaw(graph: &pb::JobGraph, max_uploaded: u64) -> Option<String> {
-    if let Err(invalid) = validate_job_graph(graph) {
-        return Some(invalid.to_string());
-    }
-    if let Some(unknown) = unknown_operators(graph) {
-        return Some(unknown);
+fn flaw(graph: &pb::JobGraph, checks: GraphChecks, max_uploaded: u64) -> Option<String> {
+    if let Some(problem) = (checks.invalid)(graph).or_else(|| (checks.unknown_operators)(graph)) {
+        return Some(problem);
     }
     if let Some(name) = artifact::not_uploaded(graph) {
         return Some(format!(
@@ -304,7 +302,11 @@ fn flaw(graph: &pb::JobGraph, max_uploaded: u64) -> Option<String> {
 /// Checks a submission. It is refused here only if it lacks a job id or a token. Any other problem is a flaw,
 /// whose effect depends on whether the job was accepted before, perhaps by another version or under another
 /// limit.
-fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Submission> {
+fn check(
+    request: pb::SubmitJobRequest,
+    checks: GraphChecks,
+    max_uploaded: u64,
+) -> GatewayResult<Submission> {
     if request.submission_token.is_empty() {
         let text = "the submission has no token: send the same one with every try";
         return Err(GatewayError::Invalid(text.to_owned()));
@@ -314,7 +316,7 @@ fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Subm
         .graph
         .ok_or_else(|| GatewayError::Invalid("the submission has no job graph".to_owned()))?;
     let job = job_of(&graph.job_id)?;
-    let flaw = flaw(&graph, max_uploaded);
+    let flaw = flaw(&graph, checks, max_uploaded);
     let digest = artifact::digest(&graph);
     // Identifies the run: once this job's result is forgotten, the same id, token and graph may run again.
     graph.run = format!("{:016x}", rand::random::<u64>());
@@ -339,14 +341,15 @@ impl DispatcherGateway for DispatcherHandle {
     ) -> GatewayResult<pb::SubmitJobResponse> {
         let request = self.with_graph(request).await?;
         let graph = request.graph.as_ref();
-        let max_uploaded = self.max_uploaded;
+        let (checks, max_uploaded) = (self.checks, self.max_uploaded);
         let submission = if graph.is_some_and(takes_time) {
-            let checking = tokio::task::spawn_blocking(move || check(request, max_uploaded));
+            let checking =
+                tokio::task::spawn_blocking(move || check(request, checks, max_uploaded));
             let failed =
                 |error| GatewayError::Internal(format!("checking the graph failed: {error}"));
             checking.await.map_err(failed)??
         } else {
-            check(request, max_uploaded)?
+            check(request, checks, max_uploaded)?
         };
         let submission = Box::new(submission);
         self.write(|reply| Command::Submit { submission, reply })

@@ -9,6 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
+use tanist_compact::{shrink_graph, shrink_state};
+use tanist_gateway::GatewayError;
+use tanist_gateway::persistence::{JobStateStore, PersistError};
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::{Prepared, Record, RecordStore};
@@ -22,14 +25,10 @@ use tanist_proto::v1 as pb;
 use tokio::sync::Semaphore;
 use tracing::warn;
 
-use super::chunks::KnownChunks;
+use super::core::{Holdings, KnownChunks};
 use super::descriptions::DescriptionCache;
 use super::storage::Storage;
-use super::sweep::Holdings;
 use super::unavailable_records::READ_AT_ONCE;
-use crate::compact::{shrink_graph, shrink_state};
-use crate::gateway::GatewayError;
-use crate::gateway::persistence::{JobStateStore, PersistError};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
 pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(5);

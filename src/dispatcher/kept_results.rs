@@ -4,11 +4,12 @@
 //! The names of the records tell which jobs have a result. Such a job is never run again; a job without a
 //! result is submitted, run and denied as usual. Requests about a job with an unread result, or about all jobs,
 //! wait until all results are read, but only up to a timeout. Jobs that end in this term wait too: their
-//! results contain the leaders' common count, which is in the kept results (`retention.rs`). Nothing is
+//! results contain the leaders' common count, which is in the kept results ([`Retention`]). Nothing is
 //! forgotten, dropped or swept before. Reading writes nothing, so a crash changes nothing.
 
 use std::collections::BTreeSet;
 
+use tanist_gateway::GatewayError;
 use tanist_ha::Error;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::Stored;
@@ -20,11 +21,10 @@ use tanist_proto::v1 as pb;
 use tracing::warn;
 
 use super::actor::{DispatcherActor, Event};
+use super::core::Retention;
 use super::handle::{Command, Reply, Subject};
 use super::job_store::{FIRST_RETRY, JobStore, ResultRecord, SLOWEST_RETRY, may_pass};
 use super::recovery::{RecoveredJobs, unreadable_kind};
-use super::retention::Retention;
-use crate::gateway::GatewayError;
 
 /// Unread results, and what waits for them.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl DispatcherActor {
         let Some(unread) = self.unread.take() else {
             return;
         };
-        self.retention = Retention::resume(&mut read);
+        self.retention = Retention::resume(self.started.uptime(), &mut read);
         self.take_up_results(read);
         for (job, result) in unread.ended {
             self.on_job_ended(job, result);

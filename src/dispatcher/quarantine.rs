@@ -16,27 +16,24 @@
 //! JobMaster puts a cancellation and a finish in order.
 //!
 //! A record written by a newer version has no fault: this term gives way to a process that can read it
-//! (`process/version_handover.rs`). Until then only an explicit delete of the job touches its records.
+//! (`leadership/version_handover.rs`). Until then only an explicit delete of the job touches its records.
 
+use tanist_gateway::persistence::{JobStateStore as _, PersistError};
+use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::wall_clock_ms;
+use tanist_model::unsupported;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use super::actor::{DispatcherActor, Event};
-use super::entry::{Entry, no_such_job};
+use super::broken_job_masters;
+use super::core::{Entry, Quarantined, event, no_such_job, sink_directories};
 use super::handle::Reply;
-use super::job_master_failures;
 use super::job_store::{JobStore, JobStoreError};
-use super::quarantined::{Quarantined, event};
 use super::recovery::RecoveredJob;
 use super::submissions::suspended;
-use crate::dataflow::operator::custom::unknown_operators;
-use crate::dataflow::sink;
-use crate::gateway::persistence::{JobStateStore as _, PersistError};
-use crate::gateway::{GatewayError, GatewayResult};
-use crate::job::unsupported;
 
 /// What is wrong with a job that was read.
 #[derive(Debug)]
@@ -52,16 +49,6 @@ pub(super) struct Fault {
 pub(super) struct Sound {
     pub(super) graph: pb::JobGraph,
     pub(super) state: pb::JobState,
-}
-
-/// Returns the directories that the sinks of a graph write to, for the cleanup.
-pub(super) fn sink_directories(graph: &pb::JobGraph) -> pb::SinkDirectories {
-    let directories = sink::directories(graph).into_iter();
-    let paths = directories.map(|it| it.to_string_lossy().into_owned());
-    pb::SinkDirectories {
-        paths: paths.collect(),
-        run: graph.run.clone(),
-    }
 }
 
 impl DispatcherActor {
@@ -141,7 +128,9 @@ impl DispatcherActor {
             }
             RecoveredJob::Readable { graph, state } => (graph, state),
         };
-        if let Some(reason) = unsupported(&graph).or_else(|| unknown_operators(&graph)) {
+        if let Some(reason) =
+            unsupported(&graph).or_else(|| (self.context.checks.unknown_operators)(&graph))
+        {
             // Another program may be able to lead it: its records are sound.
             let reason = format!("this JobManager can't lead it: {reason}");
             return Err(Box::new(Fault {
@@ -185,7 +174,7 @@ impl DispatcherActor {
         }
         quarantined.is_busy = is_canceled;
         let epoch = self.context.session.epoch().get();
-        let result = is_canceled.then(|| quarantined.canceled_result(job, epoch));
+        let result = is_canceled.then(|| canceled_result(&quarantined, job, epoch));
         let entry = Entry::Quarantined { job: quarantined };
         self.jobs.insert(job, entry);
         if let Some(result) = result {
@@ -225,7 +214,7 @@ impl DispatcherActor {
         let unfit = control.unfit();
         let broken = match &unfit {
             // Another JobMaster would fail in the same way.
-            Some(_) => job_master_failures::TOLERATED + 1,
+            Some(_) => broken_job_masters::TOLERATED + 1,
             None => self.job_master_failures.note(job, wall_clock_ms()),
         };
         let (key, name, control) = (key.clone(), name.clone(), control.clone());
@@ -240,7 +229,7 @@ impl DispatcherActor {
         let resources = self.context.resources.clone();
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let found = job_master_failures::clear_away(
+            let found = broken_job_masters::clear_away(
                 job,
                 broken,
                 unfit.is_none(),
@@ -288,7 +277,7 @@ impl DispatcherActor {
         match found {
             Err(failure) => info!(%job, %failure, "the term is ending"),
             Ok(RecoveredJob::Readable { graph, mut state })
-                if broken > job_master_failures::TOLERATED =>
+                if broken > broken_job_masters::TOLERATED =>
             {
                 let reason = format!("its JobMaster broke {broken} times in this term");
                 let mut quarantine = self.found(pb::QuarantineKind::Broke, reason);
@@ -389,7 +378,7 @@ impl DispatcherActor {
                     }
                     pb::QuarantineAction::Delete => {
                         let epoch = self.context.session.epoch().get();
-                        self.cancel_quarantined(job, known.canceled_result(job, epoch), reply);
+                        self.cancel_quarantined(job, canceled_result(&known, job, epoch), reply);
                     }
                     pb::QuarantineAction::Retry | pb::QuarantineAction::Unspecified => {
                         self.retry(job, reply);
@@ -515,4 +504,12 @@ async fn clear(store: &JobStore, state: &pb::JobState) -> GatewayResult<()> {
             GatewayError::Internal(error.to_string())
         }
     })
+}
+
+/// The result CANCELED of a quarantined job, written in the term `epoch`.
+pub(super) fn canceled_result(job: &Quarantined, id: JobId, epoch: u64) -> pb::JobResult {
+    if job.sink_directories.is_none() {
+        warn!(job = %id, "the sink directories of a quarantined job are unknown: its files may be left behind");
+    }
+    job.canceled_result(id, epoch, wall_clock_ms())
 }

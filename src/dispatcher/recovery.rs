@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use tanist_gateway::persistence::{JobStateStore as _, PersistError};
 use tanist_ha::jobs::store::{Record as _, Stored};
 use tanist_ha::keys::{Kind, Name};
 use tanist_ha::retry::Backoff;
@@ -22,7 +23,6 @@ use super::job_store::{
     may_pass, name_of,
 };
 use super::kept_results::kept_results;
-use crate::gateway::persistence::{JobStateStore as _, PersistError};
 
 /// The recovered jobs and results.
 #[derive(Debug, Default)]

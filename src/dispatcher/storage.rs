@@ -413,5 +413,5 @@ enum Found {
 }
 
 #[cfg(test)]
-#[path = "storage_tests.rs"]
+#[path = "tests/storage_tests.rs"]
 mod tests;

@@ -1,5 +1,6 @@
 //! How the Dispatcher's loop handles submissions: admit, persist, start, acknowledge, in this order.
 
+use tanist_gateway::GatewayError;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::NotLeading;
 use tanist_ha::failpoint::failpoint;
@@ -7,11 +8,9 @@ use tanist_proto::v1 as pb;
 use tracing::info;
 
 use super::actor::{DispatcherActor, Event};
-use super::core::{self, Admission, Known, Submission};
-use super::entry::{Entry, accepted};
+use super::core::{self, Admission, Entry, Known, Submission, accepted};
 use super::handle::Reply;
 use super::job_store::JobStoreError;
-use crate::gateway::GatewayError;
 
 /// Error for a request that needs a decision while the term is suspended.
 pub(super) fn suspended() -> GatewayError {

@@ -8,8 +8,8 @@
 //! under a new name.
 //!
 //! Interleavings, and why no job loses an object that it names:
-//! - A submission names an upload while it is swept: both use [`Holdings`]. Either the submission holds the job
-//!   first, and the sweep keeps its uploads; or the tombstone is written first, and the submission is refused.
+//! - A submission names an upload while it is swept: both use [`super::core::Holdings`]. Either the submission holds
+//!   the job first, and the sweep keeps its uploads; or the tombstone is written first, and the submission is refused.
 //! - The leader is deposed after the write, and deletes late: its successor reads from the store what is
 //!   marked with a tombstone, and refuses submissions that name it; names are never reused.
 //! - The leader is deposed before the write: the write is refused, and nothing is deleted.
@@ -23,7 +23,6 @@
 //!
 //! `blob.orphan-grace` is for clients, not for safety: the time that an upload may wait for its submission.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tanist_ha::blob::{BlobName, BlobStore, Origin};
@@ -32,69 +31,12 @@ use tanist_ha::jobs::record::{self, Encoded};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
-use tanist_proto::v1 as pb;
 use tracing::{debug, info};
 
 use super::job_store::{JobStore, JobStoreError};
 
 /// Format of the record `tombstones/<object>`, which has no content.
 const TOMBSTONE_FORMAT: u16 = 1;
-
-/// Jobs whose objects are kept, and objects that are about to be deleted.
-#[derive(Debug, Default)]
-pub(super) struct Holdings {
-    /// Jobs that have a graph or are about to be submitted.
-    graphs: BTreeSet<JobId>,
-    /// Uploads that the graphs of these jobs name.
-    uploads: BTreeMap<JobId, Vec<pb::UploadedContent>>,
-    /// Ended jobs whose result can't be read.
-    unreadable: BTreeSet<JobId>,
-    tombstones: BTreeSet<Name>,
-}
-
-impl Holdings {
-    /// Records that the job has a graph. Returns true if it had none before.
-    pub(super) fn hold(&mut self, job: JobId) -> bool {
-        self.graphs.insert(job)
-    }
-
-    /// Records that the job has no graph any more.
-    pub(super) fn release(&mut self, job: JobId) {
-        self.graphs.remove(&job);
-        self.uploads.remove(&job);
-    }
-
-    pub(super) fn note_uploads(&mut self, job: JobId, uploads: Vec<pb::UploadedContent>) {
-        if !uploads.is_empty() {
-            self.uploads.insert(job, uploads);
-        }
-    }
-
-    /// Returns the uploads that the job's graph names.
-    pub(super) fn uploads_of(&self, job: JobId) -> Vec<pb::UploadedContent> {
-        self.uploads.get(&job).cloned().unwrap_or_default()
-    }
-
-    pub(super) fn note_unreadable_result(&mut self, job: JobId) {
-        self.unreadable.insert(job);
-    }
-
-    pub(super) fn forget_result(&mut self, job: JobId) {
-        self.unreadable.remove(&job);
-    }
-
-    pub(super) fn doom(&mut self, name: Name) {
-        self.tombstones.insert(name);
-    }
-
-    pub(super) fn has_tombstone(&self, name: &Name) -> bool {
-        self.tombstones.contains(name)
-    }
-
-    fn keeps(&self, job: JobId) -> bool {
-        self.graphs.contains(&job) || self.unreadable.contains(&job)
-    }
-}
 
 impl JobStore {
     /// Deletes objects that nothing points to, and unfinished files of ended processes, if they are older than
@@ -125,7 +67,7 @@ impl JobStore {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
         };
-        let left: Vec<Name> = self.lock_holdings().tombstones.iter().cloned().collect();
+        let left: Vec<Name> = self.lock_holdings().tombstones();
         let mut refused = None;
         match self.carry_out(blobs, &left).await {
             Err(JobStoreError::Refused(error)) => refused = Some(error),
@@ -195,7 +137,9 @@ impl JobStore {
                 job.is_none_or(|job| holdings.keeps(job))
             };
             let tombstones: Vec<Name> = names.iter().filter(|it| !is_held(it)).cloned().collect();
-            holdings.tombstones.extend(tombstones.iter().cloned());
+            tombstones
+                .iter()
+                .for_each(|name| holdings.doom(name.clone()));
             tombstones
         };
         if tombstones.is_empty() {
@@ -213,7 +157,7 @@ impl JobStore {
             // Without the record in the store nothing is deleted.
             let mut holdings = self.lock_holdings();
             for name in &tombstones {
-                holdings.tombstones.remove(name);
+                holdings.spare(name);
             }
             return Err(error.into());
         }
@@ -248,7 +192,7 @@ impl JobStore {
                 .await?;
             let mut holdings = self.lock_holdings();
             for name in deleted {
-                holdings.tombstones.remove(name);
+                holdings.spare(name);
             }
         }
         refused.map_or(Ok(()), |error| Err(JobStoreError::Refused(error)))
@@ -264,5 +208,5 @@ fn nothing() -> bytes::Bytes {
 }
 
 #[cfg(test)]
-#[path = "sweep_tests.rs"]
+#[path = "tests/sweep_tests.rs"]
 mod tests;

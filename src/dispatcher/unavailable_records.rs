@@ -18,8 +18,7 @@ use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
 
 use super::actor::{DispatcherActor, Event};
-use super::core::SubmissionKey;
-use super::entry::{Entry, result_key};
+use super::core::{Entry, SubmissionKey, result_key};
 use super::job_store::{
     GraphRecord, JobStore, JobStoreError, ResultRecord, StateRecord, may_pass, name_of,
 };
@@ -90,7 +89,7 @@ impl DispatcherActor {
         match found {
             Ok(result) => {
                 info!(%job, "the result of an ended job is read");
-                self.retention.found(job, &result);
+                self.retention.found(self.started.uptime(), job, &result);
                 self.take_up_ended(job, *result);
             }
             Err((kind, reason)) => self.quarantine_ended(job, kind, &reason),

@@ -8,11 +8,11 @@
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tanist_ha::blob::{Checksum, UploadPointer};
 use tanist_ha::keys::Name;
+use tanist_model::artifact;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::job_store::{JobStore, JobStoreError};
-use crate::job::artifact;
 
 /// Number of uploads that are checked at the same time.
 const LOOKS_IN_FLIGHT: usize = 8;

@@ -6,8 +6,8 @@ use tanist_ha::blob::BlobOptions;
 use tanist_ha::election::Epoch;
 
 use super::*;
-use crate::gateway::LocalConnector;
-use crate::gateway::local::Fault;
+use crate::LocalConnector;
+use crate::local::Fault;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 

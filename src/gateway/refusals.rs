@@ -128,8 +128,8 @@ impl RefusedCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::LocalConnector;
-    use crate::gateway::local::Fault;
+    use crate::LocalConnector;
+    use crate::local::Fault;
 
     #[derive(Debug)]
     struct Open;

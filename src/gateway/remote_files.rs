@@ -20,11 +20,10 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use sha2::{Digest as _, Sha256};
 use tanist_ha::retry::Backoff;
+use tanist_model::artifact::{self, MAX_SHIPPED};
+use tanist_net::{self as net, HttpConnector};
 use tanist_proto::v1 as pb;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
-
-use crate::job::artifact::{self, MAX_SHIPPED};
-use crate::net::{self, HttpConnector};
 
 /// Maximum number of tries per file.
 const TRIES: u32 = 4;

@@ -13,6 +13,9 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::channel::mpsc;
 use rand::Rng as _;
+use tanist_compact::SmallMap;
+use tanist_gateway::fencing::OnHigherEpoch;
+use tanist_gateway::{Adoption, GatewayError, GatewayResult, Verdict};
 use tanist_ha::clock::{millis, wall_clock_ms};
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint_of;
@@ -22,18 +25,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::calls::{Calls, Done};
-use super::core::JobMasterCore;
-use super::details::failed_initialization;
-use super::event::{CancelAnswer, Effect, Event, Needs, Refusal};
-use super::execution_graph::BuildError;
+use super::core::{
+    BuildError, CancelAnswer, Effect, Event, JobMasterCore, Needs, Refusal, failed_initialization,
+};
 use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, Reply, Telling};
+use super::log;
 use super::options::{JobMasterContext, JobMasterOptions};
 use super::start_limiter::StartPermit;
 use super::watch::Peer;
-use crate::compact::SmallMap;
-use crate::gateway::fencing::OnHigherEpoch;
-use crate::gateway::{Adoption, GatewayError, GatewayResult, Verdict};
 
 /// The JobMaster of one job in one term.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ async fn begin(
             let calls = Calls::new(
                 &options,
                 &context,
-                core.graph.clone(),
+                core.graph().clone(),
                 core.job_incarnation(),
             )
             .await?;
@@ -165,7 +165,7 @@ fn build(
     now_ms: u64,
 ) -> Result<Box<JobMasterCore>, Unbuilt> {
     let state = Arc::new(std::mem::take(&mut context.state));
-    let core = JobMasterCore::build(
+    let mut core = JobMasterCore::build(
         context.graph.clone(),
         state.clone(),
         context.is_recovered,
@@ -173,6 +173,12 @@ fn build(
         options.core_options(),
         now_ms,
     );
+    if let Ok(core) = &mut core {
+        let lines = core.take_log();
+        lines
+            .into_iter()
+            .for_each(|line| log::write(&context.graph.job_id, line));
+    }
     core.map(Box::new).map_err(|error| {
         let cause = format!("the job can't be initialized: {error}");
         tracing::warn!(job = context.graph.job_id, %error, "job can't be initialized");
@@ -297,6 +303,12 @@ impl JobMasterActor {
         }
     }
 
+    fn write_log(&mut self) {
+        let job = &self.calls.job.job_id;
+        let lines = self.core.take_log();
+        lines.into_iter().for_each(|line| log::write(job, line));
+    }
+
     async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
         if let Err(refusal) = self.hear(Event::Started) {
             tracing::error!(%refusal, "the first event was refused, which is a bug");
@@ -359,7 +371,9 @@ impl JobMasterActor {
 
     fn hear_one(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
         self.credit_standstill();
-        let effects = self.core.handle(self.clock.now_ms(), event)?;
+        let effects = self.core.handle(self.clock.now_ms(), event);
+        self.write_log();
+        let effects = effects?;
         let mut answer = pb::OfferSlotsResponse::default();
         self.follow_peers();
         for effect in effects {

@@ -1,6 +1,8 @@
 //! The part of the actor that admits messages of this term and this JobMaster, and answers registrations. The
 //! core decides which registration of a TaskManager counts.
 
+use tanist_gateway::registration::Answer;
+use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::ResourceId;
@@ -8,9 +10,7 @@ use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::actor::JobMasterActor;
-use super::event::{Connection, Event, Refusal, Registration};
-use crate::gateway::registration::Answer;
-use crate::gateway::{GatewayError, GatewayResult};
+use super::core::{Connection, Event, Refusal, Registration};
 
 impl JobMasterActor {
     pub(super) fn register(

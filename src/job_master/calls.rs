@@ -6,27 +6,28 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_compact::WatchCell;
+use tanist_gateway::blobs::HeldBlob;
+use tanist_gateway::persistence::{JobStateStore, PersistError};
+use tanist_gateway::refusals::{self, Question, Refusals};
+use tanist_gateway::{
+    Connector, Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirementsGateway,
+    TaskExecutorGateway, Verdict,
+};
 use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
+use tanist_model::files::Look;
 use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 
-use super::coordinator::{self, Coordinated, Unprepared};
-use super::core::{JobMasterCore, parse};
-use super::event::{Connection, Effect, Event, Milestone, Needs, SubmitOutcome};
-use super::kept_graph::{self, KeptGraph};
-use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
-use crate::compact::WatchCell;
-use crate::dataflow::Look;
-use crate::gateway::blobs::HeldBlob;
-use crate::gateway::persistence::{JobStateStore, PersistError};
-use crate::gateway::refusals::{self, Question, Refusals};
-use crate::gateway::{
-    Connector, Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirementsGateway,
-    TaskExecutorGateway, Verdict,
+use super::core::{
+    Connection, Coordinated, Effect, Event, JobMasterCore, KeptGraph, Milestone, Needs,
+    SubmitOutcome, Unprepared, parse,
 };
+use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
+use super::{coordinator_preparation, graph_blob};
 
 /// The result of a task.
 #[derive(Debug)]
@@ -86,7 +87,7 @@ impl Calls {
         job_incarnation: u64,
     ) -> GatewayResult<Calls> {
         let most = options.inline_deployment_threshold;
-        let held = kept_graph::hold(&context.graph, most, &context.blobs).await?;
+        let held = graph_blob::hold(&context.graph, most, &context.blobs).await?;
         let stop_first = graph.is_stop_first().then(|| pb::StopFirst {
             timeout_ms: millis(options.stop_first.timeout),
             cancellation_ms: millis(options.stop_first.cancellation),
@@ -471,8 +472,9 @@ async fn prepare(
     look: Look,
     operators: Arc<[Coordinated]>,
 ) -> Done {
-    let preparing =
-        tokio::task::spawn_blocking(move || coordinator::prepare(&operators, generation, look));
+    let preparing = tokio::task::spawn_blocking(move || {
+        coordinator_preparation::prepare(&operators, generation, look)
+    });
     let outcome = preparing.await.unwrap_or_else(|error| {
         Err(Unprepared {
             cause: format!("the files to read could not be listed: {error}"),

@@ -3,11 +3,11 @@
 
 use futures::StreamExt as _;
 use futures::channel::mpsc;
+use tanist_gateway::GatewayError;
 use tanist_proto::v1 as pb;
 
-use super::details::before_its_end;
+use super::core::before_its_end;
 use super::handle::{Message, Telling};
-use crate::gateway::GatewayError;
 
 /// Answers for a job that could not be initialized, until its result is written.
 pub(super) async fn serve_failed(

@@ -8,12 +8,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::SinkExt as _;
 use futures::channel::mpsc;
+use tanist_compact::WatchCell;
+use tanist_gateway::{Adoption, GatewayError, GatewayResult, JobMasterGateway};
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::oneshot;
-
-use crate::compact::WatchCell;
-use crate::gateway::{Adoption, GatewayError, GatewayResult, JobMasterGateway};
 
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 

@@ -5,19 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tanist_gateway::blobs::ServedBlobs;
+use tanist_gateway::fencing::OnHigherEpoch;
+use tanist_gateway::persistence::JobStateStore;
+use tanist_gateway::refusals::Refusals;
+use tanist_gateway::{Connector, ResourceRequirementsGateway};
 use tanist_ha::clock::millis;
+use tanist_model::MAX_REGIONS;
 use tanist_proto::v1 as pb;
 
-use super::core::CoreOptions;
-use super::failover::FailoverStrategy;
-use super::restart::RestartStrategy;
+use super::core::{CoreOptions, FailoverStrategy, RestartStrategy};
 use super::start_limiter::StartLimiter;
-use crate::gateway::blobs::ServedBlobs;
-use crate::gateway::fencing::OnHigherEpoch;
-use crate::gateway::persistence::JobStateStore;
-use crate::gateway::refusals::Refusals;
-use crate::gateway::{Connector, ResourceRequirementsGateway};
-use crate::job::MAX_REGIONS;
 
 /// Timeouts of isolated jobs, sent to TaskManagers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

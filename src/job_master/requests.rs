@@ -1,13 +1,12 @@
 //! The part of the actor that handles messages and answers them. A caller that is gone needs no answer.
 
+use tanist_gateway::GatewayError;
 use tanist_proto::v1 as pb;
 
 use super::actor::{JobMasterActor, Next};
 use super::admission::refused;
-use super::core::parse;
-use super::event::{CoordinatorAnswer, CoordinatorRequest, Event};
+use super::core::{CoordinatorAnswer, CoordinatorRequest, Event, parse};
 use super::handle::{Message, Reply};
-use crate::gateway::GatewayError;
 
 impl JobMasterActor {
     pub(super) fn answer(&mut self, message: Message) -> Next {

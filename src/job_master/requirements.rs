@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_gateway::{
+    GatewayError, JobMasterRegistration, ResourceRequirement, ResourceRequirements,
+};
 use tanist_proto::id::JobId;
 use tanist_proto::resources::ResourceProfile;
 use tokio::task::JoinSet;
 
 use super::actor::job_id;
 use super::calls::{Calls, Done, bounded};
-use super::event::Needs;
-use crate::gateway::{
-    GatewayError, JobMasterRegistration, ResourceRequirement, ResourceRequirements,
-};
+use super::core::Needs;
 
 impl Calls {
     /// Registers if necessary, then declares all needs of the job if they are known.

@@ -2,18 +2,18 @@
 //! lost for that.
 //!
 //! A TaskManager is lost if it was silent for `heartbeat.timeout`, if it answered often enough that it does
-//! not know this JobMaster, or if it refuses calls and is found to be gone ([`crate::gateway::refusals`]).
+//! not know this JobMaster, or if it refuses calls and is found to be gone ([`tanist_gateway::refusals`]).
 
 use std::collections::BTreeMap;
 
+use tanist_gateway::GatewayError;
+use tanist_gateway::refusals::{Judged, Question, RefusedCalls};
 use tanist_ha::clock::millis;
 use tanist_proto::id::ResourceId;
 use tokio::time::Instant;
 
 use super::actor::JobMasterActor;
-use super::event::{Connection, Effect, Event, Registration};
-use crate::gateway::GatewayError;
-use crate::gateway::refusals::{Judged, Question, RefusedCalls};
+use super::core::{Connection, Effect, Event, Registration};
 
 /// The monitoring state of a TaskManager.
 #[derive(Debug)]

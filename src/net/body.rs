@@ -77,7 +77,7 @@ impl BodyShare {
 
     /// Returns the share of another process that is simulated in this one.
     #[cfg(feature = "simulation")]
-    pub(crate) fn of_another_process(port: Port, largest: usize) -> BodyShare {
+    pub fn of_another_process(port: Port, largest: usize) -> BodyShare {
         BodyShare::new(Arc::default(), share_of(port), largest)
     }
 
@@ -92,8 +92,8 @@ impl BodyShare {
     }
 
     /// Returns a share for tests, of no port.
-    #[cfg(test)]
-    pub(crate) fn of_a_test(largest: usize) -> BodyShare {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn of_a_test(largest: usize) -> BodyShare {
         BodyShare::new(Arc::default(), 0, largest)
     }
 

@@ -15,10 +15,10 @@ use std::sync::LazyLock;
 
 use parking_lot::Mutex;
 use rustix::process::geteuid;
+use tanist_config::LocalUsers;
 
 use super::diag::{Diag, Ends, Uid, listed_user};
 use super::route;
-use crate::config::LocalUsers;
 
 const ROOT: Uid = 0;
 

@@ -33,7 +33,7 @@ use super::limits::{Busy, Connection, HANDSHAKE_TIMEOUT};
 use super::listener::{Accepted, Listener};
 
 /// Time for which an HTTP/1 connection is kept without a request.
-pub const KEPT_IDLE: Duration = Duration::from_secs(75);
+pub(crate) const KEPT_IDLE: Duration = Duration::from_secs(75);
 /// The same for HTTP/2, whose client is notified before.
 const KEPT_IDLE_MULTIPLEXED: Duration = Duration::from_secs(600);
 /// Flow control window: bytes that an HTTP/2 sender may send before they are read, per request and per connection.

@@ -8,7 +8,7 @@ use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
-use crate::net::{BodyError, Connections, Port};
+use crate::{BodyError, Connections, Port};
 
 /// Answers with the body that was sent, or with its error.
 async fn echo(request: Asked) -> Result<Content, (StatusCode, String)> {

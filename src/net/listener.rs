@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_config::LocalUsers;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 use tokio::sync::Semaphore;
@@ -14,7 +15,6 @@ use super::caller::{Callers, Refusal};
 use super::limits::{Connection, Connections, Port};
 use super::minutely::Minutely;
 use super::socket::{SERVED_SILENCE, set_up};
-use crate::config::LocalUsers;
 
 /// Maximum number of connections that wait to be accepted, if the system allows it (`net.core.somaxconn`).
 /// After a takeover all TaskManagers connect at once; one that does not fit retries after a second.
@@ -139,8 +139,8 @@ impl Listener {
     }
 
     /// Uses other limits than the process's.
-    #[cfg(test)]
-    pub(crate) fn within(mut self, connections: Arc<Connections>) -> Listener {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn within(mut self, connections: Arc<Connections>) -> Listener {
         connections.serve(self.port);
         self.connections = connections;
         self

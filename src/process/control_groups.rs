@@ -4,10 +4,9 @@
 use std::path::Path;
 
 use rustix::process::getpid;
+use tanist_config::ControlGroupsOption;
+use tanist_telemetry::control_group::{self, ControlGroups};
 use tracing::{info, warn};
-
-use crate::config::ControlGroupsOption;
-use crate::telemetry::control_group::{self, ControlGroups};
 
 /// Result of claiming a parent for control groups.
 #[derive(Debug, Clone)]
@@ -59,8 +58,8 @@ pub(super) fn claim(option: &ControlGroupsOption) -> Claimed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Configuration, LoadOptions};
-    use crate::process::taskmanager::{StartError, TaskManager};
+    use crate::taskmanager::{StartError, TaskManager};
+    use tanist_config::{Configuration, LoadOptions};
 
     /// The refusal to start of a TaskManager with this group of its own and a parent under which no group can
     /// be made.

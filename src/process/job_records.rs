@@ -13,18 +13,17 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use tanist_config::HaOptions;
+use tanist_dispatcher::StateRecord;
+use tanist_gateway::{JobRecords, NoAnswer, StoredGenerations, StoredJobs};
 use tanist_ha::Error;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_ha::jobs::store::{RecordStore, Stored};
 use tanist_ha::keys::{Key, Kind, Name};
+use tanist_leadership::ha;
 use tanist_proto::id::{Generation, JobId};
 use tokio::sync::OnceCell;
 use tracing::debug;
-
-use super::ha;
-use crate::config::HaOptions;
-use crate::dispatcher::job_store::StateRecord;
-use crate::gateway::{JobRecords, NoAnswer, StoredGenerations, StoredJobs};
 
 /// Number of jobs whose records are read at once.
 const BATCH: usize = 128;

@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tanist_config::{ClusterOptions, Configuration};
+use tanist_gateway::blobs::ServedBlobs;
 use tanist_ha::detector::service::PEER;
 use tanist_ha::election::ProcessId;
+use tanist_leadership::ha::{self, Backend};
+use tanist_leadership::{Contender, ContenderOptions, Ending, JobManagerView};
+use tanist_net::{Listener, Port};
+use tanist_rpc::{BlobServer, RpcServer, Services, TonicConnector};
+use tanist_telemetry::ExitCode;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::application::{ApplicationSetup, Ending};
-use super::contender::{Contender, ContenderOptions};
-use super::ha::{self, Backend};
+use super::application::ApplicationSetup;
+use super::graph_checks::graph_checks;
 use super::listen::{self, BindError};
 use super::settings;
-use super::sinks::Sinks;
-use super::view::JobManagerView;
-use crate::config::{ClusterOptions, Configuration};
-use crate::gateway::blobs::ServedBlobs;
-use crate::net::{Listener, Port};
-use crate::rpc::{BlobServer, RpcServer, Services, TonicConnector};
-use crate::telemetry::ExitCode;
+use super::sinks::file_sinks;
 
 /// A JobManager whose servers are bound. It contends once it runs.
 #[derive(Debug)]
@@ -30,6 +30,7 @@ pub struct JobManager {
     blob_server: BlobServer,
     blobs: ServedBlobs,
     rest: Option<Listener>,
+    application: Option<ApplicationSetup>,
     contender: Contender,
 }
 
@@ -84,11 +85,12 @@ impl JobManager {
             store: Backend::of(&options.ha).name(),
             addresses,
             connector: Arc::new(TonicConnector::new(settings::rpc(&options))),
-            sinks: Sinks::files(),
+            checks: graph_checks(),
+            sinks: file_sinks(),
             peers: Some(settings::peers(&options, listen::detach(peer)?)),
             blobs: blobs.clone(),
-            application,
-            driver: settings::driver(configuration),
+            application: application.as_ref().map(ApplicationSetup::application),
+            workers: settings::workers(configuration),
         });
         Ok(JobManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),
@@ -97,6 +99,7 @@ impl JobManager {
             options,
             process,
             rest: Some(rest_listener),
+            application,
             contender,
         })
     }
@@ -108,12 +111,12 @@ impl JobManager {
 
     /// The application whose cluster it leads; `None` in a session.
     pub fn application(&self) -> Option<&ApplicationSetup> {
-        self.contender.application()
+        self.application.as_ref()
     }
 
     /// How its application ended, once that is decided: the exit code of [`run`](JobManager::run) alone does
     /// not distinguish that from a stop request.
-    pub(crate) fn ending(&self) -> Ending {
+    pub fn ending(&self) -> Ending {
         self.contender.ending()
     }
 
@@ -168,7 +171,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::LoadOptions;
+    use tanist_config::LoadOptions;
 
     #[tokio::test]
     async fn a_jobmanager_whose_store_can_not_have_its_directory_ends_and_names_the_option() {

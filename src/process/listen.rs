@@ -3,11 +3,10 @@
 
 use std::io;
 
+use tanist_config::{Host, PortRange, SecurityOptions};
+use tanist_net::{self as net, DetachedListener, Listener, Port};
+use tanist_telemetry::ExitCode;
 use tracing::info;
-
-use crate::config::{Host, PortRange, SecurityOptions};
-use crate::net::{self, DetachedListener, Listener, Port};
-use crate::telemetry::ExitCode;
 
 /// A server's address or port can't be bound, or must not be.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +106,7 @@ pub(super) async fn bind(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Configuration, LoadOptions};
+    use tanist_config::{Configuration, LoadOptions};
 
     async fn refused(key: &'static str, host: &str, ports: &str, insecure: &str) -> BindError {
         let load = LoadOptions::default()

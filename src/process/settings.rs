@@ -1,55 +1,22 @@
-//! Maps the configuration to the options of components. Nothing is decided here.
+//! Maps the configuration to the options of what a process adds to a term: its servers, its TaskExecutor, and the
+//! driver of TaskManagers. Nothing is decided here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_ha::blob::BlobStore;
-use tanist_ha::clock::millis;
-use tanist_ha::detector::DetectorOptions;
+use tanist_config::{ClusterOptions, Configuration, Umask, WorkerDriver, find};
+use tanist_gateway::registration::RegistrationOptions;
+use tanist_leadership::{PeersSetup, WorkersSetup};
+use tanist_net::DetachedListener;
+use tanist_operators::umask;
 use tanist_proto::resources::{Resources, WorkerResourceSpec};
+use tanist_resource_manager::{LocalProcessDriver, LocalProcessOptions, WorkerGroups};
+use tanist_resource_manager::{ResourceManagerDriver, WorkersOptions};
+use tanist_rpc::{RpcOptions, TonicPeerServer, TonicPeers};
+use tanist_task_executor as task_executor;
 
 use super::control_groups::{self, Claimed};
-use super::peers::PeersSetup;
 use super::taskmanager::HostResources;
-use crate::config::{
-    Attempts, CleanupOptions, ClusterOptions, Configuration, FailoverStrategyType,
-    FailureThreshold, LoadBalanceMode, RestartStrategyOptions, Umask, WorkerDriver, find,
-};
-use crate::dispatcher::{Cleaner, DispatcherOptions, SinkCleaner};
-use crate::gateway::registration::RegistrationOptions;
-use crate::job_master::{FailoverStrategy, JobMasterOptions, RestartStrategy, StopFirst};
-use crate::net::DetachedListener;
-use crate::resource_manager::Balance;
-use crate::resource_manager::drivers::local_process::{
-    LocalProcessDriver, LocalProcessOptions, WorkerGroups,
-};
-use crate::resource_manager::workers::{ResourceManagerDriver, WorkersOptions};
-use crate::rpc::RpcOptions;
-use crate::{resource_manager, task_executor, umask};
-
-/// Interval between two removals of expired results: a quarter of the retention, within these bounds.
-const FASTEST_EXPIRATION: Duration = Duration::from_secs(1);
-const SLOWEST_EXPIRATION: Duration = Duration::from_secs(30);
-
-/// Maximum size of a record that is stored inline, in bytes.
-pub(super) fn inline_threshold(options: &ClusterOptions) -> usize {
-    options.ha.inline_threshold.as_usize()
-}
-
-/// Maximum size of a compressed graph that is split over store keys, in bytes.
-pub(super) fn max_graph_size(options: &ClusterOptions) -> usize {
-    options.ha.max_graph_size.as_usize()
-}
-
-/// Memory limit for descriptions of ended jobs, in bytes.
-pub(super) fn description_cache(options: &ClusterOptions) -> usize {
-    options.jobmanager.description_cache.as_usize()
-}
-
-/// Maximum size of a graph within a message, in bytes.
-pub(super) fn inline_deployment_threshold(options: &ClusterOptions) -> usize {
-    options.rpc.inline_deployment_threshold.as_usize()
-}
 
 pub(super) fn rpc(options: &ClusterOptions) -> RpcOptions {
     RpcOptions {
@@ -64,51 +31,23 @@ pub(super) fn rpc(options: &ClusterOptions) -> RpcOptions {
 
 /// How a process takes part among its peers, which it serves on `listener`.
 pub(super) fn peers(options: &ClusterOptions, listener: DetachedListener) -> PeersSetup {
-    let detector = &options.ha.detector;
+    let cluster_id = options.ha.cluster_id.as_str();
     PeersSetup {
-        listener: Arc::new(listener),
-        cluster_id: options.ha.cluster_id.to_string(),
-        options: DetectorOptions {
-            beat_interval: detector.beat_interval,
-            silence_timeout: detector.silence_timeout,
-            ask_timeout: detector.ask_timeout,
-        },
-        transfer_timeout: options.ha.transfer_timeout,
-        stall_timeout: options.ha.stall_timeout,
+        connector: Arc::new(TonicPeers::new(cluster_id)),
+        server: Arc::new(TonicPeerServer::new(listener, cluster_id)),
     }
 }
 
-pub(super) fn dispatcher(options: &ClusterOptions) -> DispatcherOptions {
-    DispatcherOptions {
-        result_retention: options.jobmanager.result_expiration,
-        max_described: usize::try_from(options.jobmanager.max_described.get())
-            .unwrap_or(usize::MAX),
-        max_uploaded: options.jobmanager.max_artifacts.bytes(),
-        expiration_interval: (options.jobmanager.result_expiration / 4)
-            .clamp(FASTEST_EXPIRATION, SLOWEST_EXPIRATION),
-        ..DispatcherOptions::default()
-    }
-}
-
-pub(super) fn resource_manager(options: &ClusterOptions) -> resource_manager::Options {
-    resource_manager::Options {
-        heartbeat_interval: options.heartbeat.interval,
-        heartbeat_timeout: options.heartbeat.timeout,
-        rpc_failure_threshold: failure_threshold(options),
-        rpc_timeout: options.rpc.ask_timeout,
-        job_timeout: options.resources.job_timeout,
-        start_up_time: options.resources.start_up_time,
-        balance: match options.resources.load_balance {
-            LoadBalanceMode::None => Balance::None,
-            LoadBalanceMode::Slots => Balance::Slots,
-        },
-        reservation_delay: options.resources.reservation_delay,
-        ..resource_manager::Options::default()
-    }
+/// How the process starts TaskManagers; `None` unless a driver is configured.
+pub(super) fn workers(configuration: &Configuration) -> Option<WorkersSetup> {
+    Some(WorkersSetup {
+        driver: driver(configuration)?,
+        options: worker_limits(configuration.options()),
+    })
 }
 
 /// The limits of the TaskManagers that a driver starts.
-pub(super) fn workers(options: &ClusterOptions) -> WorkersOptions {
+pub(super) fn worker_limits(options: &ClusterOptions) -> WorkersOptions {
     let of = &options.resources.workers;
     WorkersOptions {
         spec: worker_spec(options),
@@ -133,8 +72,8 @@ fn worker_spec(options: &ClusterOptions) -> WorkerResourceSpec {
     })
 }
 
-/// The driver that starts TaskManagers with the configuration of this process; `None` unless one is configured.
-pub(super) fn driver(configuration: &Configuration) -> Option<Arc<dyn ResourceManagerDriver>> {
+/// The driver that starts TaskManagers with the configuration of this process.
+fn driver(configuration: &Configuration) -> Option<Arc<dyn ResourceManagerDriver>> {
     let workers = &configuration.resources().workers;
     match workers.driver {
         WorkerDriver::Standalone => None,
@@ -176,63 +115,6 @@ fn environment_of_workers(configuration: &Configuration) -> Vec<(String, String)
 /// Longer than any wait, and short enough that no clock overflows.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
-    let defaults = JobMasterOptions::default();
-    JobMasterOptions {
-        heartbeat_interval: options.heartbeat.interval,
-        heartbeat_timeout: options.heartbeat.timeout,
-        rpc_failure_threshold: failure_threshold(options).unwrap_or(0),
-        rpc_ask_timeout: options.rpc.ask_timeout,
-        inline_deployment_threshold: inline_deployment_threshold(options),
-        slot_request_timeout: options.resources.slot_request_timeout,
-        max_slots: bound_of_slots(options),
-        slot_idle_timeout: options.resources.slot_idle_timeout,
-        task_cancellation_timeout: options.jobs.task_cancellation_timeout.unwrap_or(NEVER),
-        stop_first: StopFirst {
-            timeout: options.taskmanager.isolation_timeout,
-            cancellation: options.taskmanager.isolation_cancellation_timeout,
-        },
-        restart_strategy: restart_strategy(&options.restart_strategy),
-        failover_strategy: match options.failover_strategy {
-            FailoverStrategyType::Region => FailoverStrategy::Region,
-            FailoverStrategyType::Full => FailoverStrategy::Full,
-        },
-        exception_history_size: usize::try_from(options.exception_history_size.get())
-            .unwrap_or(usize::MAX),
-        ..defaults
-    }
-}
-
-/// The maximum number of slots of the driver, if there is one and it is below the default of that option.
-fn bound_of_slots(options: &ClusterOptions) -> Option<u32> {
-    let workers = &options.resources.workers;
-    match workers.driver {
-        WorkerDriver::Standalone => None,
-        WorkerDriver::LocalProcess => Some(workers.max_slots).filter(|max| *max < MANY_SLOTS),
-    }
-}
-
-/// The default of `slotmanager.number-of-slots.max`.
-const MANY_SLOTS: u32 = 2_147_483_647;
-
-/// Cleans up after jobs; `options` set the retries.
-pub(super) fn cleaner(
-    options: &CleanupOptions,
-    sinks: Arc<dyn SinkCleaner>,
-    blobs: Option<Arc<BlobStore>>,
-) -> Cleaner {
-    Cleaner {
-        sinks,
-        blobs,
-        initial_backoff: options.initial_backoff,
-        max_backoff: options.max_backoff,
-        attempts: match options.attempts {
-            Attempts::AtMost(attempts) => Some(attempts),
-            Attempts::Infinite => None,
-        },
-    }
-}
-
 pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options {
     let defaults = task_executor::Options::default();
     task_executor::Options {
@@ -253,55 +135,11 @@ pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options 
     }
 }
 
-fn failure_threshold(options: &ClusterOptions) -> Option<u32> {
-    match options.heartbeat.rpc_failure_threshold {
-        FailureThreshold::After(calls) => Some(calls.get()),
-        FailureThreshold::Never => None,
-    }
-}
-
-fn restart_strategy(options: &RestartStrategyOptions) -> RestartStrategy {
-    match options {
-        RestartStrategyOptions::None => RestartStrategy::None,
-        RestartStrategyOptions::FixedDelay { attempts, delay } => RestartStrategy::FixedDelay {
-            attempts: *attempts,
-            delay_ms: millis(*delay),
-        },
-        RestartStrategyOptions::FailureRate {
-            max_failures_per_interval,
-            interval,
-            delay,
-        } => RestartStrategy::FailureRate {
-            max_failures: max_failures_per_interval.get(),
-            interval_ms: millis(*interval),
-            delay_ms: millis(*delay),
-        },
-        RestartStrategyOptions::ExponentialDelay {
-            initial_backoff,
-            max_backoff,
-            backoff_multiplier,
-            reset_backoff_threshold,
-            jitter_factor,
-            attempts_before_reset,
-        } => RestartStrategy::ExponentialDelay {
-            initial_ms: millis(*initial_backoff),
-            max_ms: millis(*max_backoff),
-            multiplier: *backoff_multiplier,
-            reset_ms: millis(*reset_backoff_threshold),
-            jitter: *jitter_factor,
-            attempts: match attempts_before_reset {
-                Attempts::AtMost(attempts) => Some(*attempts),
-                Attempts::Infinite => None,
-            },
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::sinks::Sinks;
+    use tanist_config::LoadOptions;
+
     use super::*;
-    use crate::config::LoadOptions;
 
     #[test]
     fn no_time_for_cancellations_is_never_and_not_the_default() {
@@ -309,26 +147,19 @@ mod tests {
             .with("task.cancellation.timeout", "0")
             .with("task.cancellation.interval", "0");
         let configuration = Configuration::load(load).expect("valid");
-        let options = configuration.options();
-        let of_worker = task_executor(options);
+        let of_worker = task_executor(configuration.options());
         let (timeout, interval) = (
             of_worker.task_cancellation_timeout,
             of_worker.task_cancellation_interval,
         );
         assert_eq!((timeout, interval), (NEVER, NEVER));
-        assert_eq!(job_master(options).task_cancellation_timeout, NEVER);
     }
 
     #[test]
-    fn tries_of_a_cleanup_and_the_registration_timeout_are_as_configured() {
-        let load = LoadOptions::default()
-            .with("cleanup-strategy.exponential-delay.attempts", "3")
-            .with("taskmanager.registration.timeout", "7 s");
+    fn the_registration_timeout_is_as_configured() {
+        let load = LoadOptions::default().with("taskmanager.registration.timeout", "7 s");
         let configuration = Configuration::load(load).expect("valid");
-        let options = configuration.options();
-        let cleaner = cleaner(&options.cleanup, Sinks::files().cleaner, None);
-        assert_eq!(cleaner.attempts, Some(3));
-        let timeout = task_executor(options).registration_timeout;
+        let timeout = task_executor(configuration.options()).registration_timeout;
         assert_eq!(timeout, Duration::from_secs(7));
     }
 }

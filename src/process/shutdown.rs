@@ -5,11 +5,10 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use tanist_telemetry::ExitCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
-
-use crate::telemetry::ExitCode;
 
 static ASKED_BY: OnceLock<ExitCode> = OnceLock::new();
 

@@ -10,10 +10,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tanist_config::{ClusterOptions, Configuration};
+use tanist_gateway::fencing::{HighestEpoch, OwnStore};
 use tanist_ha::clock::Clock;
 use tanist_ha::election::ProcessId;
+use tanist_net::Port;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
+use tanist_rpc::{RpcServer, Services, TonicConnector};
+use tanist_task_executor::{
+    IsolationGuard, RunningTask, TaskLauncher, TaskStart, TaskStatus, first_registration,
+};
+use tanist_telemetry::ExitCode;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -23,14 +31,6 @@ use super::taskmanager::{
     ExecutorServices, describe, exit_code, follow_store, start_executor, until_it_ends,
 };
 use super::{StartError, listen, settings};
-use crate::config::{ClusterOptions, Configuration};
-use crate::gateway::fencing::{HighestEpoch, OwnStore};
-use crate::net::Port;
-use crate::rpc::{RpcServer, Services, TonicConnector};
-use crate::task_executor::{
-    IsolationGuard, RunningTask, TaskLauncher, TaskStart, TaskStatus, first_registration,
-};
-use crate::telemetry::ExitCode;
 
 /// Running TaskExecutors. If dropped, they end without a goodbye, as with the end of their processes.
 #[derive(Debug)]
@@ -216,9 +216,9 @@ mod tests {
     use tanist_chaos::wait::wait_for;
 
     use super::*;
-    use crate::config::LoadOptions;
-    use crate::job::{CompileOptions, JobBuilder};
-    use crate::process::JobManager;
+    use crate::JobManager;
+    use tanist_compile::{CompileOptions, JobBuilder};
+    use tanist_config::LoadOptions;
 
     /// Timeout of each wait in the test.
     const BOUND: Duration = Duration::from_secs(60);

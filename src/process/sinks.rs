@@ -1,4 +1,4 @@
-//! File work of sinks for JobMasters and Dispatchers: blocking, so neither on the control runtime nor on the
+//! The work on file sinks for JobMasters and Dispatchers: blocking, so neither on the control runtime nor on the
 //! threads that stores use.
 //!
 //! Invariant: work whose caller no longer waits begins nothing more, wherever it hung: no rename and no
@@ -8,29 +8,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tanist_dispatcher::SinkCleaner;
+use tanist_job_master::{CommitError, SinkCommitter};
+use tanist_leadership::Sinks;
+use tanist_operators::sink::{self, SinkError};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::file_work::{Awaited, FileWork};
-use crate::dataflow::sink::{self, SinkError};
-use crate::dispatcher::SinkCleaner;
-use crate::job_master::{CommitError, SinkCommitter};
 
-/// Commits the output of sinks, and removes what is left of it.
-#[derive(Debug, Clone)]
-pub(super) struct Sinks {
-    pub committer: Arc<dyn SinkCommitter>,
-    pub cleaner: Arc<dyn SinkCleaner>,
-}
-
-impl Sinks {
-    /// Those of file sinks.
-    pub(super) fn files() -> Sinks {
-        let files = Arc::new(FileSinks::default());
-        Sinks {
-            committer: files.clone(),
-            cleaner: files,
-        }
+/// The work on the output of file sinks.
+pub(super) fn file_sinks() -> Sinks {
+    let files = Arc::new(FileSinks::default());
+    Sinks {
+        committer: files.clone(),
+        cleaner: files,
     }
 }
 

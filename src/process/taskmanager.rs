@@ -7,37 +7,38 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rustix::process::{Signal, getpid, kill_process};
-
+use tanist_config::{ClusterOptions, Configuration, HaOptions, MemoryContradiction};
+use tanist_dataflow::{Exchange, ExchangeOptions, TaskRuntime};
+use tanist_gateway::fencing::{HighestEpoch, OwnStore};
+use tanist_gateway::{Connector, JobRecords, NoAnswer};
 use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::retrieval::{self, LeaderView};
+use tanist_leadership::ha::{self, DirectoryError};
+use tanist_net::{Listener, Port};
+use tanist_operators::{Operators, TaskHost};
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
+use tanist_rpc::{RpcServer, Services, TonicConnector};
+use tanist_task_executor::{
+    Fatal, IsolationGuard, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
+    TaskLauncher, first_registration,
+};
+use tanist_telemetry::{ExitCode, VERSION_AND_REVISION, memory_limit_bytes};
+
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::application::until_over;
+use super::cluster_watch::until_over;
 use super::control_groups::{self, Claimed};
 use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
+use super::settings;
 use super::tasks_runtime::TasksRuntime;
 use super::uploads::LeadersUploads;
 use super::worker::{Wanted, until_unwanted};
-use super::working_dir::DirectoryError;
-use super::{ha, settings};
-use crate::config::{ClusterOptions, Configuration, HaOptions, MemoryContradiction};
-use crate::dataflow::{Exchange, ExchangeOptions, TaskHost, TaskRuntime};
-use crate::gateway::fencing::{HighestEpoch, OwnStore};
-use crate::gateway::{Connector, JobRecords, NoAnswer};
-use crate::net::{Listener, Port};
-use crate::rpc::{RpcServer, Services, TonicConnector};
-use crate::task_executor::{
-    Fatal, IsolationGuard, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
-    TaskLauncher, first_registration,
-};
-use crate::telemetry::{ExitCode, memory_limit_bytes, version};
 
 /// Why a TaskManager did not start.
 #[derive(Debug, thiserror::Error)]
@@ -222,7 +223,7 @@ impl TaskManager {
             launcher: Arc::new(TaskRuntime::new(
                 self.tasks.handle(),
                 self.exchange.clone(),
-                host,
+                Operators::new(host),
             )),
             first_registration: first_registration(),
             guard,
@@ -503,7 +504,7 @@ pub(super) fn describe(
             overhead_bytes: memory.overhead,
         },
         cluster_id: options.ha.cluster_id.to_string(),
-        version: version(),
+        version: VERSION_AND_REVISION.to_owned(),
         protocol_version: tanist_proto::PROTOCOL_VERSION,
         worker_of: String::new(),
     })

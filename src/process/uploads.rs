@@ -7,14 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
+use tanist_gateway::{Connector, GatewayError, GatewayResult};
 use tanist_ha::retrieval::LeaderView;
+use tanist_operators::UploadSource;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::fetch_blob_request::Content;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
-
-use crate::dataflow::UploadSource;
-use crate::gateway::{Connector, GatewayError, GatewayResult};
 
 /// Maximum size of a piece, in bytes.
 const LARGEST: usize = 16 * 1024 * 1024;

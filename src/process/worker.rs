@@ -8,16 +8,15 @@
 
 use std::time::Duration;
 
+use tanist_config::HaOptions;
 use tanist_ha::Result;
 use tanist_ha::jobs::store::RecordStore;
+use tanist_leadership::ha;
 use tanist_proto::id::ResourceId;
+use tanist_resource_manager::worker_record_key;
+use tanist_task_executor::Presence;
 use tokio::sync::watch;
 use tracing::{debug, info};
-
-use super::ha;
-use crate::config::HaOptions;
-use crate::resource_manager::workers::record_key;
-use crate::task_executor::Presence;
 
 /// Interval between two checks for a leader.
 const TICK: Duration = Duration::from_secs(1);
@@ -136,7 +135,7 @@ impl Asking {
             none => none.insert(ha::open_records(&wanted.ha).await?),
         };
         let store = records.coordination_store();
-        let record = store.get(&[record_key(&wanted.worker)]).await?;
+        let record = store.get(&[worker_record_key(&wanted.worker)]).await?;
         // After the record: a missing record counts only if the store still belongs to the same cluster.
         let Some((epoch, _, incarnation)) = store.guard().await?.epoch else {
             return Ok(WorkerStatus::NoAnswer);

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use tanist_config::ProcessOptions;
 use tanist_ha::own_directory;
+use tanist_leadership::ha::DirectoryError;
 use tracing::{info, warn};
-
-use crate::config::ProcessOptions;
 
 const LOCK: &str = "in-use";
 /// Only directories with this prefix are ever removed,
@@ -28,33 +28,6 @@ const REMOVALS: u32 = 1_000;
 /// Maximum time that a process needs to lock the directory that it has created.
 const LOCKING_BOUND: Duration = Duration::from_secs(60);
 
-/// A directory that can't be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{key}: {path} can't be used: {source}{}", advice(.key, .source))]
-pub struct DirectoryError {
-    key: &'static str,
-    path: PathBuf,
-    #[source]
-    source: io::Error,
-}
-
-/// A directory that must not be used mostly belongs to another user.
-fn advice(key: &str, error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            format!("; a directory of your own is named with -D {key}=DIR, or in the configuration")
-        }
-        _ => String::new(),
-    }
-}
-
-impl DirectoryError {
-    /// The directory that the option `key` names.
-    pub(super) fn new(key: &'static str, path: PathBuf, source: io::Error) -> DirectoryError {
-        DirectoryError { key, path, source }
-    }
-}
-
 /// The directory of this process. Removed when dropped.
 #[derive(Debug)]
 pub struct WorkingDir {
@@ -66,18 +39,11 @@ impl WorkingDir {
     /// Checks the configured directories, creates this process's own one, and removes those of dead processes.
     pub fn create(options: &ProcessOptions, kind: &str) -> Result<WorkingDir, DirectoryError> {
         for directory in &options.tmp_dirs {
-            check_writable(directory).map_err(|source| DirectoryError {
-                key: "io.tmp.dirs",
-                path: directory.clone(),
-                source,
-            })?;
+            check_writable(directory)
+                .map_err(|source| DirectoryError::new("io.tmp.dirs", directory.clone(), source))?;
         }
         let parent = &options.working_dir;
-        let failed = |source| DirectoryError {
-            key: "process.working-dir",
-            path: parent.clone(),
-            source,
-        };
+        let failed = |source| DirectoryError::new("process.working-dir", parent.clone(), source);
         own_directory::make(parent).map_err(failed)?;
         remove_leftovers(parent);
         let name = format!("{kind}-{:016x}", rand::random::<u64>());
@@ -184,7 +150,7 @@ mod tests {
 
     fn options(root: &Path) -> ProcessOptions {
         ProcessOptions {
-            control_groups: crate::config::ControlGroupsOption::Off,
+            control_groups: tanist_config::ControlGroupsOption::Off,
             output_umask: None,
             working_dir: root.join("work"),
             tmp_dirs: vec![root.join("tmp")],
@@ -221,10 +187,9 @@ mod tests {
                 for _ in 0..200 {
                     let directory = WorkingDir::create(&options, "taskmanager")?;
                     let file = directory.path().join("file");
-                    fs::write(file, "").map_err(|source| DirectoryError {
-                        key: "process.working-dir",
-                        path: directory.path().to_owned(),
-                        source,
+                    let path = directory.path().to_owned();
+                    fs::write(file, "").map_err(|source| {
+                        DirectoryError::new("process.working-dir", path, source)
                     })?;
                 }
                 Ok::<_, DirectoryError>(())
@@ -237,14 +202,6 @@ mod tests {
         })?;
         assert_eq!(fs::read_dir(&options.working_dir)?.count(), 0);
         Ok(())
-    }
-
-    #[test]
-    fn who_may_not_use_a_directory_is_told_how_to_name_another_one() {
-        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
-        let error = DirectoryError::new("process.working-dir", "/tmp/tanist".into(), denied);
-        let told = error.to_string();
-        assert!(told.contains("-D process.working-dir=DIR"), "{told}");
     }
 
     #[test]

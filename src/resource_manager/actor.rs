@@ -7,26 +7,25 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_ha::clock::wall_clock_ms;
+use tanist_gateway::fencing::sender_of;
+use tanist_gateway::refusals::{self, Question};
+use tanist_gateway::{
+    Departure, GatewayError, GatewayResult, JobMasterRegistration, Leaving, ResourceOverview,
+    ResourceRequirements, TaskExecutorGateway, Unfulfillable, Verdict,
+};
+use tanist_ha::clock::{Started, Uptime, wall_clock_ms};
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::core::slot_manager::{Shortage, SlotRequest, Turn};
+use super::core::workers::{self, WorkerEvent};
 use super::core::{Connection, Contact, Core, Effect};
 use super::drains::DrainChange;
-use super::slot_manager::{Shortage, SlotRequest, Turn};
-use super::workers::acting::WorkerEvent;
-use super::{Options, ResourceManagerServices, workers};
-use crate::gateway::fencing::sender_of;
-use crate::gateway::refusals::{self, Question};
-use crate::gateway::{
-    Departure, GatewayError, GatewayResult, JobMasterRegistration, Leaving, ResourceOverview,
-    ResourceRequirements, TaskExecutorGateway, Unfulfillable, Verdict,
-};
+use super::{Options, ResourceManagerServices, log};
 
 /// Capacity of the mailbox, in messages.
 pub(super) const MAILBOX: usize = 256;
@@ -85,6 +84,8 @@ enum Called {
 /// See the module.
 pub(super) struct Actor {
     options: Options,
+    /// Converts between tokio's clock and the time of the core.
+    started: Started,
     services: ResourceManagerServices,
     core: Core,
     messages: mpsc::Receiver<Message>,
@@ -107,9 +108,11 @@ impl Actor {
         messages: mpsc::Receiver<Message>,
         shortages: watch::Sender<BTreeMap<JobId, Shortage>>,
         cancel: CancellationToken,
+        started: Started,
     ) -> Actor {
         Actor {
             options,
+            started,
             services,
             core,
             messages,
@@ -125,18 +128,12 @@ impl Actor {
     pub(super) async fn run(mut self) {
         self.run_effects();
         loop {
-            let deadline = self.core.next_deadline();
-            let due = async move {
-                match deadline {
-                    Some(deadline) => tokio::time::sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let due = self.started.sleep_until(self.core.next_deadline());
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => break,
                 Some(called) = self.calls.join_next() => self.called(called),
-                () = due => self.core.on_time(Instant::now()),
+                () = due => self.core.on_time(self.started.uptime()),
                 message = self.messages.recv() => match message {
                     Some(message) => self.handle(message),
                     None => break,
@@ -148,29 +145,35 @@ impl Actor {
     }
 
     fn handle(&mut self, message: Message) {
-        let now = Instant::now();
+        let now = self.started.uptime();
         self.core.credit_standstill(now);
         match message {
             Message::Register(request, reply) => {
                 let answer = self.core.register(now, *request);
                 let cluster = self.core.term().incarnation.to_string();
-                answer_to(reply, answer.map(|answer| answer.into_message(&cluster)));
+                self.answer(reply, answer.map(|answer| answer.into_message(&cluster)));
             }
             Message::SlotsAvailable(request, reply) => {
-                answer_to(reply, self.core.slots_available(now, request));
+                let answer = self.core.slots_available(now, request);
+                self.answer(reply, answer);
             }
-            Message::Goodbye(request, reply) => answer_to(reply, self.core.goodbye(now, &request)),
+            Message::Goodbye(request, reply) => {
+                let answer = self.core.goodbye(now, &request);
+                self.answer(reply, answer);
+            }
             Message::RegisterJobMaster(registration, reply) => {
-                answer_to(reply, self.register_job_master(now, registration));
+                let answer = self.register_job_master(now, registration);
+                self.answer(reply, answer);
             }
             Message::Declare(requirements, reply) => {
-                answer_to(reply, self.core.declare(now, requirements));
+                let answer = self.core.declare(now, requirements);
+                self.answer(reply, answer);
             }
             Message::DisconnectJobMaster(job, departure, reply) => {
                 if self.core.disconnect_job_master(now, job, departure) {
                     self.job_masters.remove(&job);
                 }
-                answer_to(reply, Ok(()));
+                self.answer(reply, Ok(()));
             }
             Message::Drain(request, reply) => {
                 self.drains_asked.push_back((request, reply));
@@ -178,7 +181,7 @@ impl Actor {
             }
             Message::DismissWorkers(reply) => {
                 self.core.dismiss_workers(now);
-                answer_to(reply, Ok(()));
+                self.answer(reply, Ok(()));
             }
             Message::Overview(reply) => {
                 let wall_clock_ms = wall_clock_ms();
@@ -187,15 +190,18 @@ impl Actor {
                     unmatched_drains: self.core.unmatched_drains(now),
                     workers: self.core.workers_overview(now, wall_clock_ms),
                 };
-                answer_to(reply, Ok(overview));
+                self.answer(reply, Ok(overview));
             }
-            Message::Contacts(reply) => answer_to(reply, Ok(self.core.contacts(now))),
+            Message::Contacts(reply) => {
+                let contacts = self.core.contacts(now);
+                self.answer(reply, Ok(contacts));
+            }
         }
     }
 
     fn register_job_master(
         &mut self,
-        now: Instant,
+        now: Uptime,
         registration: JobMasterRegistration,
     ) -> GatewayResult<()> {
         let (job, job_master) = (registration.job, registration.job_master);
@@ -217,7 +223,7 @@ impl Actor {
             && let Some((request, reply)) = self.drains_asked.pop_front()
         {
             match self.core.decide_drain(wall_clock_ms(), &request) {
-                Ok(None) => answer_to(reply, Ok(())),
+                Ok(None) => self.answer(reply, Ok(())),
                 Ok(Some(change)) => {
                     self.is_deciding_drain = true;
                     let pipeline = self.services.drains.pipeline.clone();
@@ -232,7 +238,7 @@ impl Actor {
                         }
                     });
                 }
-                Err(error) => answer_to(reply, Err(error)),
+                Err(error) => self.answer(reply, Err(error)),
             }
         }
     }
@@ -276,7 +282,7 @@ impl Actor {
     }
 
     fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
-        let now = Instant::now();
+        let now = self.started.uptime();
         self.core.credit_standstill(now);
         match called {
             Ok(Called::Heartbeat {
@@ -312,7 +318,7 @@ impl Actor {
                 if answer.is_ok() {
                     self.core.drain_decided(now, wall_clock_ms(), change);
                 }
-                answer_to(reply, answer);
+                self.answer(reply, answer);
                 self.is_deciding_drain = false;
                 self.decide_drains();
             }
@@ -320,7 +326,19 @@ impl Actor {
         }
     }
 
+    /// Answers a request. The caller may have gone: then the answer is dropped.
+    fn answer<T>(&mut self, reply: Reply<T>, answer: GatewayResult<T>) {
+        // First, so that the log has the reason when the caller has the answer.
+        self.write_log();
+        let _nobody_waits = reply.send(answer);
+    }
+
+    fn write_log(&mut self) {
+        self.core.take_log().into_iter().for_each(log::write);
+    }
+
     fn run_effects(&mut self) {
+        self.write_log();
         for effect in self.core.take_effects() {
             match effect {
                 Effect::Heartbeat {
@@ -419,8 +437,8 @@ impl Actor {
         });
     }
 
-    fn act(&mut self, effect: workers::core::Effect) {
-        use workers::core::Effect;
+    fn act(&mut self, effect: workers::Effect) {
+        use workers::Effect;
         let Some(acts) = self.services.acts() else {
             return;
         };
@@ -502,9 +520,4 @@ async fn bounded<T>(
                 reason: format!("nothing within {timeout:?}"),
             })
         })
-}
-
-/// Answers a request. The caller may have gone: then the answer is dropped.
-fn answer_to<T>(reply: Reply<T>, answer: GatewayResult<T>) {
-    let _nobody_waits = reply.send(answer);
 }

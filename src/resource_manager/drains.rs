@@ -9,14 +9,13 @@ use std::str::FromStr as _;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
 use tanist_ha::store::cache::Records;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
-
-use crate::gateway::{GatewayError, GatewayResult};
 
 /// Maximum number of records of TaskManagers that are not registered. Beyond it the oldest is deleted.
 pub(super) const KEPT: usize = 1_000;

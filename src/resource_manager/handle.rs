@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use tanist_gateway::{
+    Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceManagerGateway,
+    ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
+};
 use tanist_ha::ask::ask;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -11,10 +15,6 @@ use tokio::sync::{mpsc, watch};
 use super::Shortage;
 use super::actor::{Message, Reply};
 use super::core::Contact;
-use crate::gateway::{
-    Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceManagerGateway,
-    ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
-};
 
 /// See the module.
 #[derive(Debug, Clone)]

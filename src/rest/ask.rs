@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_gateway::{DispatcherGateway, GatewayError, GatewayResult};
 use tanist_ha::election::Epoch;
 use tanist_ha::retrieval::LeaderView;
 use tokio::sync::{Semaphore, watch};
@@ -13,7 +14,6 @@ use super::error::RestError;
 use super::peers::Peers;
 use super::server::RestServerOptions;
 use super::view::ClusterView;
-use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
 
 /// Pause before a leader that just failed to answer is looked up again; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

@@ -3,17 +3,17 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use tanist_leadership::Role;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
+use tanist_rest_model::{Nothing, TaskManagerList};
 
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::{Parameters, PathParts, id, position_headers};
-use super::json::Nothing;
 use super::json::cluster::{Overview, UiConfig};
 use super::json::ha::role_name;
-use super::json::task_managers::{TaskManagerDetails, TaskManagers};
-use crate::process::Role;
+use super::json::task_managers::{self, TaskManagerDetails};
 
 pub(super) async fn overview(
     State(context): State<Context>,
@@ -50,10 +50,10 @@ pub(super) async fn task_manager_list(
 pub(super) async fn task_managers(
     State(context): State<Context>,
     parameters: Parameters,
-) -> Result<(HeaderMap, Json<TaskManagers>), RestError> {
+) -> Result<(HeaderMap, Json<TaskManagerList>), RestError> {
     let list = task_manager_list(&context, &parameters).await?;
     let headers = position_headers(list.as_of);
-    Ok((headers, Json(TaskManagers::new(&list))))
+    Ok((headers, Json(task_managers::task_manager_list(&list))))
 }
 
 pub(super) async fn task_manager(

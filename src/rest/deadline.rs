@@ -8,16 +8,14 @@
 use std::time::Duration;
 
 use axum::http::HeaderMap;
+use tanist_gateway::{DispatcherGateway, GatewayResult};
 use tanist_ha::clock::{Clock, Moment, millis};
 use tanist_proto::v1 as pb;
+use tanist_rest_model::headers::{DEADLINE, DEADLINE_EPOCH};
 
 use super::error::RestError;
 use super::extract::header_text;
 use super::server::RestServerOptions;
-use crate::gateway::{DispatcherGateway, GatewayResult};
-
-const DEADLINE: &str = "tanist-deadline";
-const EPOCH: &str = "tanist-deadline-epoch";
 
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +33,7 @@ impl Deadline {
         options: &RestServerOptions,
     ) -> Result<Deadline, RestError> {
         let until_ms = number(headers, DEADLINE, "time in milliseconds")?;
-        let epoch = number(headers, EPOCH, "epoch")?;
+        let epoch = number(headers, DEADLINE_EPOCH, "epoch")?;
         match (until_ms, epoch) {
             (Some(until_ms), Some(epoch)) if epoch > 0 && until_ms > 0 => {
                 Ok(Deadline::OfTerm { epoch, until_ms })

@@ -4,32 +4,19 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use serde::Deserialize;
+use tanist_config::parse_duration;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
+use tanist_rest_model::{DrainOptions, DurationText, Nothing};
 
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::{PathParts, id, read_body};
-use super::json::Nothing;
-use crate::config::parse_duration;
 
 /// Maximum size of the body, in bytes.
 const MAX_BODY: usize = 64 << 10;
 
 type Accepted = Result<(StatusCode, Json<Nothing>), RestError>;
-
-/// The options of a drain. Without a body: running tasks end by themselves.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
-struct DrainRequest {
-    evict: bool,
-    /// Format as in options: `30 min`; a bare number is in ms.
-    deadline: Option<String>,
-    force: bool,
-    by: String,
-    reason: String,
-}
 
 /// Accepted means that the drain is in the store: it outlives the leader and the TaskManager.
 pub(super) async fn drain(
@@ -94,10 +81,10 @@ async fn with_body(
         return Ok(request);
     }
     let wrong = |error| RestError::bad_request(format!("the body is invalid: {error}"));
-    let asked: DrainRequest = serde_json::from_slice(&body).map_err(wrong)?;
+    let asked: DrainOptions = serde_json::from_slice(&body).map_err(wrong)?;
     let deadline_in_ms = match &asked.deadline {
         None => 0,
-        Some(text) => {
+        Some(DurationText(text)) => {
             let wrong = |error| RestError::bad_request(format!("the deadline {text:?} {error}"));
             let deadline = parse_duration(text).map_err(wrong)?;
             u64::try_from(deadline.as_millis())

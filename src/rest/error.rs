@@ -3,31 +3,27 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-
-use super::json::Errors;
-use crate::gateway::GatewayError;
+use tanist_gateway::GatewayError;
+use tanist_rest_model::{Errors, headers};
 
 /// Seconds after which a request that found no leader may be sent again.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
-/// Header that says why the server is busy. A header, because a client that sends a large body may receive only
-/// the head of the answer.
-const BUSY: &str = "tanist-busy";
 
 /// An answer that is an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{status}: {}", .errors.join("; "))]
-pub struct RestError {
+pub(crate) struct RestError {
     /// Its status.
-    pub status: StatusCode,
+    pub(crate) status: StatusCode,
     /// The texts, at least one.
-    pub errors: Vec<String>,
+    pub(crate) errors: Vec<String>,
     /// Nothing is wrong, but other requests come first: the client may repeat the request without limit.
-    pub is_busy: bool,
+    pub(crate) is_busy: bool,
 }
 
 impl RestError {
     /// An error with one text.
-    pub fn new(status: StatusCode, error: impl Into<String>) -> RestError {
+    pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> RestError {
         RestError {
             status,
             errors: vec![error.into()],
@@ -36,12 +32,12 @@ impl RestError {
     }
 
     /// The request is invalid.
-    pub fn bad_request(error: impl Into<String>) -> RestError {
+    pub(crate) fn bad_request(error: impl Into<String>) -> RestError {
         RestError::new(StatusCode::BAD_REQUEST, error)
     }
 
     /// Other requests are being served, this one may be repeated later. The text must be printable ASCII.
-    pub fn busy(error: impl Into<String>) -> RestError {
+    pub(crate) fn busy(error: impl Into<String>) -> RestError {
         RestError {
             is_busy: true,
             ..RestError::new(StatusCode::SERVICE_UNAVAILABLE, error)
@@ -49,7 +45,7 @@ impl RestError {
     }
 
     /// The named object does not exist.
-    pub fn not_found(error: impl Into<String>) -> RestError {
+    pub(crate) fn not_found(error: impl Into<String>) -> RestError {
         RestError::new(StatusCode::NOT_FOUND, error)
     }
 }
@@ -80,12 +76,12 @@ impl IntoResponse for RestError {
             errors: self.errors,
         });
         let mut response = (self.status, body).into_response();
-        let headers = response.headers_mut();
+        let fields = response.headers_mut();
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+            fields.insert(header::RETRY_AFTER, RETRY_AFTER);
         }
         if let Some(busy) = busy {
-            headers.insert(BUSY, busy);
+            fields.insert(headers::BUSY, busy);
         }
         response
     }

@@ -9,10 +9,10 @@ use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::Bytes;
+use tanist_net::BodyError;
 use tanist_proto::v1::ReadPosition;
 
 use super::error::RestError;
-use crate::net::BodyError;
 
 /// Header with the epoch of the state that an answer shows.
 const EPOCH: &str = "tanist-epoch";

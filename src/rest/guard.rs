@@ -13,11 +13,11 @@ use axum::http::uri::{Authority, Uri};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use tanist_net::is_own;
 
 use super::ask::Context;
 use super::error::RestError;
 use super::server::RestServerOptions;
-use crate::net::is_own;
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 const LOCALHOST: &str = "localhost";

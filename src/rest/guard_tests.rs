@@ -1,7 +1,8 @@
 //! Tests of [`super`]: requests of browsers on behalf of other sites, and requests of clients.
 
+use tanist_config::{Configuration, LoadOptions};
+
 use super::*;
-use crate::config::{Configuration, LoadOptions};
 
 /// Options of a server that is reached as `jm-1`, and behind a proxy as `flink.example.com`.
 fn options() -> RestServerOptions {

@@ -6,19 +6,18 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use bytes::Bytes;
-use serde::Deserialize;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_leadership::Role;
 use tanist_proto::v1 as pb;
+use tanist_rest_model::{HaStatusInfo, LeaderInfo, OwnStatus, TermList, TermTime, TransferRequest};
 
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::Parameters;
-use super::json::TimeBody;
-use super::json::ha::{HaStatusBody, LeaderBody, OwnStatus, role_name};
-use super::json::history::HistoryBody;
-use crate::process::Role;
+use super::json::ha::{ha_status, leader_info, own_status, role_name};
+use super::json::history::term_list;
 
 /// Timeout for the store before `/ha/status` answers without the members.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,9 +26,9 @@ const NEWS_TIMEOUT: Duration = Duration::from_millis(500);
 /// Timeout for another JobManager before `/ha/status` answers without its status.
 const ACCOUNT_TIMEOUT: Duration = Duration::from_millis(500);
 
-pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody> {
+pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusInfo> {
     let status = context.view.ha_status(STATUS_TIMEOUT).await;
-    let own = OwnStatus::of(&*context.view);
+    let own = own_status(&*context.view);
     let members = status.members.as_deref().unwrap_or_default();
     let others: Vec<_> = members
         .iter()
@@ -49,22 +48,22 @@ pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody>
         asked.map(|answer| (answer.own, answer.clock_offset_ms))
     });
     let accounts = accounts.collect();
-    Json(HaStatusBody::new(&status, accounts))
+    Json(ha_status(&status, accounts))
 }
 
 /// The status of this process alone: other JobManagers query it.
-pub(super) async fn own_status(State(context): State<Context>) -> Json<OwnStatus> {
-    Json(OwnStatus::of(&*context.view))
+pub(super) async fn own(State(context): State<Context>) -> Json<OwnStatus> {
+    Json(own_status(&*context.view))
 }
 
 /// What the clock of the leader's term shows: a deadline by it is not compared with another clock.
-pub(super) async fn time(State(context): State<Context>) -> Result<Json<TimeBody>, RestError> {
+pub(super) async fn time(State(context): State<Context>) -> Result<Json<TermTime>, RestError> {
     let asked = context.ask(async |dispatcher| {
         let request = pb::TermTimeRequest {};
         dispatcher.tell_term_time(request).await
     });
     let time = asked.await?;
-    Ok(Json(TimeBody {
+    Ok(Json(TermTime {
         epoch: time.epoch,
         now: time.now_ms,
         longest: time.longest_ms,
@@ -78,21 +77,21 @@ const LISTED_TERMS: usize = 100;
 pub(super) async fn history(
     State(context): State<Context>,
     parameters: Parameters,
-) -> Result<Json<HistoryBody>, RestError> {
+) -> Result<Json<TermList>, RestError> {
     let limit = parameters.number("limit")?.unwrap_or(LISTED_TERMS);
     let records = context.view.history(STATUS_TIMEOUT).await;
     let records =
         records.map_err(|error| RestError::new(StatusCode::SERVICE_UNAVAILABLE, error))?;
-    Ok(Json(HistoryBody::new(&records, limit, wall_clock_ms())))
+    Ok(Json(term_list(&records, limit, wall_clock_ms())))
 }
 
 /// 200 on the process that leads and is confirmed, for load balancers; 503 elsewhere.
-pub(super) async fn leader(State(context): State<Context>) -> Result<Json<LeaderBody>, RestError> {
+pub(super) async fn leader(State(context): State<Context>) -> Result<Json<LeaderInfo>, RestError> {
     let (role, known) = (context.view.role(), context.view.leader().leader);
     let own = context.view.process();
     match known {
         Some(leader) if leader.process == own && role == Role::Leading => {
-            Ok(Json(LeaderBody::from(&leader)))
+            Ok(Json(leader_info(&leader)))
         }
         known => {
             let elsewhere = match known.filter(|leader| leader.process != own) {
@@ -109,19 +108,9 @@ pub(super) async fn leader(State(context): State<Context>) -> Result<Json<Leader
 }
 
 /// The body of a transfer; the query may have the same fields.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Transfer {
-    /// The process that shall lead; without it the most current standby.
-    to: Option<String>,
-    /// The epoch whose leader shall hand over: if there is a younger one, nothing has to be done any more, so
-    /// that the request may be repeated.
-    epoch: Option<u64>,
-}
-
-fn read_transfer(parameters: &Parameters, body: &[u8]) -> Result<Transfer, RestError> {
+fn read_transfer(parameters: &Parameters, body: &[u8]) -> Result<TransferRequest, RestError> {
     let mut wanted = match body.trim_ascii() {
-        b"" => Transfer::default(),
+        b"" => TransferRequest::default(),
         body => serde_json::from_slice(body)
             .map_err(|error| RestError::bad_request(format!("the body: {error}")))?,
     };
@@ -139,7 +128,7 @@ pub(super) async fn transfer(
     State(context): State<Context>,
     parameters: Parameters,
     body: Bytes,
-) -> Result<Json<LeaderBody>, RestError> {
+) -> Result<Json<LeaderInfo>, RestError> {
     let wanted = read_transfer(&parameters, &body)?;
     let to = wanted.to.as_deref().map(ProcessId::new);
     let unavailable = |text: String| RestError::new(StatusCode::SERVICE_UNAVAILABLE, text);
@@ -173,7 +162,7 @@ pub(super) async fn transfer(
         None => wanted.epoch.is_some_and(passed),
     };
     if is_done {
-        return Ok(Json(LeaderBody::from(&known)));
+        return Ok(Json(leader_info(&known)));
     }
     let epoch = context.view.transfer(to.as_ref()).await?;
     let confirmed = |view: &LeaderView| {
@@ -182,7 +171,7 @@ pub(super) async fn transfer(
     };
     let followed = tokio::time::timeout(timeout, leaders.wait_for(confirmed)).await;
     let followed = followed.ok().and_then(Result::ok);
-    let leader = followed.and_then(|view| view.leader.as_ref().map(LeaderBody::from));
+    let leader = followed.and_then(|view| view.leader.as_ref().map(leader_info));
     let unconfirmed = || {
         let text = format!("epoch {epoch} began, and was not confirmed within {timeout:?}");
         unavailable(text)

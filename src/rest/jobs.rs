@@ -5,22 +5,24 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1 as pb;
+use tanist_rest_model::{
+    JobEvents, JobExceptions, JobInfo, JobStatusBody, Nothing, QuarantineList, VertexSubtasks,
+};
 
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::{Parameters, PathParts, id, position_headers, read_body};
-use super::json::blocked_reason::QuarantineListing;
-use super::json::events::Events;
-use super::json::exceptions::Exceptions;
-use super::json::job::{JobBody, JobIdAndStatus, JobOverview, JobStatusBody};
-use super::json::plan::{Plan, PlanBody};
+use super::json::blocked_reason::quarantine_list;
+use super::json::events::{events_of, events_with_tasks};
+use super::json::exceptions::exceptions_of;
+use super::json::job::{JobIdAndStatus, job_info, job_summary, status_of};
+use super::json::plan::{PlanBody, plan_of};
 use super::json::result::ExecutionResult;
-use super::json::vertex::{SubtaskTimesBody, VertexBody};
-use super::json::{Nothing, StopTriggered};
+use super::json::vertex::{SubtaskTimesBody, vertex_subtasks};
 use super::rows::Rows;
 use super::savepoints::is_trigger;
 
@@ -96,7 +98,7 @@ pub(super) async fn overview(
     let answer = list(&context, &parameters).await?;
     let headers = position_headers(answer.as_of);
     let now = wall_clock_ms();
-    let row = move |job: &pb::JobDetails| JobOverview::new(job, now);
+    let row = move |job: &pb::JobDetails| job_summary(job, now);
     Ok((headers, Rows::new(answer.jobs, row)))
 }
 
@@ -104,9 +106,9 @@ pub(super) async fn job(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
     parameters: Parameters,
-) -> Answer<JobBody> {
+) -> Answer<JobInfo> {
     let details = describe(&context, &job, &parameters).await?;
-    let body = JobBody::new(&details, wall_clock_ms());
+    let body = job_info(&details, wall_clock_ms());
     Ok(of_job(&details, body))
 }
 
@@ -116,16 +118,17 @@ pub(super) async fn status(
     parameters: Parameters,
 ) -> Answer<JobStatusBody> {
     let details = describe_as(&context, &job, &parameters, true).await?;
-    Ok(of_job(&details, JobStatusBody::new(&details)))
+    let status = status_of(&details);
+    Ok(of_job(&details, JobStatusBody { status }))
 }
 
 pub(super) async fn vertex(
     State(context): State<Context>,
     PathParts((job, vertex)): PathParts<(String, String)>,
     parameters: Parameters,
-) -> Answer<VertexBody> {
+) -> Answer<VertexSubtasks> {
     let details = describe(&context, &job, &parameters).await?;
-    let body = VertexBody::new(vertex_of(&details, &vertex)?, wall_clock_ms());
+    let body = vertex_subtasks(vertex_of(&details, &vertex)?, wall_clock_ms());
     Ok(of_job(&details, body))
 }
 
@@ -160,10 +163,10 @@ fn vertex_of<'a>(
 pub(super) async fn quarantined(
     State(context): State<Context>,
     parameters: Parameters,
-) -> Answer<QuarantineListing> {
+) -> Answer<QuarantineList> {
     let answer = list(&context, &parameters).await?;
     let headers = position_headers(answer.as_of);
-    Ok((headers, Json(QuarantineListing::new(&answer.jobs))))
+    Ok((headers, Json(quarantine_list(&answer.jobs))))
 }
 
 /// Accepted means that the quarantine is no longer in the store.
@@ -204,24 +207,24 @@ pub(super) async fn exceptions(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
     parameters: Parameters,
-) -> Answer<Exceptions> {
+) -> Answer<JobExceptions> {
     let maximum = parameters
         .number("maxExceptions")?
         .unwrap_or(MAX_EXCEPTIONS);
     let details = describe(&context, &job, &parameters).await?;
-    Ok(of_job(&details, Exceptions::new(&details, maximum)))
+    Ok(of_job(&details, exceptions_of(&details, maximum)))
 }
 
 pub(super) async fn events(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
     parameters: Parameters,
-) -> Answer<Events> {
+) -> Answer<JobEvents> {
     let maximum = parameters.number("maxEvents")?.unwrap_or(usize::MAX);
     let details = describe(&context, &job, &parameters).await?;
     let events = match parameters.get("tasks")? {
-        Some(true) => Events::with_tasks(&details, maximum),
-        Some(false) | None => Events::new(&details, maximum),
+        Some(true) => events_with_tasks(&details, maximum),
+        Some(false) | None => events_of(&details, maximum),
     };
     Ok(of_job(&details, events))
 }
@@ -241,7 +244,7 @@ pub(super) async fn plan(
     parameters: Parameters,
 ) -> Answer<PlanBody> {
     let details = describe(&context, &job, &parameters).await?;
-    let plan = Plan::new(&details);
+    let plan = plan_of(&details);
     Ok(of_job(&details, PlanBody { plan }))
 }
 
@@ -280,6 +283,14 @@ struct StopRequest {
     drain: Option<bool>,
     target_directory: Option<String>,
     trigger_id: Option<String>,
+}
+
+/// The answer to a request to stop a job, with Flink's name.
+#[derive(Debug, Serialize)]
+pub(super) struct StopTriggered {
+    /// The trigger id: `/jobs/:id/savepoints/:trigger` returns the status of the stop.
+    #[serde(rename = "request-id")]
+    request_id: String,
 }
 
 /// Accepted means that the store has the wanted status STOPPED. The same as Flink's stop with drain; there is

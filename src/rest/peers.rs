@@ -10,9 +10,8 @@ use futures::future::join_all;
 use http_body_util::{BodyExt as _, Full, Limited};
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::Member;
-
-use super::json::ha::OwnStatus;
-use crate::net::{HttpClient, http_client, http_connector};
+use tanist_net::{HttpClient, http_client, http_connector};
+use tanist_rest_model::{OwnStatus, paths};
 
 /// Maximum size of an answer between JobManagers, in bytes.
 const LONGEST_ANSWER: usize = 1 << 20;
@@ -66,7 +65,8 @@ impl Peers {
     }
 
     async fn ask(&self, address: &str, timeout: Duration) -> Result<OwnStatus, String> {
-        let request = Request::get(format!("http://{address}/v1/ha/self"))
+        let (version, path) = (paths::VERSION, paths::HA_SELF);
+        let request = Request::get(format!("http://{address}{version}{path}"))
             .body(Full::default())
             .map_err(|error| format!("{address} is no address: {error}"))?;
         let exchange = async {

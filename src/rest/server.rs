@@ -7,6 +7,10 @@ use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post, put};
+use tanist_config::AllowedHosts;
+use tanist_net::http::{self, Protocol};
+use tanist_net::{BodyShare, Listener};
+use tanist_rest_model::paths;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -15,9 +19,6 @@ use super::error::RestError;
 use super::peers::Peers;
 use super::view::ClusterView;
 use super::{aggregates, cluster, drains, guard, ha, jobs, metrics, savepoints, submit, upload};
-use crate::config::AllowedHosts;
-use crate::net::http::{self, Protocol};
-use crate::net::{BodyShare, Listener};
 
 /// Maximum number of concurrent uploads; others have to be repeated.
 pub(super) const UPLOADS_AT_ONCE: usize = 4;
@@ -102,10 +103,10 @@ pub async fn serve(
 
 /// All paths, each with `/v1` before it and without; and `/metrics`, where scrapers look for it.
 pub(super) fn router(context: Context) -> Router {
-    let paths = paths();
+    let routes = routes();
     Router::new()
-        .nest("/v1", paths.clone())
-        .merge(paths)
+        .nest(paths::VERSION, routes.clone())
+        .merge(routes)
         .route("/metrics", get(metrics::metrics))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
@@ -113,47 +114,54 @@ pub(super) fn router(context: Context) -> Router {
         .with_state(context)
 }
 
-fn paths() -> Router<Context> {
+/// Placeholder of a job's id in a path.
+const JOB: &str = "{job}";
+
+fn routes() -> Router<Context> {
+    let (task_manager, host) = (paths::task_manager("{id}"), paths::host("{host}"));
     Router::new()
         .route("/overview", get(cluster::overview))
         .route("/config", get(cluster::ui_config))
-        .route("/taskmanagers", get(cluster::task_managers))
+        .route(paths::TASK_MANAGERS, get(cluster::task_managers))
         .route("/taskmanagers/metrics", get(aggregates::of_task_managers))
-        .route("/taskmanagers/{id}", get(cluster::task_manager))
-        .route("/taskmanagers/{id}/drain", post(drains::drain))
-        .route("/taskmanagers/{id}/undrain", post(drains::undrain))
-        .route("/hosts/{host}/drain", post(drains::drain_host))
-        .route("/hosts/{host}/undrain", post(drains::undrain_host))
-        .route("/ha/status", get(ha::status))
-        .route("/ha/self", get(ha::own_status))
-        .route("/ha/history", get(ha::history))
+        .route(&task_manager, get(cluster::task_manager))
+        .route(&paths::drain(&task_manager), post(drains::drain))
+        .route(&paths::undrain(&task_manager), post(drains::undrain))
+        .route(&paths::drain(&host), post(drains::drain_host))
+        .route(&paths::undrain(&host), post(drains::undrain_host))
+        .route(paths::HA_STATUS, get(ha::status))
+        .route(paths::HA_SELF, get(ha::own))
+        .route(paths::HA_HISTORY, get(ha::history))
         .route("/ha/leader", get(ha::leader))
-        .route("/ha/transfer", post(ha::transfer))
-        .route("/ha/time", get(ha::time))
+        .route(paths::HA_TRANSFER, post(ha::transfer))
+        .route(paths::HA_TIME, get(ha::time))
         .route("/healthz", get(cluster::healthz))
         .route("/readyz", get(cluster::readyz))
-        .route("/jobs", get(jobs::job_ids).post(submit::submit))
-        .route("/jobs/overview", get(jobs::overview))
+        .route(paths::JOBS, get(jobs::job_ids).post(submit::submit))
+        .route(paths::JOBS_OVERVIEW, get(jobs::overview))
         .route("/jobs/metrics", get(aggregates::of_jobs))
-        .route("/jobs/quarantine", get(jobs::quarantined))
-        .route("/jobs/{job}", get(jobs::job).patch(jobs::change))
-        .route("/jobs/{job}/stop", post(jobs::stop))
+        .route(paths::QUARANTINED_JOBS, get(jobs::quarantined))
+        .route(&paths::job(JOB), get(jobs::job).patch(jobs::change))
+        .route(&paths::job_stop(JOB), post(jobs::stop))
         .route(
             "/jobs/{job}/savepoints/{trigger}",
             get(savepoints::operation),
         )
-        .route("/jobs/{job}/status", get(jobs::status))
+        .route(&paths::job_status(JOB), get(jobs::status))
         .route("/jobs/{job}/plan", get(jobs::plan))
-        .route("/jobs/{job}/exceptions", get(jobs::exceptions))
-        .route("/jobs/{job}/events", get(jobs::events))
+        .route(&paths::job_exceptions(JOB), get(jobs::exceptions))
+        .route(&paths::job_events(JOB), get(jobs::events))
         .route("/jobs/{job}/execution-result", get(jobs::execution_result))
-        .route("/jobs/{job}/artifacts/{sha256}", put(upload::upload))
-        .route("/jobs/{job}/quarantine", delete(jobs::delete_quarantined))
+        .route(&paths::artifact(JOB, "{sha256}"), put(upload::upload))
         .route(
-            "/jobs/{job}/quarantine/retry",
+            &paths::job_quarantine(JOB),
+            delete(jobs::delete_quarantined),
+        )
+        .route(
+            &paths::job_quarantine_retry(JOB),
             post(jobs::retry_quarantined),
         )
-        .route("/jobs/{job}/vertices/{vertex}", get(jobs::vertex))
+        .route(&paths::vertex(JOB, "{vertex}"), get(jobs::vertex))
         .route(
             "/jobs/{job}/vertices/{vertex}/subtasktimes",
             get(jobs::subtask_times),

@@ -16,20 +16,20 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use prost::Message as _;
+use tanist_compile::{ChainingOptions, CompileOptions, JobFile, JobFileError, compile};
+use tanist_gateway::GatewayError;
+use tanist_gateway::remote_files::embed_remote;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tanist_rest_model::headers::IDEMPOTENCY_KEY;
+use tanist_rest_model::{Submitted, paths};
 
 use super::ask::Context;
 use super::deadline::Deadline;
 use super::error::RestError;
 use super::extract::{Parameters, header_text, read_body};
-use super::json::Submitted;
+use super::json::job_id;
 use super::server::RestServerOptions;
-use crate::gateway::GatewayError;
-use crate::gateway::remote_files::embed_remote;
-use crate::job::{ChainingOptions, CompileOptions, JobFile, JobFileError, compile};
-
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Maximum length of a token.
 const MAX_TOKEN_LENGTH: usize = 255;
@@ -62,8 +62,8 @@ pub(super) async fn submit(
     });
     let answer = answer.await??;
     let submitted = Submitted {
-        job_url: format!("/jobs/{}", answer.job_id),
-        jobid: answer.job_id,
+        job: job_id(&answer.job_id),
+        job_url: paths::job(answer.job_id),
         repeated: answer.repeated,
     };
     Ok((StatusCode::ACCEPTED, Json(submitted)))

@@ -13,17 +13,17 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::{Extension, Json};
 use futures::StreamExt as _;
+use tanist_gateway::GatewayError;
 use tanist_ha::blob::{Checksum, Upload, UploadPointer};
 use tanist_ha::keys::Name;
+use tanist_net::Reservation;
 use tanist_proto::id::JobId;
+use tanist_rest_model::Uploaded;
 
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::{PathParts, broken_body, header_text, id};
-use super::json::Uploaded;
 use super::server::UPLOADS_AT_ONCE;
-use crate::gateway::GatewayError;
-use crate::net::Reservation;
 
 /// Timeout of an upload's wait for its turn: shorter than the silence after which a client takes a JobManager
 /// for gone.

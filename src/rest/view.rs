@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tanist_gateway::{DispatcherGateway, GatewayResult};
 use tanist_ha::blob::BlobStore;
 use tanist_ha::election::{Claim, Epoch, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::pipeline::PipelineStats;
+use tanist_leadership::history::HistoryRecord;
+use tanist_leadership::{HaStatus, JobManagerView, Role};
 use tokio::sync::watch;
-
-use crate::gateway::{DispatcherGateway, GatewayResult};
-use crate::process::{HaStatus, HistoryRecord, JobManagerView, Role};
 
 /// One JobManager's view of its cluster.
 #[async_trait]

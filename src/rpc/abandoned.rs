@@ -7,10 +7,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tanist_ha::detector::Break;
+use tanist_net::{is_own, is_refused};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
-
-use crate::net::{is_own, is_refused};
 
 /// Timeout for resolving and connecting. The kernel refuses in microseconds; a slower answer is not a refusal.
 const TIMEOUT: Duration = Duration::from_millis(500);

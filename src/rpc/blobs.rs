@@ -9,6 +9,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use tanist_gateway::blobs::{BlobGateway, BlobStream};
+use tanist_gateway::{GatewayError, GatewayResult};
+use tanist_net::http::{self, Protocol};
+use tanist_net::{BodyShare, Listener};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::blob_service_client::BlobServiceClient;
 use tanist_proto::v1::blob_service_server::{BlobService, BlobServiceServer};
@@ -18,10 +22,6 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::status::{from_status, to_status};
-use crate::gateway::blobs::{BlobGateway, BlobStream};
-use crate::gateway::{GatewayError, GatewayResult};
-use crate::net::http::{self, Protocol};
-use crate::net::{BodyShare, Listener};
 
 /// Number of concurrent fetches on one connection.
 const CONCURRENT_FETCHES: u32 = 128;
@@ -116,10 +116,10 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
-    use crate::gateway::Connector as _;
-    use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
-    use crate::net::{Connections, Port};
-    use crate::rpc::{RpcOptions, TonicConnector};
+    use crate::{RpcOptions, TonicConnector};
+    use tanist_gateway::Connector as _;
+    use tanist_gateway::blobs::{BlobFetcher, ServedBlobs};
+    use tanist_net::{Connections, Port};
 
     async fn listen() -> (Listener, String) {
         let listener = Listener::bind("127.0.0.1:0", Port::Blob).await;

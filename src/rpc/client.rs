@@ -8,6 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use tanist_gateway::blobs::BlobGateway;
+use tanist_gateway::{
+    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway, JobMastersGateway,
+    ResourceManagerGateway, TaskExecutorGateway,
+};
+use tanist_net::http_connector;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tonic::transport::{Channel, Endpoint};
@@ -15,12 +21,6 @@ use tonic::{Request, Response, Status};
 
 use super::blobs::BlobClient;
 use super::status::from_status;
-use crate::gateway::blobs::BlobGateway;
-use crate::gateway::{
-    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway, JobMastersGateway,
-    ResourceManagerGateway, TaskExecutorGateway,
-};
-use crate::net::http_connector;
 
 /// Options of RPC, for both sides.
 #[derive(Debug, Clone)]

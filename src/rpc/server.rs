@@ -5,6 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tanist_gateway::{
+    Components, GatewayError, GatewayResult, JobMasterGateway, JobMastersGateway as _,
+    JobMastersOf, TaskExecutorGateway,
+};
+use tanist_net::http::{self, Protocol};
+use tanist_net::{BodyShare, Listener};
 use tanist_proto::v1 as pb;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -13,12 +19,6 @@ use tonic::{Request, Response, Status};
 use super::client::RpcOptions;
 use super::peers::witness::ProbingWitness;
 use super::status::to_status;
-use crate::gateway::{
-    Components, GatewayError, GatewayResult, JobMasterGateway, JobMastersGateway as _,
-    JobMastersOf, TaskExecutorGateway,
-};
-use crate::net::http::{self, Protocol};
-use crate::net::{BodyShare, Listener};
 
 /// The services of a process.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl RpcServer {
 
     /// Uses a body memory limit of its own, as in a separate process.
     #[cfg(feature = "simulation")]
-    pub(crate) fn with_own_memory(mut self) -> RpcServer {
+    pub fn with_own_memory(mut self) -> RpcServer {
         self.bodies =
             BodyShare::of_another_process(self.listener.port(), self.options.max_message_size);
         self

@@ -1,10 +1,9 @@
 //! Conversion of a [`GatewayError`] to and from a gRPC status. The code alone identifies the error; the epoch
 //! of a refusal is in a header.
 
+use tanist_gateway::GatewayError;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
-
-use crate::gateway::GatewayError;
 
 const EPOCH: &str = "tanist-epoch";
 /// Header: the other side's store refused.

@@ -7,28 +7,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tanist_gateway::blobs::BlobFetcher;
+use tanist_gateway::registration::Registered;
+use tanist_gateway::{Connector, GatewayResult, NoAnswer, StoredJobs};
+use tanist_ha::clock::{Started, Uptime};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::batch_registration::{BatchOutcome, metrics_of};
-use super::core::{Core, Goodbyes, Target, TaskKey};
+use super::confirmations::Unconfirmed;
+use super::core::{Core, Goodbyes, GraphKey, LeaderlessTimer, Target, TaskKey};
 use super::effects::Registering;
-use super::graphs::{GraphFetches, GraphKey};
-use super::isolation::Unconfirmed;
+use super::graph_fetches::GraphFetches;
 use super::launcher::{CoordinatorRequest, RunningTask, TaskStatus};
-use super::leaderless_timer::LeaderlessTimer;
-use super::{Fatal, Options, Presence, TaskExecutorServices};
-
-use crate::gateway::blobs::BlobFetcher;
-use crate::gateway::registration::Registered;
-use crate::gateway::{Connector, GatewayResult, NoAnswer, StoredJobs};
+use super::{Fatal, Options, Presence, TaskExecutorServices, log};
 
 /// Capacity of the mailbox, in messages.
 pub(super) const MAILBOX: usize = 1024;
@@ -109,6 +108,8 @@ pub(super) struct Channels {
 /// See the module.
 pub(super) struct Actor {
     pub(super) options: Options,
+    /// Converts between tokio's clock and the time of the core.
+    pub(super) started: Started,
     pub(super) services: TaskExecutorServices,
     pub(super) core: Core,
     pub(super) channels: Channels,
@@ -128,12 +129,14 @@ impl Actor {
         services: TaskExecutorServices,
         core: Core,
         channels: Channels,
+        started: Started,
     ) -> Actor {
         let fetcher = BlobFetcher::new(services.connector.clone(), options.rpc_timeout);
         Actor {
             fetches: GraphFetches::default(),
             fetcher,
             options,
+            started,
             services,
             core,
             channels,
@@ -156,15 +159,18 @@ impl Actor {
         self.follow_leader(&mut leaders);
         let mut is_followed = true;
         let mut leaderless_timer =
-            LeaderlessTimer::new(self.options.registration_timeout, Instant::now());
+            LeaderlessTimer::new(self.options.registration_timeout, self.started.uptime());
         let mut coordinator_requests = self.services.launcher.coordinator_requests();
         let mut kept_outputs = self.services.launcher.kept_outputs();
         let stopped = loop {
-            self.core.review_doubts(Instant::now());
+            let (now, at) = (self.started.uptime(), self.services.guard.now());
+            let ended_by = self.core.review_isolation(now, at);
+            self.services.guard.set(ended_by);
+            self.core.review_doubts(now, at);
             let kept = *kept_outputs.borrow_and_update();
             self.core.review_draining(kept);
             let presence = self.core.presence(kept);
-            if let Some(lasts) = leaderless_timer.review(Instant::now(), presence.is_registered) {
+            if let Some(lasts) = leaderless_timer.review(now, presence.is_registered) {
                 warn!(
                     ?lasts,
                     "registered at no ResourceManager: there is no leader, or it can't be reached; tasks continue"
@@ -172,8 +178,14 @@ impl Actor {
             }
             presence.tell(&self.channels.presence);
             self.run_effects();
-            let deadlines = [self.core.next_deadline(), leaderless_timer.deadline()];
-            let deadline = deadlines.into_iter().flatten().min();
+            let (now, at) = (self.started.uptime(), self.services.guard.now());
+            let deadlines = [
+                self.core.next_deadline(now, at),
+                leaderless_timer.deadline(),
+            ];
+            let due = self
+                .started
+                .sleep_until(deadlines.into_iter().flatten().min());
             let cancel = self.channels.cancel.clone();
             tokio::select! {
                 biased;
@@ -189,7 +201,9 @@ impl Actor {
                     }
                 }
                 Some(called) = self.calls.join_next() => self.called(called),
-                () = at(deadline) => self.core.on_time(Instant::now()),
+                () = due => {
+                    self.core.on_time(self.started.uptime(), self.services.guard.now());
+                }
                 Ok(()) = kept_outputs.changed(), if self.core.is_draining() => {}
                 Some(request) = next_coordinator_request(&mut coordinator_requests) => self.take_coordinator_request(request),
                 Some(message) = self.channels.messages.recv() => {
@@ -208,22 +222,22 @@ impl Actor {
 
     fn follow_leader(&mut self, leaders: &mut watch::Receiver<LeaderView>) {
         let view = leaders.borrow_and_update().clone();
-        self.core.leader_changed(Instant::now(), view);
+        self.core.leader_changed(self.started.uptime(), view);
     }
 
     fn handle(&mut self, message: Message) -> Option<(String, oneshot::Sender<()>)> {
-        let now = Instant::now();
+        let now = self.started.uptime();
         let running = &self.running;
         match message {
             Message::Request(request) => self.request(now, *request),
             Message::PrepareResourceManager { run, reply } => {
-                answer(reply, self.core.prepare_resource_manager(run));
+                let prepared = self.core.prepare_resource_manager(run);
+                self.answer(reply, prepared);
             }
             Message::PrepareJobMaster { job, run, reply } => {
                 let metrics = |execution: &_| metrics_of(running, job, execution);
-                let now = Instant::now();
                 let prepared = self.core.prepare_job_master(job, run, &metrics, now);
-                answer(reply, prepared);
+                self.answer(reply, prepared);
             }
             Message::RegistrationSeen(number) => self.core.raise_registration(number),
             Message::Task(task, status) => {
@@ -238,24 +252,30 @@ impl Actor {
         None
     }
 
-    fn request(&mut self, now: Instant, request: Request) {
+    fn request(&mut self, now: Uptime, request: Request) {
         let core = &mut self.core;
         match request {
             Request::AllocateSlot(request, reply) => {
-                answer(reply, core.request_slot(now, &request))
+                let answer = core.request_slot(now, &request);
+                self.answer(reply, answer);
             }
-            Request::FreeSlots(request, reply) => answer(reply, core.free_slots(now, &request)),
+            Request::FreeSlots(request, reply) => {
+                let answer = core.free_slots(now, &request);
+                self.answer(reply, answer);
+            }
             Request::SubmitTasks(request, reply) => self.submit_tasks(now, *request, reply),
-            Request::CancelTasks(request, reply) => answer(reply, core.cancel_tasks(now, &request)),
+            Request::CancelTasks(request, reply) => {
+                let answer = core.cancel_tasks(now, &request);
+                self.answer(reply, answer);
+            }
             Request::Acknowledge(request, reply) => {
-                answer(reply, core.acknowledge_executions(now, &request));
+                let answer = core.acknowledge_executions(now, &request);
+                self.answer(reply, answer);
             }
             Request::ResourceManagerHeartbeat(request, reply) => {
                 let untaken = *self.services.launcher.kept_outputs().borrow();
-                answer(
-                    reply,
-                    core.heartbeat_from_resource_manager(now, &request, untaken),
-                );
+                let answer = core.heartbeat_from_resource_manager(now, &request, untaken);
+                self.answer(reply, answer);
             }
             Request::JobMasterHeartbeat(request, reply) => {
                 let job = request
@@ -265,25 +285,37 @@ impl Actor {
                 let running = &self.running;
                 let metrics =
                     |execution: &_| job.and_then(|job| metrics_of(running, job, execution));
-                answer(
-                    reply,
-                    core.heartbeat_from_job_master(now, &request, &metrics),
-                );
+                let answer = core.heartbeat_from_job_master(now, &request, &metrics);
+                self.answer(reply, answer);
             }
             Request::AnnounceLeader(request, reply) => {
-                answer(reply, core.announce_leader(now, &request));
+                let answer = core.announce_leader(now, &request);
+                self.answer(reply, answer);
             }
             Request::JobMasterGoodbye(request, reply) => {
-                answer(reply, core.disconnect_job_master(now, &request));
+                let answer = core.disconnect_job_master(now, &request);
+                self.answer(reply, answer);
             }
             Request::ResourceManagerGoodbye(request, reply) => {
-                answer(reply, core.disconnect_resource_manager(now, &request));
+                let answer = core.disconnect_resource_manager(now, &request);
+                self.answer(reply, answer);
             }
         }
     }
 
+    /// Answers a request. The caller may have gone: then the answer is dropped.
+    pub(super) fn answer<T>(&mut self, reply: Reply<T>, answer: GatewayResult<T>) {
+        // First, so that the log has the reason when the caller has the answer.
+        self.write_log();
+        let _nobody_waits = reply.send(answer);
+    }
+
+    pub(super) fn write_log(&mut self) {
+        self.core.take_log().into_iter().for_each(log::write);
+    }
+
     fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
-        let now = Instant::now();
+        let now = self.started.uptime();
         match called {
             Ok(Called::AtResourceManager(run, result)) => {
                 self.core.registered_at_resource_manager(now, run, result);
@@ -309,13 +341,13 @@ impl Actor {
 
     async fn stop(&mut self, cause: &str) {
         tracing::info!(cause, "stopping");
-        self.core.begin_stop(Instant::now());
+        self.core.begin_stop(self.started.uptime());
         self.run_effects();
-        let bound = Instant::now() + self.options.stop_timeout;
+        let bound = self.started.uptime() + self.options.stop_timeout;
         while !self.core.is_quiet() {
             tokio::select! {
                 biased;
-                () = at(Some(bound)) => {
+                () = self.started.sleep_until(Some(bound)) => {
                     tracing::warn!(tasks = self.running.len(), "tasks did not end in time");
                     break;
                 }
@@ -350,21 +382,9 @@ async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
     tokio::join!(resource_manager, futures::future::join_all(job_masters));
 }
 
-/// Answers a request. The caller may have gone: then the answer is dropped.
-pub(super) fn answer<T>(reply: Reply<T>, answer: GatewayResult<T>) {
-    let _nobody_waits = reply.send(answer);
-}
-
 fn note(answer: GatewayResult<pb::Ack>) {
     if let Err(error) = answer {
         tracing::debug!(%error, "a goodbye failed");
-    }
-}
-
-async fn at(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 

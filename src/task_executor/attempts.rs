@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use tanist_gateway::registration::{Answer, RegistrationOptions, check_cluster, register};
+use tanist_gateway::{GatewayError, GatewayResult, JobMasterGateway, ResourceManagerGateway};
 use tanist_ha::ask::ask;
 use tanist_proto::id::JobId;
 use tokio::sync::{Notify, mpsc};
 
 use super::actor::{Called, Message, Reply};
-use crate::gateway::registration::{Answer, RegistrationOptions, check_cluster, register};
-use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway, ResourceManagerGateway};
 
 /// A run of attempts to register.
 pub(super) struct Attempts {

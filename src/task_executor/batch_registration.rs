@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
+use tanist_gateway::registration::{Answer, Registered};
+use tanist_gateway::{GatewayError, GatewayResult, JobMastersGateway};
+use tanist_ha::clock::Uptime;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::actor::{Actor, Called};
-use super::core::{Target, TaskKey};
-use super::executions::ExecutionKey;
+use super::core::{ExecutionKey, Target, TaskKey};
 use super::launcher::RunningTask;
-use crate::gateway::registration::{Answer, Registered};
-use crate::gateway::{GatewayError, GatewayResult, JobMastersGateway};
 
 /// Maximum number of registrations in a message, and of their bytes: far below the maximum message size.
 const MOST: usize = 256;
@@ -74,7 +74,7 @@ impl Actor {
             self.stop_registering(Target::JobMaster(job));
             let running = &self.running;
             let metrics = |execution: &_| metrics_of(running, job, execution);
-            let now = Instant::now();
+            let now = self.started.uptime();
             match self.core.prepare_job_master(job, run, &metrics, now) {
                 Ok(registration) => {
                     let bytes = registration.encoded_len();
@@ -116,7 +116,7 @@ impl Actor {
     }
 
     /// Handles the answers to a message.
-    pub(super) fn registered_in_batch(&mut self, now: Instant, outcomes: Vec<BatchOutcome>) {
+    pub(super) fn registered_in_batch(&mut self, now: Uptime, outcomes: Vec<BatchOutcome>) {
         for BatchOutcome {
             job,
             run,

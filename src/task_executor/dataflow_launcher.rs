@@ -1,12 +1,12 @@
 //! The launcher that runs tasks in this process's dataflow. No logic.
 
+use tanist_dataflow::{self as dataflow, CoordinatorRequest, TaskRuntime, TaskSpec, TaskStatus};
 use tanist_ha::clock::Moment;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
 
 use super::launcher::{RunningTask, TaskLauncher, TaskStart};
-use crate::dataflow::{self, CoordinatorRequest, TaskRuntime, TaskSpec, TaskStatus};
 
 impl TaskLauncher for TaskRuntime {
     fn start(&self, task: TaskStart) -> Box<dyn RunningTask> {
@@ -72,10 +72,11 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::super::testing::World;
     use super::*;
-    use crate::dataflow::{Exchange, ExchangeOptions, TaskHost};
-    use crate::gateway::fencing::HighestEpoch;
+    use crate::tests::testing::World;
+    use tanist_dataflow::{Exchange, ExchangeOptions};
+    use tanist_gateway::fencing::HighestEpoch;
+    use tanist_operators::{Operators, TaskHost};
 
     #[tokio::test]
     async fn a_deployed_task_runs_in_the_dataflow_and_its_end_is_reported() {
@@ -87,7 +88,7 @@ mod tests {
         let tasks = Arc::new(TaskRuntime::new(
             runtime,
             exchange,
-            TaskHost::without_programs(),
+            Operators::new(TaskHost::without_programs()),
         ));
         let world = World::start_with(false, Some(tasks));
         let (_, leader) = world.with_leader("jm1:1", 1).await;

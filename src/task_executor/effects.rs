@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use rand::Rng as _;
+use tanist_gateway::{GatewayError, GatewayResult, NoAnswer};
 use tanist_proto::id::JobId;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -14,10 +15,8 @@ use tokio::time::timeout;
 use super::Fatal;
 use super::actor::{Actor, Called, Message};
 use super::attempts::Attempts;
-use super::core::{ALL_GENERATIONS, Effect, Target, TaskKey};
-use super::generation_check::PAUSE;
+use super::core::{ALL_GENERATIONS, Effect, PAUSE, Target, TaskKey};
 use super::launcher::{TaskStart, TaskStatus};
-use crate::gateway::{GatewayError, GatewayResult, NoAnswer};
 
 /// A run of attempts to register.
 #[derive(Debug)]
@@ -28,6 +27,7 @@ pub(super) struct Registering {
 
 impl Actor {
     pub(super) fn run_effects(&mut self) {
+        self.write_log();
         let mut at_job_masters = Vec::new();
         for effect in self.core.take_effects() {
             match effect {

@@ -4,13 +4,13 @@
 //! unproven term reaches it.
 
 use async_trait::async_trait;
+use tanist_gateway::fencing::HighestEpoch;
+use tanist_gateway::{GatewayError, GatewayResult, TaskExecutorGateway};
 use tanist_ha::ask::{Unanswered, ask};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
 use super::actor::{Message, Reply, Request};
-use crate::gateway::fencing::HighestEpoch;
-use crate::gateway::{GatewayError, GatewayResult, TaskExecutorGateway};
 
 /// See the module.
 #[derive(Debug, Clone)]

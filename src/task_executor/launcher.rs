@@ -10,7 +10,7 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
 
-pub use crate::dataflow::{CoordinatorRequest, TaskStatus};
+pub use tanist_dataflow::{CoordinatorRequest, TaskStatus};
 
 /// A task to start.
 #[derive(Debug, Clone, PartialEq)]

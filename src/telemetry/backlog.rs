@@ -9,14 +9,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Backlog<S> {
+pub struct Backlog<S> {
     state: Mutex<S>,
     changed: Condvar,
 }
 
 impl<S: Send + 'static> Backlog<S> {
     /// Starts the thread, which ends with the process or when `work` returns.
-    pub(crate) fn start(
+    pub fn start(
         thread: &str,
         state: S,
         work: impl FnOnce(&Backlog<S>) + Send + 'static,
@@ -34,17 +34,17 @@ impl<S: Send + 'static> Backlog<S> {
 
 impl<S> Backlog<S> {
     /// Locks the state. Hold the lock only briefly.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, S> {
+    pub fn lock(&self) -> MutexGuard<'_, S> {
         self.state.lock()
     }
 
     /// Wakes waiting threads. Call it after the state was changed.
-    pub(crate) fn changed(&self) {
+    pub fn changed(&self) {
         self.changed.notify_all();
     }
 
     /// Called by the thread: waits until there is something to take.
-    pub(crate) fn take<T>(&self, mut something: impl FnMut(&mut S) -> Option<T>) -> T {
+    pub fn take<T>(&self, mut something: impl FnMut(&mut S) -> Option<T>) -> T {
         let mut state = self.lock();
         loop {
             if let Some(taken) = something(&mut state) {
@@ -55,7 +55,7 @@ impl<S> Backlog<S> {
     }
 
     /// Waits until `is_so` holds, for at most `bound`. Returns whether it holds.
-    pub(crate) fn wait_until(&self, bound: Duration, is_so: impl Fn(&S) -> bool) -> bool {
+    pub fn wait_until(&self, bound: Duration, is_so: impl Fn(&S) -> bool) -> bool {
         let mut state = self.lock();
         self.changed
             .wait_while_for(&mut state, |state| !is_so(state), bound);

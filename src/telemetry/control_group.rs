@@ -319,11 +319,22 @@ fn groups_in(group: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Removes a group without child groups. Its files disappear with it.
 fn remove_one(group: &Path) -> io::Result<()> {
-    #[cfg(test)]
-    tests::remove_files(group);
+    #[cfg(any(test, feature = "testing"))]
+    remove_files(group);
     fs::remove_dir(group)
+}
+
+/// Removes the files of a simulated control group; those of a real one disappear with it, and the kernel lets
+/// no one remove them.
+#[cfg(any(test, feature = "testing"))]
+fn remove_files(group: &Path) {
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            let _the_kernel_refuses = fs::remove_file(entry.path());
+        }
+    }
 }
 
 #[cfg(test)]
 #[path = "control_group_tests.rs"]
-pub(crate) mod tests;
+mod tests;

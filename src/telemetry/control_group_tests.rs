@@ -42,25 +42,6 @@ impl Tree {
     }
 }
 
-/// Removes the files of a simulated control group; those of a real one disappear with it, and the kernel lets
-/// no one remove them.
-pub(super) fn remove_files(group: &Path) {
-    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            let _the_kernel_refuses = fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// A group without limits, if this process may make one on this host. The caller removes it.
-pub(crate) fn group_of_this_host() -> Option<PathBuf> {
-    let group = own_group(&Facts::read()).ok()?;
-    let name = format!("{PREFIX}test-{:016x}", rand::random::<u64>());
-    let group = group.join(name);
-    fs::create_dir(&group).ok()?;
-    Some(group)
-}
-
 #[test]
 fn a_process_moves_below_its_own_group_and_makes_others_beside_it() {
     let tree = Tree::with_controllers("cpuset cpu io memory pids\n");

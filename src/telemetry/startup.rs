@@ -8,14 +8,17 @@ use rustix::process::{Resource, getpid, getrlimit, getuid};
 
 use super::memory_limit::memory_limit_bytes;
 
-/// The version and the revision from which this program was built, as `0.1.0 (1a2b3c4d5e6f)`.
-pub fn version() -> String {
-    format!(
-        "{} ({})",
-        env!("CARGO_PKG_VERSION"),
-        env!("TANIST_BUILD_REVISION")
-    )
-}
+/// The version of this program.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The revision from which this program was built.
+pub const REVISION: &str = env!("TANIST_BUILD_REVISION");
+/// Both, as `0.1.0 (1a2b3c4d5e6f)`.
+pub const VERSION_AND_REVISION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("TANIST_BUILD_REVISION"),
+    ")"
+);
 
 /// A value of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +48,7 @@ pub struct Startup {
 pub fn startup_log(startup: &Startup) {
     let host = HostFacts::gather();
     tracing::info!(
-        version = %version(),
+        version = VERSION_AND_REVISION,
         resource_id = startup.resource_id,
         pid = host.pid,
         user = host.user,

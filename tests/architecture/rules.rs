@@ -2,91 +2,6 @@
 
 use crate::paths::{NamedPath, named_paths};
 
-/// The layers of `src/`, lowest first. A module uses only modules of lower layers.
-const LAYERS: [&[&str]; 11] = [
-    &[
-        "job",
-        "config",
-        "telemetry",
-        "compact",
-        "property_tests",
-        "umask",
-    ],
-    &["net"],
-    &["dataflow"],
-    &["gateway"],
-    &[
-        "dispatcher",
-        "resource_manager",
-        "job_master",
-        "task_executor",
-    ],
-    &["rpc"],
-    &["process"],
-    &["rest", "client"],
-    &["cli"],
-    &["application"],
-    &["testing"],
-];
-
-fn layer(module: &str) -> Option<usize> {
-    LAYERS.iter().position(|layer| layer.contains(&module))
-}
-
-/// Uses in `path`, a file in `src/`, that violate the layers.
-pub fn layers(path: &str, text: &str) -> Vec<String> {
-    let module = module_of(path);
-    let Some(own) = module.first() else {
-        // lib.rs and main.rs may use everything.
-        return Vec::new();
-    };
-    let Some(own_layer) = layer(own) else {
-        return vec![format!(
-            "{path}: the module `{own}` has no layer: give it one in {}",
-            file!()
-        )];
-    };
-    let complain = |named: NamedPath| {
-        let ours = matches!(named.segments[0].as_str(), "crate" | "tanist");
-        let other = named
-            .segments
-            .get(1)
-            .filter(|other| ours && *other != own)?;
-        let other_layer = layer(other)?;
-        let reason = if other_layer == own_layer {
-            "neighbours in a layer meet through a lower one"
-        } else if other_layer > own_layer {
-            "a layer uses only those below it"
-        } else {
-            return None;
-        };
-        Some(format!(
-            "{path}:{}: `{own}` uses `{other}`: {reason}",
-            named.line
-        ))
-    };
-    named_paths(text, &module)
-        .into_iter()
-        .filter_map(complain)
-        .collect()
-}
-
-/// The module of a file in `src/`: for `src/rpc/server.rs` it is `rpc::server`.
-fn module_of(path: &str) -> Vec<String> {
-    let inner = path
-        .strip_prefix("src/")
-        .unwrap_or(path)
-        .trim_end_matches(".rs");
-    let mut module: Vec<String> = inner.split('/').map(str::to_owned).collect();
-    if matches!(
-        module.last().map(String::as_str),
-        Some("mod" | "lib" | "main")
-    ) {
-        module.pop();
-    }
-    module
-}
-
 /// Places where `text` names one of `crates`.
 pub fn names_none_of(path: &str, text: &str, crates: &[&str]) -> Vec<String> {
     let complain = |named: NamedPath| {
@@ -126,8 +41,7 @@ pub fn opens_no_socket(path: &str, text: &str) -> Vec<String> {
     let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
     let text = &text[..tests];
     let named = named_paths(text, &[]).into_iter().filter_map(|named| {
-        let is_nets = named.segments.iter().any(|segment| segment == "net")
-            && matches!(named.segments[0].as_str(), "crate" | "net");
+        let is_nets = matches!(named.segments[0].as_str(), "tanist_net" | "net");
         let socket = named
             .segments
             .iter()
@@ -155,70 +69,6 @@ pub fn opening(path: &str, text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_edge_to_a_higher_layer_is_reported_with_its_place() {
-        let complaints = layers(
-            "src/rpc/server.rs",
-            "//! x\nuse std::fmt;\nuse crate::process::X;\n",
-        );
-        assert_eq!(complaints.len(), 1, "{complaints:?}");
-        assert!(
-            complaints[0].starts_with("src/rpc/server.rs:3: `rpc` uses `process`"),
-            "{complaints:?}"
-        );
-        assert_eq!(
-            layers("src/config/mod.rs", "fn f() { crate::rpc::g() }").len(),
-            1
-        );
-        assert_eq!(
-            layers("src/gateway.rs", "use crate::{job::A, cli::{B, C}};").len(),
-            2
-        );
-        assert_eq!(
-            layers("src/job/a/b.rs", "use super::super::super::rest::A;").len(),
-            1
-        );
-        assert_eq!(
-            layers("src/dataflow/mod.rs", "use tanist::gateway::A;").len(),
-            1
-        );
-    }
-
-    #[test]
-    fn neighbours_in_a_layer_are_reported() {
-        assert_eq!(
-            layers("src/telemetry/mod.rs", "use crate::config::X;").len(),
-            1
-        );
-        assert_eq!(
-            layers("src/job_master/core.rs", "use crate::dispatcher::X;").len(),
-            1
-        );
-        assert_eq!(
-            layers("src/client/mod.rs", "mod t { fn f() { crate::rest::g() } }").len(),
-            1
-        );
-    }
-
-    #[test]
-    fn no_component_may_use_rpc() {
-        let text = "use crate::rpc::X;";
-        assert_eq!(layers("src/dispatcher/actor.rs", text).len(), 1);
-        assert_eq!(layers("src/process/mod.rs", text), [""; 0]);
-    }
-
-    #[test]
-    fn edges_to_lower_layers_and_to_itself_are_fine() {
-        let text = "use crate::job::X; use super::core; use crate::rest::Y; use tanist_ha::keys; use crate::gateway::Z;";
-        assert_eq!(layers("src/rest/mod.rs", text), [""; 0]);
-        assert_eq!(layers("src/main.rs", "use tanist::cli;"), [""; 0]);
-    }
-
-    #[test]
-    fn a_module_without_a_layer_is_reported() {
-        assert!(layers("src/utils/mod.rs", "")[0].contains("no layer"));
-    }
 
     #[test]
     fn a_foreign_crate_is_reported_and_a_similar_name_is_not() {
@@ -268,7 +118,7 @@ mod tests {
         }
         for good in [
             "use tokio::net::lookup_host; use std::os::unix::net::UnixStream;",
-            "use crate::net::{self, HttpConnector, Listener};",
+            "use tanist_net::{self as net, HttpConnector, Listener};",
             "fn f() {}\n#[cfg(test)]\nmod tests { use tokio::net::TcpStream; }",
         ] {
             assert_eq!(opens_no_socket("src/a.rs", good), [""; 0], "{good}");

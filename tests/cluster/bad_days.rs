@@ -55,8 +55,8 @@ async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.slots(4).start().await?;
-    let healthy = WordsAndTicks::prepare(&cluster, 5)?;
-    let mut corrupt = WordsAndTicks::prepare(&cluster, 3600)?.submission;
+    let healthy = WordsAndTicks::prepare_endless(&cluster)?;
+    let mut corrupt = WordsAndTicks::prepare_endless(&cluster)?.submission;
     for (_, value) in corrupt
         .parameters
         .iter_mut()
@@ -81,7 +81,7 @@ async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
             body["quarantine"].to_string().contains(&key.to_string())
         })
         .await?;
-    cluster.wait_for_state(healthy.job(), "FINISHED").await?;
+    healthy.stop(&mut cluster).await?;
     healthy.check_result()?;
     // The job stays until an operator decides.
     let leader = cluster.leader().await?;
@@ -184,7 +184,7 @@ async fn an_unreadable_input_and_a_bad_record_fail_their_jobs_with_the_reason_an
         .slots(4)
         .start()
         .await?;
-    let healthy = WordsAndTicks::prepare(&cluster, 3)?;
+    let healthy = WordsAndTicks::prepare_endless(&cluster)?;
     cluster.submit(&healthy.submission).await?;
 
     let missing = cluster.directory().join("no-such-file.txt");
@@ -211,7 +211,7 @@ async fn an_unreadable_input_and_a_bad_record_fail_their_jobs_with_the_reason_an
             "{path} is not named: {exceptions}"
         );
     }
-    cluster.wait_for_state(healthy.job(), "FINISHED").await?;
+    healthy.stop(&mut cluster).await?;
     healthy.check_result()?;
     let [words, ticks] = healthy.outputs();
     cluster.check_nothing_left(&[words, ticks, output]).await

@@ -113,7 +113,7 @@ async fn what_a_bucket_keeps_outlives_leaders_and_nothing_is_left_of_it(
     let public = format!("{PUBLIC}model.bin");
     bucket.server.put(&public, content);
 
-    let mut workload = WordsAndTicks::prepare(&cluster, 6)?;
+    let mut workload = WordsAndTicks::prepare_endless(&cluster)?;
     make_large(&cluster, &mut workload, 100_000)?;
     let large = submit(&mut cluster, &workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
@@ -148,7 +148,7 @@ async fn what_a_bucket_keeps_outlives_leaders_and_nothing_is_left_of_it(
         "the graph was not read: {:?}",
         bucket.server.requests()
     );
-    cluster.wait_for_state(large, "FINISHED").await?;
+    workload.stop(&mut cluster).await?;
     workload.check_result()?;
 
     // A leader that has never seen the job run reads its description from there.

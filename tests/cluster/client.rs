@@ -15,7 +15,7 @@ async fn a_client_with_the_clusters_configuration_waits_for_its_job_over_a_takeo
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 3)?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
     let mut arguments = workload.submission.attached_arguments();
     arguments.extend(cluster.settings());
     arguments.extend(["-o", "json"].map(str::to_owned));
@@ -27,6 +27,7 @@ async fn a_client_with_the_clusters_configuration_waits_for_its_job_over_a_takeo
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.kill_leader().await?;
     cluster.successor_of(&former).await?;
+    workload.stop(&mut cluster).await?;
     let end: serde_json::Value = serde_json::from_str(&waiting.await??.success()?)?;
     ensure!(end["state"] == "FINISHED", "{end}");
     workload.check_result()?;

@@ -53,7 +53,7 @@ async fn a_copy_of_the_store_of_a_leader_that_lives_is_not_led(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = production(kind).await?;
-    let running = RunningOn::start(&mut cluster, 40).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let mut copy = cluster.copy("jm-copy").await?;
     copy.jobmanager.start()?;
     let status = copy.jobmanager.ended(BOUND).await?;
@@ -62,12 +62,12 @@ async fn a_copy_of_the_store_of_a_leader_that_lives_is_not_led(
     ensure!(log.contains("tanist ha accept"), "{log}");
     ensure!(!log.contains("leadership confirmed"), "it led: {log}");
     check_production_survives(&mut cluster, &running).await?;
-    running.workload.check_finished(&mut cluster).await
+    running.workload.stop_and_check(&mut cluster).await
 }
 
 async fn a_copy_of_the_store_of_a_dead_leader_harms_nothing(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = production(kind).await?;
-    let running = RunningOn::start(&mut cluster, 40).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let mut copy = cluster.copy("jm-copy").await?;
     check_production_survives(&mut cluster, &running).await?;
     copy.jobmanager.start()?;
@@ -76,7 +76,7 @@ async fn a_copy_of_the_store_of_a_dead_leader_harms_nothing(kind: StoreKind) -> 
     running.check_untouched(&mut cluster).await?;
     check_production_survives(&mut cluster, &running).await?;
     copy.jobmanager.kill();
-    running.workload.check_finished(&mut cluster).await
+    running.workload.stop_and_check(&mut cluster).await
 }
 
 /// Waits until it leads in its own store with all jobs recovered, or is refused.

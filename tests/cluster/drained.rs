@@ -18,8 +18,6 @@ on_stores! {
     etcd(Etcd) { an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies }
 }
 
-/// Longer than any test.
-const ENDLESS: u64 = 36_000;
 /// Timeout until a process without work ends.
 const END_BOUND: Duration = Duration::from_secs(60);
 
@@ -28,7 +26,7 @@ async fn an_endless_job_moves_off_a_drained_taskmanager_though_its_leader_dies(
 ) -> anyhow::Result<()> {
     let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(3);
     let mut cluster = builder.slots(1).start().await?;
-    let regions = TwoRegions::start(&mut cluster, ENDLESS).await?;
+    let regions = TwoRegions::start(&mut cluster).await?;
     let [left, _] = regions.taskmanagers;
     let name = format!("tm-{left}");
     ask(
@@ -91,7 +89,7 @@ async fn a_host_is_drained_and_what_runs_there_waits_for_slots_elsewhere(
 ) -> anyhow::Result<()> {
     let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(2);
     let mut cluster = builder.slots(1).start().await?;
-    let regions = TwoRegions::start(&mut cluster, ENDLESS).await?;
+    let regions = TwoRegions::start(&mut cluster).await?;
     let body = cluster.get("/v1/taskmanagers").await?;
     let address = body["taskmanagers"][0]["path"].as_str().unwrap_or_default();
     let host = address

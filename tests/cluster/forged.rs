@@ -2,10 +2,10 @@
 //! holds: no leader ends, no TaskManager leaves its leader, and every leader can still be succeeded.
 
 use anyhow::{Context as _, ensure};
-use tanist::gateway::{Connector as _, GatewayError};
-use tanist::rpc::{RpcOptions, TonicConnector};
 use tanist_chaos::{Cluster, StoreKind, wait_for};
+use tanist_gateway::{Connector as _, GatewayError};
 use tanist_proto::v1 as pb;
+use tanist_rpc::{RpcOptions, TonicConnector};
 
 use crate::support::{BOUND, RunningOn, cluster_on};
 
@@ -56,14 +56,14 @@ async fn check_unharmed(cluster: &mut Cluster, running: &RunningOn) -> anyhow::R
         "another one leads"
     );
     running.check_next_leader(cluster).await?;
-    running.workload.check_finished(cluster).await
+    running.workload.stop_and_check(cluster).await
 }
 
 async fn one_forged_announcement_to_one_task_manager_ends_no_leader(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
-    let running = RunningOn::start(&mut cluster, 20).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     for address in ["", "127.0.0.1:1"] {
         let sender = forged(&mut cluster, 1000).await?;
         let answer = announce(&mut cluster, sender, address).await?;
@@ -74,7 +74,7 @@ async fn one_forged_announcement_to_one_task_manager_ends_no_leader(
 
 async fn forged_terms_end_no_leader(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
-    let running = RunningOn::start(&mut cluster, 20).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     // The leader's own epoch with another holder, and an epoch that does not exist.
     for above in [0, 1] {
         let sender = forged(&mut cluster, above).await?;

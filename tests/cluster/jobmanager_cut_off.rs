@@ -24,7 +24,7 @@ async fn a_leader_that_no_longer_hears_its_store_is_replaced_and_changes_nothing
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let (mut cluster, proxy) = cluster_with_a_proxy(kind, None).await?;
-    let running = RunningOn::start(&mut cluster, 12).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     ensure!(running.first.index == 0, "the first one leads first");
     let cut_off = Instant::now();
     proxy.hold();
@@ -45,7 +45,7 @@ async fn a_leader_whose_connections_to_the_store_break_for_a_moment_goes_on(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let (mut cluster, proxy) = cluster_with_a_proxy(kind, Some("10 s")).await?;
-    let running = RunningOn::start(&mut cluster, 4).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     proxy.cut();
     proxy.forward();
     running.check_finished_under_the_first(&mut cluster).await

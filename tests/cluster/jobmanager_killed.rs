@@ -96,7 +96,7 @@ async fn an_acknowledged_job_survives_its_leader(kind: StoreKind) -> anyhow::Res
 
 async fn a_running_job_survives_its_leader(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 12)?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
     cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let attempts = cluster.attempts(workload.job()).await?;
@@ -110,7 +110,7 @@ async fn a_running_job_survives_its_leader(kind: StoreKind) -> anyhow::Result<()
     workload.check_nothing_visible()?;
     // The killed JobManager comes back as a standby.
     cluster.jobmanager(former.index).start()?;
-    workload.check_finished(&mut cluster).await
+    workload.stop_and_check(&mut cluster).await
 }
 
 async fn a_word_count_survives_its_leader(kind: StoreKind) -> anyhow::Result<()> {
@@ -151,7 +151,7 @@ async fn a_job_is_canceled_whose_leader_is_killed_at(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let (mut cluster, former) = cluster_killed_at(kind, failpoint).await?;
-    let workload = WordsAndTicks::prepare(&cluster, 3600)?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
     let job = cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let standby = cluster.rest_address(1).to_owned();

@@ -25,8 +25,7 @@ async fn a_leader_that_wakes_up_after_its_term_changes_nothing_and_leads_again(
     let mut cluster = builder.jobmanagers(2).start().await?;
     // The new leader needs some time to check the one that it deposed.
     let awaits_alarm = kind == StoreKind::Embedded || test_all();
-    let seconds = if awaits_alarm { 12 } else { 8 };
-    let running = RunningOn::start(&mut cluster, seconds).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     until_others_can_be_asked(&mut cluster).await?;
     let first = &running.first;
     let pid = cluster.jobmanager(first.index).pid();

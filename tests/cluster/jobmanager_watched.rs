@@ -44,7 +44,7 @@ async fn a_killed_leader_is_followed_because_its_process_is_gone(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = default_cluster(kind).await?.start().await?;
-    let running = RunningOn::start(&mut cluster, 4).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     cluster.kill_leader().await?;
     let second = cluster.successor_of(&running.first).await?;
     running
@@ -57,7 +57,7 @@ async fn a_leader_that_stands_still_is_followed_when_others_do_not_hear_it_eithe
 ) -> anyhow::Result<()> {
     let builder = default_cluster(kind).await?.jobmanagers(3);
     let mut cluster = builder.start().await?;
-    let running = RunningOn::start(&mut cluster, 7).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     until_others_can_be_asked(&mut cluster).await?;
     cluster.jobmanager(running.first.index).stop()?;
     let second = cluster.successor_of(&running.first).await?;
@@ -70,7 +70,7 @@ async fn a_leader_that_stands_still_is_followed_when_others_do_not_hear_it_eithe
 
 async fn a_leader_that_is_asked_to_end_hands_over(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = default_cluster(kind).await?.start().await?;
-    let running = RunningOn::start(&mut cluster, 3).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let first = running.first.index;
     cluster.jobmanager(first).ask_to_end()?;
     let second = cluster.successor_of(&running.first).await?;
@@ -86,7 +86,7 @@ async fn a_leader_that_can_invite_nobody_resigns(kind: StoreKind) -> anyhow::Res
     let builder = default_cluster(kind).await?;
     let builder = builder.set("high-availability.transfer-timeout", "1 s");
     let mut cluster = builder.start().await?;
-    let running = RunningOn::start(&mut cluster, 5).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let first = running.first.index;
     until_standby(&mut cluster, 1 - first, &running.first).await?;
     cluster.jobmanager(1 - first).stop()?;
@@ -110,7 +110,7 @@ async fn a_leader_whose_recovery_stands_still_gives_up(kind: StoreKind) -> anyho
         .failpoints(1, "term.recovered=hold")
         .start()
         .await?;
-    let running = RunningOn::start(&mut cluster, 9).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let first = &running.first;
     ensure!(first.index == 0, "the first one leads first");
     cluster.kill_leader().await?;
@@ -138,7 +138,7 @@ async fn a_leader_whose_recovery_stands_still_gives_up(kind: StoreKind) -> anyho
 async fn the_only_jobmanager_follows_its_own_earlier_start(kind: StoreKind) -> anyhow::Result<()> {
     let builder = default_cluster(kind).await?.jobmanagers(1);
     let mut cluster = builder.start().await?;
-    let running = RunningOn::start(&mut cluster, 3).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     cluster.kill_leader().await?;
     cluster.jobmanager(running.first.index).start()?;
     let second = cluster.successor_of(&running.first).await?;

@@ -37,9 +37,9 @@ async fn cluster_with_local_blobs(
     Ok(builder.set("high-availability.storageDir", &path))
 }
 
-/// The job of the other tests, with a filter that keeps all records and compares with a very long text.
-fn prepare(cluster: &Cluster, seconds: u64) -> anyhow::Result<WordsAndTicks> {
-    let mut workload = WordsAndTicks::prepare(cluster, seconds)?;
+/// The job of the other tests, a short one, with a filter that keeps all records and compares with a very long text.
+fn prepare(cluster: &Cluster) -> anyhow::Result<WordsAndTicks> {
+    let mut workload = WordsAndTicks::prepare(cluster, 1)?;
     make_large(cluster, &mut workload, NOISE)?;
     Ok(workload)
 }
@@ -87,7 +87,8 @@ async fn a_large_job_accepted_by_a_standby_survives_its_leader(
         .await?
         .start()
         .await?;
-    let workload = prepare(&cluster, 6)?;
+    let mut workload = WordsAndTicks::prepare_endless(&cluster)?;
+    make_large(&cluster, &mut workload, NOISE)?;
     let standby = cluster.rest_address(1).to_owned();
     cluster
         .submit_through(&standby, &workload.submission)
@@ -99,7 +100,7 @@ async fn a_large_job_accepted_by_a_standby_survives_its_leader(
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.kill_leader().await?;
     cluster.successor_of(&former).await?;
-    workload.check_finished(&mut cluster).await
+    workload.stop_and_check(&mut cluster).await
 }
 
 async fn a_leader_killed_between_the_parts_and_the_graph_leaves_nothing(
@@ -113,7 +114,7 @@ async fn a_leader_killed_between_the_parts_and_the_graph_leaves_nothing(
         .start()
         .await?;
     let former = cluster.leader().await?;
-    let workload = prepare(&cluster, 1)?;
+    let workload = prepare(&cluster)?;
     // The client retries over the takeover.
     let standby = cluster.rest_address(1).to_owned();
     cluster
@@ -135,7 +136,7 @@ async fn a_job_above_the_limit_is_refused(kind: StoreKind) -> anyhow::Result<()>
         .set("high-availability.store.max-graph-size", "2 mb")
         .start()
         .await?;
-    let workload = prepare(&cluster, 1)?;
+    let workload = prepare(&cluster)?;
     let leader = cluster.leader().await?;
     let refused = cluster
         .submit_through(&leader.rest, &workload.submission)

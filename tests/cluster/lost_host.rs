@@ -13,7 +13,7 @@ use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, Submission};
 use tanist_ha::keys::Kind;
 
 use crate::large_graphs::{NOISE, make_large};
-use crate::support::{WordsAndTicks, cluster_on, job_file};
+use crate::support::{ENDLESS, WordsAndTicks, cluster_on, job_file, stop_job, until_restarted};
 
 /// One TaskManager must be enough for all jobs.
 const SLOTS: usize = 6;
@@ -66,8 +66,8 @@ async fn check_survives(
     split_as_meant: impl FnOnce(usize) -> bool,
 ) -> anyhow::Result<()> {
     let mut cluster = builder.slots(SLOTS).on_disks_of_their_own().start().await?;
-    let small = WordsAndTicks::prepare_in(&cluster, "small", 4)?;
-    let mut large = WordsAndTicks::prepare_in(&cluster, "large", 4)?;
+    let small = WordsAndTicks::prepare_endless_in(&cluster, "small")?;
+    let mut large = WordsAndTicks::prepare_endless_in(&cluster, "large")?;
     make_large(&cluster, &mut large, NOISE)?;
     let readers = [
         Reader::prepare(&cluster, "reads-inline", INLINE)?,
@@ -85,30 +85,38 @@ async fn check_survives(
     let dump = cluster.store_dump().await?;
     let chunks = dump.items.get(&Kind::Chunks).map_or(0, Vec::len);
     ensure!(split_as_meant(chunks), "{chunks} chunks: {dump:?}");
+    let mut lost = Vec::new();
     for workload in [&small, &large] {
         workload.wait_until_ticking(&mut cluster).await?;
+        let attempts = workload.ticking_attempts(&mut cluster).await?;
+        lost.push((workload.job(), attempts));
     }
     for reader in &readers {
-        cluster.wait_until_running(reader.submission.job).await?;
+        let job = reader.submission.job;
+        cluster.wait_until_running(job).await?;
+        lost.push((job, cluster.attempts(job).await?));
     }
     cluster.taskmanager(1).start()?;
     cluster.wait_until_complete().await?;
     cluster.jobmanager(leader.index).lose_host()?;
     cluster.taskmanager(0).lose_host()?;
     cluster.successor_of(&leader).await?;
+    for (job, attempts) in &lost {
+        until_restarted(&mut cluster, *job, attempts).await?;
+    }
     for workload in [&small, &large] {
-        cluster.wait_for_state(workload.job(), "FINISHED").await?;
+        workload.stop(&mut cluster).await?;
         workload.check_result()?;
     }
     for reader in &readers {
-        reader.check_read(&mut cluster).await?;
+        reader.stop_and_check(&mut cluster).await?;
     }
     let mut outputs = [small.outputs(), large.outputs()].concat();
     outputs.extend(readers.map(|reader| reader.output));
     cluster.check_nothing_left(&outputs).await
 }
 
-/// A job whose program reads a file of the job when the ticks before it have ended: long after the loss of the hosts.
+/// A job whose program reads a file of the job when the job is stopped: after the loss of the hosts.
 struct Reader {
     submission: Submission,
     output: PathBuf,
@@ -128,7 +136,8 @@ impl Reader {
         let output = directory.join("output");
         let submission = Submission::new(file)
             .path("output", &output)
-            .parameter("word", name);
+            .parameter("word", name)
+            .parameter("count", ENDLESS);
         Ok(Reader {
             submission,
             output,
@@ -136,11 +145,10 @@ impl Reader {
         })
     }
 
-    /// Waits for its end; checks that the program found the complete file.
-    async fn check_read(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
-        cluster
-            .wait_for_state(self.submission.job, "FINISHED")
-            .await?;
+    /// Stops it when it runs; checks that the program found the complete file.
+    async fn stop_and_check(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        cluster.wait_until_running(self.submission.job).await?;
+        stop_job(cluster, self.submission.job).await?;
         let mut read = String::new();
         for part in visible_files(&self.output)? {
             read += &std::fs::read_to_string(part)?;

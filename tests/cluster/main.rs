@@ -59,7 +59,6 @@ mod bad_days;
 mod buckets;
 mod client;
 mod copied_store;
-mod demo;
 mod described;
 mod drained;
 mod every_step;

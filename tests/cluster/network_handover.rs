@@ -46,7 +46,7 @@ async fn check_hands_over(
         .on_hosts_of_their_own()
         .start()
         .await?;
-    let running = RunningOn::start(&mut cluster, 12).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     ensure!(running.first.index == 0, "the first one leads first");
     for (from, to) in cut {
         cluster.network()?.set(from, to, link)?;

@@ -59,7 +59,7 @@ async fn a_leader_that_nobody_hears_but_its_store_is_replaced(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_of_three(kind).await?;
-    let running = RunningOn::start(&mut cluster, 8).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     for other in STANDBYS.into_iter().chain(TASKMANAGERS) {
         cluster.network()?.set_both(LEADER, other, Link::Silent)?;
     }
@@ -78,7 +78,7 @@ async fn check_nobody_is_deposed(
     cuts: &[Vec<(Host, Host)>],
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_of_three(kind).await?;
-    let running = RunningOn::start(&mut cluster, 7).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     for cut in cuts {
         for (from, to) in cut {
             cluster.network()?.set(*from, *to, link)?;

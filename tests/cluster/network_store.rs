@@ -44,7 +44,7 @@ async fn check_replaced(kind: StoreKind, from: Host, to: Host, link: Link) -> an
         .set("high-availability.detector.hold-off-timeout", HOLD_OFF)
         .start()
         .await?;
-    let running = RunningOn::start(&mut cluster, 11).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     ensure!(running.first.index == 0, "the first one leads first");
     cluster.network()?.set(from, to, link)?;
     let second = cluster.successor_of(&running.first).await?;

@@ -40,7 +40,7 @@ async fn a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on(
         .on_hosts_of_their_own()
         .start()
         .await?;
-    let running = RunningOn::start(&mut cluster, 6).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     ensure!(running.first.index == 0, "the first one leads first");
     let (leader, taskmanager) = (Host::JobManager(0), Host::TaskManager(0));
     for (from, to) in [(leader, taskmanager), (taskmanager, leader)] {
@@ -60,7 +60,7 @@ async fn a_taskmanager_whose_connections_a_firewall_forgets_is_heard_on_others(
         .set("heartbeat.timeout", "8 s")
         .start()
         .await?;
-    let running = RunningOn::start(&mut cluster, 15).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     ensure!(running.first.index == 0, "the first one leads first");
     let (leader, taskmanager) = (Host::JobManager(0), Host::TaskManager(0));
     let network = cluster.network()?;
@@ -85,7 +85,7 @@ async fn a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere(
         .set("heartbeat.timeout", TIMEOUT)
         .start()
         .await?;
-    let regions = TwoRegions::start(&mut cluster, 7).await?;
+    let regions = TwoRegions::start(&mut cluster).await?;
     let first = cluster.leader().await?;
     ensure!(first.index == 0, "the first one leads first");
     let [left, _] = regions.taskmanagers;
@@ -106,7 +106,7 @@ async fn a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere(
     cluster.wait_until_complete().await?;
     let leads = cluster.leader().await?;
     ensure!(leads == first, "{leads:?} leads, not {first:?}");
-    regions.check_finished(&mut cluster).await
+    regions.stop_and_check(&mut cluster).await
 }
 
 async fn a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted(
@@ -116,7 +116,7 @@ async fn a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted(
         .on_hosts_of_their_own()
         .start()
         .await?;
-    let running = RunningOn::start(&mut cluster, 7).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     ensure!(running.first.index == 0, "the first one leads first");
     until_standby(&mut cluster, 1, &running.first).await?;
     let (next, taskmanager) = (Host::JobManager(1), Host::TaskManager(0));

@@ -19,7 +19,7 @@ async fn a_leader_killed_on_another_host_is_followed_because_several_lost_it(
         .on_hosts_of_their_own()
         .start()
         .await?;
-    let running = RunningOn::start(&mut cluster, 4).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     ensure!(running.first.index == 0, "the first one leads first");
     for standby in [1, 2] {
         until_standby(&mut cluster, standby, &running.first).await?;

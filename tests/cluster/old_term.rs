@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use hyper::Method;
-use tanist::gateway::{Connector as _, GatewayError};
-use tanist::rpc::{RpcOptions, TonicConnector};
 use tanist_chaos::{Cluster, ClusterBuilder, Host, Leader, Link, Store, StoreKind, wait_for};
+use tanist_gateway::{Connector as _, GatewayError};
 use tanist_proto::v1 as pb;
+use tanist_rpc::{RpcOptions, TonicConnector};
 use tempfile::TempDir;
 
 use crate::support::{PROGRAM, RunningOn, need_failpoints};
@@ -42,7 +42,7 @@ async fn what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confi
         .failpoints(0, &held.failpoints())
         .start()
         .await?;
-    let running = RunningOn::start(&mut cluster, 16).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let first = &running.first;
     ensure!(first.index == 0, "the first one leads first");
 

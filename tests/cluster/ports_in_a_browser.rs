@@ -83,7 +83,7 @@ async fn a_page_of_another_site_stops_nothing_moves_nothing_and_reads_nothing() 
 {
     let mut cluster = cluster_on(StoreKind::Embedded).await?.start().await?;
     let leader = cluster.leader().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 3600)?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
     let job = cluster.submit(&workload.submission).await?;
     cluster.wait_for_state(job, "RUNNING").await?;
     let profile = tempfile::tempdir()?;

@@ -24,8 +24,8 @@ async fn a_job_that_ends_its_jobmanager_is_quarantined_and_led_again_when_it_is_
     need_failpoints()?;
     let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(2);
     let mut cluster = builder.start().await?;
-    let culprit = WordsAndTicks::prepare_in(&cluster, "culprit", 30)?;
-    let other = WordsAndTicks::prepare_in(&cluster, "other", 30)?;
+    let culprit = WordsAndTicks::prepare_endless_in(&cluster, "culprit")?;
+    let other = WordsAndTicks::prepare_endless_in(&cluster, "other")?;
     for workload in [&culprit, &other] {
         cluster.submit(&workload.submission).await?;
         workload.wait_until_ticking(&mut cluster).await?;
@@ -66,7 +66,7 @@ async fn a_job_that_ends_its_jobmanager_is_quarantined_and_led_again_when_it_is_
     retry.push(&id);
     cluster.cli().run(&retry).await?.success()?;
     culprit.check_adopted(&mut cluster, &of_culprit).await?;
-    cluster.wait_for_state(other.job(), "FINISHED").await?;
+    other.stop(&mut cluster).await?;
     other.check_result()?;
-    culprit.check_finished(&mut cluster).await
+    culprit.stop_and_check(&mut cluster).await
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tanist_chaos::wordcount::visible_files;
 use tanist_chaos::{Cluster, StoreKind, Submission, wordcount};
 
-use crate::support::{cluster_on, job_file};
+use crate::support::{ENDLESS, cluster_on, job_file, stop_job};
 
 on_stores! {
     embedded(Embedded) {
@@ -28,7 +28,9 @@ async fn slots_with_devices_are_adopted_exactly_and_given_back(
         .set("external-resources", "gpu:2:DEVICES");
     let mut cluster = builder.start().await?;
     let output = cluster.directory().join("output");
-    let submission = Submission::new(job_file("devices.yaml")).path("output", &output);
+    let submission = Submission::new(job_file("devices.yaml"))
+        .path("output", &output)
+        .parameter("count", ENDLESS);
     let job = cluster.submit(&submission).await?;
     cluster.wait_until_running(job).await?;
     let before = cluster.attempts(job).await?;
@@ -37,7 +39,8 @@ async fn slots_with_devices_are_adopted_exactly_and_given_back(
     let former = cluster.kill_leader().await?;
     cluster.successor_of(&former).await?;
     until_free(&mut cluster, 1.5, &json!({})).await?;
-    cluster.wait_for_state(job, "FINISHED").await?;
+    cluster.wait_until_running(job).await?;
+    stop_job(&mut cluster, job).await?;
     let after = cluster.attempts(job).await?;
     ensure!(
         before.changed(&after) == 0,

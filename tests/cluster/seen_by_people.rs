@@ -28,7 +28,7 @@ async fn who_leads_is_told_by_all_over_a_transfer_and_a_kill(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 6)?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
     cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.leader().await?;
@@ -68,7 +68,7 @@ async fn who_leads_is_told_by_all_over_a_transfer_and_a_kill(
     }
     let said = run_cli(&cluster, &leader, &["ha", "history"]).await?;
     ensure!(said.starts_with("EPOCH"), "{said}");
-    workload.check_finished(&mut cluster).await
+    workload.stop_and_check(&mut cluster).await
 }
 
 /// Checks that each step of a takeover has a time in milliseconds, in the order of the steps.

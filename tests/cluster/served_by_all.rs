@@ -36,7 +36,7 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
 ) -> anyhow::Result<()> {
     let builder = cluster_on(kind).await?.with_default_settings();
     let mut cluster = builder.jobmanagers(3).start().await?;
-    let running = RunningOn::start(&mut cluster, 12).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let job = running.workload.job();
     let first = running.first.clone();
     let mut submitted = Vec::new();

@@ -25,7 +25,7 @@ async fn a_stop_outlives_the_leader_that_took_it_and_shows_what_was_read(
         .start()
         .await?;
     let former = cluster.leader().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 3600)?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
     let job = cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let attempts = cluster.attempts(job).await?;

@@ -19,8 +19,6 @@ const BOUND: Duration = Duration::from_secs(30);
 const LED_WITHIN: Duration = Duration::from_secs(1);
 /// The same for the old leader: it is asked over REST, twice, by a client that does not know when the store is back.
 const LED_ON_WITHIN: Duration = Duration::from_secs(3);
-/// How long the job runs, besides the outages.
-const JOB_SECONDS: u64 = 28;
 /// For ZooKeeper: three servers on a busy machine need more than the shortest timeout to detect each other.
 const SESSION: &str = "2 s";
 /// How long standbys do not take free leadership while they hear the leader: it may reconnect late to an
@@ -47,8 +45,7 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
         )
         .start()
         .await?;
-    let running =
-        RunningOn::start(&mut cluster, JOB_SECONDS + 2 * outage(OUTAGE).as_secs()).await?;
+    let running = RunningOn::start(&mut cluster).await?;
 
     // A follower is lost, and the status shows it.
     let leading = cluster.store().leading_member().await?;

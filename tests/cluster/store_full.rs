@@ -66,7 +66,7 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
         .start()
         .await?;
     let ended = WordsAndTicks::prepare_in(&cluster, "ended", 1)?;
-    let running = RunningOn::start(&mut cluster, 18).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     cluster.submit(&ended.submission).await?;
     cluster.wait_for_state(ended.job(), "FINISHED").await?;
     let stored = async |cluster: &Cluster| {
@@ -135,7 +135,7 @@ async fn a_zookeeper_that_ends_as_its_disk_is_full_changes_no_leader(
         .slots(4)
         .start()
         .await?;
-    let running = RunningOn::start(&mut cluster, 24).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let ballast = Ballast::fill(&disk)?;
     // A server that can't write its log ends; the client retries.
     let waiting = WordsAndTicks::prepare_in(&cluster, "waiting", 1)?;
@@ -183,7 +183,7 @@ async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
         .start()
         .await?;
     let ended = WordsAndTicks::prepare_in(&cluster, "ended", 1)?;
-    let running = RunningOn::start(&mut cluster, 28).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     cluster.submit(&ended.submission).await?;
     cluster.wait_for_state(ended.job(), "FINISHED").await?;
 

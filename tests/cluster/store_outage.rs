@@ -16,11 +16,6 @@ const OUTAGE: Duration = Duration::from_secs(4);
 /// If the leader was lost, another one leads within this time after the return of the store.
 const LEADS_AGAIN: Duration = Duration::from_secs(1);
 
-/// The job still runs when the outage is over.
-async fn start(cluster: &mut Cluster) -> anyhow::Result<RunningOn> {
-    RunningOn::start(cluster, outage(OUTAGE).as_secs() + 10).await
-}
-
 on_stores! {
     etcd(Etcd) {
         a_store_that_stands_still_for_longer_than_every_lease_changes_no_leader,
@@ -38,7 +33,7 @@ async fn a_store_that_stands_still_for_longer_than_every_lease_changes_no_leader
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on_its_own(kind).await?;
-    let running = start(&mut cluster).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     cluster.store().stop_server()?;
     tokio::time::sleep(outage(OUTAGE)).await;
     running.check_untouched(&mut cluster).await?;
@@ -50,7 +45,7 @@ async fn a_store_that_is_down_for_longer_than_every_lease_changes_no_leader(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on_its_own(kind).await?;
-    let running = start(&mut cluster).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     cluster.store().kill_server()?;
     tokio::time::sleep(outage(OUTAGE)).await;
     running.check_untouched(&mut cluster).await?;
@@ -71,7 +66,7 @@ async fn a_leader_that_is_lost_while_the_store_is_away_is_replaced_when_it_is_ba
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on_its_own(kind).await?;
-    let running = start(&mut cluster).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     cluster.store().kill_server()?;
     cluster.jobmanager(running.first.index).kill();
     tokio::time::sleep(outage(OUTAGE)).await;

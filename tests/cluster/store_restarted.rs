@@ -20,7 +20,7 @@ async fn a_job_goes_on_while_its_stores_server_restarts(kind: StoreKind) -> anyh
     let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
         .start()
         .await?;
-    let workload = WordsAndTicks::prepare(&cluster, 6)?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
     let job = cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     cluster.store().kill_server()?;
@@ -32,7 +32,7 @@ async fn a_job_goes_on_while_its_stores_server_restarts(kind: StoreKind) -> anyh
         view.0
     );
     cluster.store().restart_server().await?;
-    workload.check_finished(&mut cluster).await
+    workload.stop_and_check(&mut cluster).await
 }
 
 async fn a_job_submitted_while_the_store_is_away_is_acknowledged_when_it_is_back(

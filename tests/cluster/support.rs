@@ -1,7 +1,8 @@
-//! Shared by the tests of this binary: the program, and the job that most of them run.
+//! Shared by the tests of this binary: the program, the job that most of them run, and how jobs are stopped.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -165,18 +166,61 @@ pub fn example(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// A job that counts the words of a text and, at a fixed rate, ticks: it lasts as long as the ticks do,
-/// and both results are known in advance.
+/// Stops a job as a user does, and waits until it has finished. All its tasks run or have finished before: a job that
+/// is being restarted refuses a stop.
+pub async fn stop_job(cluster: &mut Cluster, job: JobId) -> anyhow::Result<()> {
+    let leader = cluster.leader().await?;
+    let stop = ["stop", &job.to_string(), "--address", &leader.rest];
+    cluster.cli().run(&stop).await?.success()?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    Ok(())
+}
+
+/// Waits until all tasks of `before` run as other attempts. If a job is stopped before the loss of its tasks is
+/// noticed, it fails.
+pub async fn until_restarted(
+    cluster: &mut Cluster,
+    job: JobId,
+    before: &Attempts,
+) -> anyhow::Result<()> {
+    wait_for("all tasks to run again", 2 * BOUND, async || {
+        let after = cluster.attempts(job).await?;
+        let changed = before.changed(&after);
+        ensure!(changed == before.count(), "{before:?}, {after:?}");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// The number of records that a vertex of a finished job sent: the output has to contain exactly these.
+pub async fn records_sent(cluster: &mut Cluster, job: JobId, vertex: &str) -> anyhow::Result<u64> {
+    let what = format!("the number of records that {vertex} sent");
+    let path = format!("/v1/jobs/{job}");
+    wait_for(&what, BOUND, async || {
+        let body = cluster.get(&path).await?;
+        let mut vertices = body["vertices"].as_array().into_iter().flatten();
+        let found = vertices.find(|it| it["name"] == vertex);
+        let metrics = &found.with_context(|| body.to_string())?["metrics"];
+        let is_final = body["state"] == "FINISHED" && metrics["write-records-complete"] == true;
+        ensure!(is_final, "{body}");
+        metrics["write-records"].as_u64().context("no number")
+    })
+    .await
+}
+
+/// A job that counts the words of a text and, at a fixed rate, ticks: it lasts as long as the ticks do, or
+/// until it is stopped. Its results are known: the words in advance, the ticks in advance or from its clock.
 #[derive(Debug)]
 pub struct WordsAndTicks {
     pub submission: Submission,
-    ticks: u64,
+    /// The ticks that its result contains. Of a job that ticks until it is stopped, they are known from then on.
+    ticks: OnceLock<u64>,
     expected_words: wordcount::Counts,
     words_output: PathBuf,
     ticks_output: PathBuf,
 }
 
-/// A job that ticks, and its attempts, which must not change with leaders.
+/// A job that ticks until it is stopped, and its attempts, which must not change with leaders.
 #[derive(Debug)]
 pub struct RunningOn {
     pub workload: WordsAndTicks,
@@ -187,8 +231,8 @@ pub struct RunningOn {
 
 impl RunningOn {
     /// Submits it and waits until it ticks.
-    pub async fn start(cluster: &mut Cluster, seconds: u64) -> anyhow::Result<RunningOn> {
-        let workload = WordsAndTicks::prepare(cluster, seconds)?;
+    pub async fn start(cluster: &mut Cluster) -> anyhow::Result<RunningOn> {
+        let workload = WordsAndTicks::prepare_endless(cluster)?;
         let job = cluster.submit(&workload.submission).await?;
         cluster.wait_until_running_or_finished(job).await?;
         let attempts = cluster.attempts(job).await?;
@@ -226,7 +270,7 @@ impl RunningOn {
         self.check_finished_under(cluster, &[]).await
     }
 
-    /// Waits for the job's end; checks its results, that no task was touched, and that exactly these
+    /// Checks that no task was touched, and stops the job; checks its results, and that exactly these
     /// leaders followed the first, each in a higher epoch, also in the history. Each comes with the
     /// possible evidence of its predecessor's end.
     pub async fn check_finished_under(
@@ -235,9 +279,7 @@ impl RunningOn {
         successors: &[(Leader, &[&str])],
     ) -> anyhow::Result<()> {
         self.check_untouched(cluster).await?;
-        cluster
-            .wait_for_state(self.workload.job(), "FINISHED")
-            .await?;
+        self.workload.stop(cluster).await?;
         let last = successors.last().map_or(&self.first, |(last, _)| last);
         let leads = cluster.leader().await?;
         ensure!(leads == *last, "{leads:?} leads, not {last:?}");
@@ -286,6 +328,25 @@ impl RunningOn {
 
 /// Ticks per second.
 const RATE: u64 = 1000;
+/// Ticks of a job that lasts longer than any test: a day.
+pub const ENDLESS: u64 = 24 * 60 * 60 * RATE;
+/// The vertex that ticks.
+const CLOCK: &str = "clock";
+/// The vertices that run as long as it ticks.
+const TICKING: [&str; 2] = [CLOCK, "tick-counts -> ticks-out"];
+
+/// Whether a job has counted its words, and ticks in all subtasks.
+fn only_ticks(view: &JobView) -> bool {
+    let vertices = view.0["vertices"].as_array();
+    let vertices = vertices.map_or(&[][..], Vec::as_slice);
+    let is_as_wanted = |vertex: &Value| {
+        let name = vertex["name"].as_str().unwrap_or_default();
+        let is_ticking = TICKING.contains(&name);
+        let wanted = if is_ticking { "RUNNING" } else { "FINISHED" };
+        vertex["tasks"][wanted] == vertex["parallelism"]
+    };
+    view.state() == "RUNNING" && !vertices.is_empty() && vertices.iter().all(is_as_wanted)
+}
 
 impl WordsAndTicks {
     /// With input and outputs in the cluster's directory; it runs for `seconds` without a failure.
@@ -293,27 +354,44 @@ impl WordsAndTicks {
         WordsAndTicks::prepare_in(cluster, "", seconds)
     }
 
-    /// The same in a subdirectory of that name, for clusters with several such jobs.
+    /// The same, but it runs until it is stopped.
+    pub fn prepare_endless(cluster: &Cluster) -> anyhow::Result<WordsAndTicks> {
+        WordsAndTicks::prepare_endless_in(cluster, "")
+    }
+
+    /// A job of this length in a subdirectory of that name, for clusters with several such jobs.
     pub fn prepare_in(
         cluster: &Cluster,
         name: &str,
         seconds: u64,
+    ) -> anyhow::Result<WordsAndTicks> {
+        WordsAndTicks::prepare_ticks(cluster, name, Some(RATE * seconds))
+    }
+
+    /// The same, but it runs until it is stopped.
+    pub fn prepare_endless_in(cluster: &Cluster, name: &str) -> anyhow::Result<WordsAndTicks> {
+        WordsAndTicks::prepare_ticks(cluster, name, None)
+    }
+
+    fn prepare_ticks(
+        cluster: &Cluster,
+        name: &str,
+        ticks: Option<u64>,
     ) -> anyhow::Result<WordsAndTicks> {
         let directory = cluster.directory().join(name);
         let input = directory.join("input");
         let expected_words = wordcount::write_input(&input, 8, 40_000)?;
         let words_output = directory.join("words");
         let ticks_output = directory.join("ticks");
-        let ticks = RATE * seconds;
         let submission = Submission::new(job_file("words-and-ticks.yaml"))
             .path("input", &input.join("*.txt"))
             .path("words", &words_output)
             .path("ticks", &ticks_output)
             .parameter("rate", RATE)
-            .parameter("count", ticks);
+            .parameter("count", ticks.unwrap_or(ENDLESS));
         Ok(WordsAndTicks {
             submission,
-            ticks,
+            ticks: ticks.map_or_else(OnceLock::new, OnceLock::from),
             expected_words,
             words_output,
             ticks_output,
@@ -323,6 +401,23 @@ impl WordsAndTicks {
     /// Its id.
     pub fn job(&self) -> JobId {
         self.submission.job
+    }
+
+    /// Stops it when its words are counted, and waits until it has finished: with the ticks that its clock sent.
+    pub async fn stop(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        let what = "to have counted its words and to tick";
+        cluster.wait_for_job(self.job(), what, only_ticks).await?;
+        stop_job(cluster, self.job()).await?;
+        let ticks = records_sent(cluster, self.job(), CLOCK).await?;
+        ensure!(ticks > 0, "it was stopped before it ticked");
+        let noted = self.ticks.set(ticks).ok();
+        noted.context("its number of ticks was known before it was stopped")
+    }
+
+    /// Stops it; checks the same as [`WordsAndTicks::check_finished`].
+    pub async fn stop_and_check(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        self.stop(cluster).await?;
+        self.check_finished(cluster).await
     }
 
     /// Waits until it has finished; checks both results, and that nothing is left of the job or the cluster.
@@ -336,9 +431,15 @@ impl WordsAndTicks {
 
     /// Waits until its ticks are produced and counted.
     pub async fn wait_until_ticking(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
-        let ticks = |view: &JobView| view.runs("clock") && view.runs("tick-counts -> ticks-out");
+        let ticks = |view: &JobView| TICKING.iter().all(|vertex| view.runs(vertex));
         cluster.wait_for_job(self.job(), "to tick", ticks).await?;
         Ok(())
+    }
+
+    /// The attempts of the tasks that run as long as it ticks.
+    pub async fn ticking_attempts(&self, cluster: &mut Cluster) -> anyhow::Result<Attempts> {
+        let attempts = cluster.attempts(self.job()).await?;
+        Ok(attempts.of_vertices(|vertex| TICKING.contains(&vertex)))
     }
 
     /// Waits until it ticks under the current leader, and checks that this leader has adopted every task:
@@ -358,15 +459,15 @@ impl WordsAndTicks {
         [self.words_output.clone(), self.ticks_output.clone()]
     }
 
-    /// Checks that both results are visible and right.
+    /// Checks that both results of the finished job are visible and right.
     pub fn check_result(&self) -> anyhow::Result<()> {
         let words = wordcount::read_output(&self.words_output)?;
         wordcount::check_counts(&self.expected_words, &words)?;
+        let expected = self.ticks.get().context("it ticks until it is stopped")?;
         let ticks: u64 = wordcount::read_output(&self.ticks_output)?.values().sum();
         ensure!(
-            ticks == self.ticks,
-            "{ticks} ticks were counted, not {}",
-            self.ticks
+            ticks == *expected,
+            "{ticks} ticks were counted, not {expected}"
         );
         Ok(())
     }

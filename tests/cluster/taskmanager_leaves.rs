@@ -27,7 +27,7 @@ async fn a_drained_taskmanager_is_shown_as_such_and_ends_in_peace(
 ) -> anyhow::Result<()> {
     let builder = cluster_on(kind).await?.taskmanagers(1).slots(4);
     let mut cluster = builder.start().await?;
-    let running = RunningOn::start(&mut cluster, 4).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let leader = running.first.rest.clone();
     let drain = ["taskmanager", "drain", "tm-0", "--address", &leader];
     let said = cluster.cli().run(&drain).await?;
@@ -46,9 +46,7 @@ async fn a_drained_taskmanager_is_shown_as_such_and_ends_in_peace(
     let second = cluster.successor_of(&running.first).await?;
     running.check_untouched(&mut cluster).await?;
     cluster.wait_for_rest(what, BOUND, path, shows_it).await?;
-    cluster
-        .wait_for_state(running.workload.job(), "FINISHED")
-        .await?;
+    running.workload.stop(&mut cluster).await?;
     let status = cluster.taskmanager(0).ended(END_BOUND).await?;
     ensure!(status.code() == Some(0), "tm-0: {status}");
     let peace = "drained: saying goodbye";

@@ -28,7 +28,7 @@ on_stores! {
 
 async fn tasks_run_on_when_their_leader_is_killed(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.jobmanagers(3).start().await?;
-    let running = RunningOn::start(&mut cluster, 8).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let first = cluster.kill_leader().await?;
     let second = cluster.successor_of(&first).await?;
     running.check_untouched(&mut cluster).await?;
@@ -43,7 +43,7 @@ async fn tasks_run_on_when_their_leader_is_killed(kind: StoreKind) -> anyhow::Re
 
 async fn tasks_run_on_when_their_leader_is_asked_to_end(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
-    let running = RunningOn::start(&mut cluster, 5).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     let status = cluster.jobmanager(running.first.index).terminate().await?;
     ensure!(status.success(), "it did not end in order: {status}");
     let second = cluster.successor_of(&running.first).await?;
@@ -56,7 +56,7 @@ async fn tasks_run_on_when_the_only_jobmanager_is_killed_and_started_again(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.jobmanagers(1).start().await?;
-    let running = RunningOn::start(&mut cluster, 6).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     cluster.kill_leader().await?;
     // As a supervisor does.
     cluster.jobmanager(0).start()?;
@@ -72,7 +72,7 @@ async fn tasks_run_on_when_all_jobmanagers_are_killed_and_started_again(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
-    let running = RunningOn::start(&mut cluster, 8).await?;
+    let running = RunningOn::start(&mut cluster).await?;
     for index in [1, 0] {
         cluster.jobmanager(index).kill();
     }

@@ -56,7 +56,7 @@ async fn a_record_of_a_newer_version_is_left_to_a_jobmanager_that_reads_it(
 ) -> anyhow::Result<()> {
     need_failpoints()?;
     let mut cluster = cluster_on(kind).await?.jobmanagers(2).start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 25)?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
     cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let attempts = cluster.attempts(workload.job()).await?;
@@ -100,5 +100,5 @@ async fn a_record_of_a_newer_version_is_left_to_a_jobmanager_that_reads_it(
             body["terms"][0]["detected-by"] == "invited"
         })
         .await?;
-    workload.check_finished(&mut cluster).await
+    workload.stop_and_check(&mut cluster).await
 }

@@ -35,9 +35,13 @@ async fn jobs_that_wait_are_served_by_age_also_after_their_leader_was_killed(
     let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(1);
     let mut cluster = builder.slots(SLOTS).start().await?;
     let mut jobs = Vec::new();
-    for (number, seconds) in [(9, 12), (7, 1), (5, 1), (3, 1)] {
+    for number in [9, 7, 5, 3] {
         let name = format!("job-{number}");
-        let mut workload = WordsAndTicks::prepare_in(&cluster, &name, seconds)?;
+        // The first one has the slots until all others wait.
+        let mut workload = match number {
+            9 => WordsAndTicks::prepare_endless_in(&cluster, &name)?,
+            _ => WordsAndTicks::prepare_in(&cluster, &name, 1)?,
+        };
         workload.submission.job = JobId::from_bits(number << 64);
         cluster.submit(&workload.submission).await?;
         // The waiting jobs were accepted by different terms.
@@ -48,6 +52,7 @@ async fn jobs_that_wait_are_served_by_age_also_after_their_leader_was_killed(
         }
         jobs.push(workload);
     }
+    jobs[0].stop(&mut cluster).await?;
     let mut began = Vec::new();
     for workload in &jobs {
         cluster.wait_for_state(workload.job(), "FINISHED").await?;

@@ -83,7 +83,7 @@ async fn the_job_runs_though_the_leader_dies_at(
     failpoint: &str,
 ) -> anyhow::Result<()> {
     let (mut cluster, former) = led_until(kind, failpoint).await?;
-    let workload = WordsAndTicks::prepare(&cluster, 6)?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
     let standby = cluster.rest_address(1).to_owned();
     cluster
         .submit_through(&standby, &workload.submission)
@@ -109,7 +109,7 @@ async fn the_job_runs_though_the_leader_dies_at(
         "{running:?} run for two slots: {at_work}"
     );
     // No started worker is given up under a running job.
-    workload.check_finished(&mut cluster).await?;
+    workload.stop_and_check(&mut cluster).await?;
     until_no_worker_is_left(&cluster).await
 }
 
@@ -267,7 +267,7 @@ async fn a_leader_that_stood_still_keeps_its_workers_and_their_tasks(
         .set("heartbeat.interval", "500 ms")
         .set("heartbeat.timeout", "3 s");
     let mut cluster = builder.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 15)?;
+    let workload = WordsAndTicks::prepare_endless(&cluster)?;
     let job = cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let leader = cluster.leader().await?;
@@ -283,6 +283,6 @@ async fn a_leader_that_stood_still_keeps_its_workers_and_their_tasks(
     ensure!(before == after, "{before:?} ran, {after:?} do");
     let leads = cluster.leader().await?;
     ensure!(leads == leader, "{leads:?} leads, not {leader:?}");
-    workload.check_finished(&mut cluster).await?;
+    workload.stop_and_check(&mut cluster).await?;
     until_no_worker_is_left(&cluster).await
 }

@@ -9,27 +9,27 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tanist::compact::WatchCell;
-use tanist::gateway::fencing::{HighestEpoch, OwnStore};
-use tanist::gateway::refusals::RefusalsCount;
-use tanist::gateway::{
+use tanist_compact::WatchCell;
+use tanist_gateway::fencing::{HighestEpoch, OwnStore};
+use tanist_gateway::refusals::RefusalsCount;
+use tanist_gateway::{
     GatewayError, GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, JobRecords,
     LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
     ResourceRequirementsGateway as _, StoredJobs, SubmissionNumber,
-};
-use tanist::resource_manager::drains::DrainsServices;
-use tanist::resource_manager::{
-    self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
-};
-use tanist::task_executor::{
-    self, IsolationGuard, RunningTask, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
-    TaskLauncher, TaskStart,
 };
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId, TermHolder};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
+use tanist_resource_manager::DrainsServices;
+use tanist_resource_manager::{
+    self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
+};
+use tanist_task_executor::{
+    self, IsolationGuard, RunningTask, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
+    TaskLauncher, TaskStart,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -186,7 +186,7 @@ impl Cluster {
             workers: None,
             drains: DrainsServices::default(),
         };
-        let manager = ResourceManager::start(resource_manager::Options::default(), services);
+        let manager = ResourceManager::start(tanist_resource_manager::Options::default(), services);
         let job_master = Arc::new(TakingJobMaster {
             epoch,
             ..TakingJobMaster::default()
@@ -234,10 +234,10 @@ impl Cluster {
                 protocol_version: tanist_proto::PROTOCOL_VERSION,
                 worker_of: String::new(),
             },
-            first_registration: task_executor::first_registration(),
+            first_registration: tanist_task_executor::first_registration(),
             guard: IsolationGuard::default(),
         };
-        let executor = TaskExecutor::start(task_executor::Options::default(), services);
+        let executor = TaskExecutor::start(tanist_task_executor::Options::default(), services);
         self.connector
             .put_task_executor(&address, Arc::new(executor.handle()));
         executor

@@ -1,6 +1,8 @@
 //! The tasks that run cargo: which commands, with which features, in which order.
 
 use std::env::consts::EXE_SUFFIX;
+use std::num::NonZero;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -10,13 +12,19 @@ use crate::prose;
 
 /// Features that tests need besides the default ones.
 const TEST_FEATURES: &str = "failpoints,tanist-ha/testing,s3,https";
+/// Rust's variable for the number of tests that run at the same time.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// Runs the tests of all crates, or those that match a filter.
 pub fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
     let mut command = cargo(&["test", "--workspace", "--features", TEST_FEATURES]);
     if all {
-        // Read by the tests' support.
+        // Read by the tests' support. Its limits are those of a quiet machine.
         command.env("TANIST_TEST_ALL", "1");
+    } else if std::env::var_os(TEST_THREADS).is_none() {
+        // Tests of processes wait most of the time.
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        command.env(TEST_THREADS, (2 * cores).to_string());
     }
     if !filters.is_empty() {
         command.arg("--").args(filters);
@@ -84,26 +92,36 @@ pub fn fix() -> anyhow::Result<()> {
     run(&mut cargo(&["fmt", "--all"]))
 }
 
-/// Builds and runs the demo in the dev profile, where dependencies are optimised and the rest builds
-/// fast: the demo shows that a takeover works and how long it takes, which hardly depends on the profile.
-/// For figures use the benchmarks.
+/// Builds the demo and, without SQL, the program, and becomes the demo, so that signals and the exit code are its
+/// own. In a profile that builds fast: the demo shows that a takeover works and how long it takes, which hardly depends
+/// on the profile. For figures use the benchmarks.
 pub fn demo(arguments: &[String]) -> anyhow::Result<()> {
-    let mut command = cargo(&[
-        "run",
+    // One build for both: their dependencies have the same features.
+    run(&mut cargo(&[
+        "build",
+        "--profile",
+        "demo",
         "--package",
         "tanist",
+        "--package",
+        "tanist-chaos",
         "--bin",
         "tanist",
-        "--",
-        "demo",
-    ]);
-    run(command.args(arguments))
+        "--bin",
+        "tanist-demo",
+        "--no-default-features",
+    ]))?;
+    let program = target().join("demo").join("tanist-demo");
+    let failure = Command::new(&program).args(arguments).exec();
+    bail!("{} could not be run: {failure}", program.display())
 }
 
 /// Builds the program and runs Flink's own client against a cluster of it.
 pub fn flink() -> anyhow::Result<()> {
     run(&mut cargo(&[
         "build",
+        "--profile",
+        "demo",
         "--package",
         "tanist",
         "--bin",

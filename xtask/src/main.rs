@@ -45,9 +45,9 @@ enum Task {
     },
     /// Runs Flink's own REST client and CLI against a cluster (needs a JDK, pip, and once a download of 330 MB).
     Flink,
-    /// Builds and runs `tanist demo`: a cluster whose leader is killed in the middle of a job.
+    /// Builds and runs the demo: a cluster whose leader is killed in the middle of a job.
     Demo {
-        /// Arguments of `tanist demo`.
+        /// `--keep`, `--megabytes N`, `--config FILE`, `-D KEY=VALUE`, `--program FILE`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

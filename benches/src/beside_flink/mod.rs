@@ -9,12 +9,12 @@ mod tanist_cluster;
 
 use std::time::Duration;
 
+use self::tanist_cluster::TanistCluster;
 use anyhow::Context as _;
 use tanist_ha::testing::servers::{ZooKeeperServer, ZooKeeperServerOptions};
 use tokio::time::Instant;
 
 use self::flink_cluster::FlinkCluster;
-use self::tanist_cluster::TanistCluster;
 use crate::BenchOptions;
 use crate::host::milliseconds;
 use crate::memory::mebibytes;

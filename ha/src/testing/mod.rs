@@ -4,11 +4,13 @@
 //!
 //! Not for production: this code panics or blocks where a test may.
 
+#[cfg(feature = "testing-s3")]
 pub mod certificates;
 pub mod conformance;
 pub mod faulty;
 pub mod invariants;
 pub mod proxy;
+#[cfg(feature = "testing-s3")]
 pub mod s3;
 pub mod servers;
 pub mod wait;

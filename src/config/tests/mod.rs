@@ -213,7 +213,7 @@ fn a_key_set_twice_in_the_file_is_refused_in_whichever_form() {
 #[test]
 fn the_files_in_deploy_are_valid_also_with_what_they_comment_out() {
     for store in ["embedded", "etcd", "zookeeper"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("deploy/{store}.yaml"));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/{store}.yaml"));
         let load = LoadOptions::default().with_file(&path);
         let configuration = Configuration::load(load).expect(store);
         let backend = &configuration.ha().backend;

@@ -1,7 +1,7 @@
 //! Variables that Kubernetes sets for services whose names begin with `tanist`.
 
 use super::{environment, refusal};
-use crate::config::Configuration;
+use crate::Configuration;
 
 #[test]
 fn the_variables_of_services_are_passed_over_and_named() {

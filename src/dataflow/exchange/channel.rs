@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
 use super::budget::NetworkBudget;
-use crate::dataflow::record::size_of;
-use crate::dataflow::time::{Element, TimeSignal};
+use crate::record::size_of;
+use crate::time::{Element, TimeSignal};
 
 /// Maximum number of batches in a queue.
 pub(super) const PLACES: usize = 8;
@@ -25,7 +25,7 @@ pub(super) const MOST_BYTES: usize = 4 * 1024 * 1024;
 /// Error: the consumer is gone for good, or the partition was closed from outside.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(in crate::dataflow) struct Closed(pub(in crate::dataflow) String);
+pub(crate) struct Closed(pub(crate) String);
 
 /// Result of [`Channel::pop`].
 #[derive(Debug)]
@@ -268,7 +268,7 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
-    use crate::dataflow::operator::testing::texts;
+    use crate::testing::texts;
 
     fn fill(channel: &Channel, batch: &RecordBatch) -> usize {
         let mut pushed = 0;

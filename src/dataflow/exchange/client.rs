@@ -14,19 +14,19 @@ use std::time::Duration;
 use arrow_schema::SchemaRef;
 use futures::FutureExt as _;
 use prost::Message as _;
+use tanist_gateway::fencing::EpochGate;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_net as net;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::Instant;
 
 use super::channel::Channel;
-use super::epoch::EpochGate;
 use super::frame::{
     self, Decoder, FrameType, LARGEST_BODY, LARGEST_HELLO, read_frame, write_frame,
 };
 use super::hello::{Answer, Hello, Verdict};
-use crate::dataflow::record::{describe, same_columns};
-use crate::net;
+use crate::record::{describe, same_columns};
 
 /// How long connecting to a TaskManager is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, Schema};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use crate::dataflow::time::TimeSignal;
+use crate::time::TimeSignal;
 
 /// Maximum body size in bytes, sent or accepted: enough for a batch of one record of the largest size that a
 /// source accepts.
@@ -186,7 +186,7 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataflow::operator::testing::{batch, ints, texts};
+    use crate::testing::{batch, ints, texts};
 
     #[tokio::test]
     async fn frames_round_trip_and_end_at_the_close() {

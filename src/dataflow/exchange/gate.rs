@@ -9,12 +9,12 @@ use tokio::task::JoinSet;
 
 use super::channel::{Channel, Popped};
 use super::partition::{PartitionId, Partitions};
-use crate::dataflow::time::{Alignment, ChannelTime, TimeSignal};
+use crate::time::{Alignment, ChannelTime, TimeSignal};
 
 /// Error: a producer ended before it had sent everything.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("input from {producer} ended early: {cause}")]
-pub struct InputError {
+pub(crate) struct InputError {
     /// The producer, as logs name it.
     pub producer: String,
     /// The reason.
@@ -25,7 +25,7 @@ pub struct InputError {
 
 /// What a task gets without waiting.
 #[derive(Debug)]
-pub(in crate::dataflow) enum Input {
+pub(crate) enum Input {
     Batch(RecordBatch),
     /// Event time over all channels has reached this.
     Time(TimeSignal),
@@ -56,7 +56,7 @@ pub(super) struct Local {
 }
 
 /// The channels that are still open. Dropping the gate closes its connections.
-pub(in crate::dataflow) struct InputGate {
+pub(crate) struct InputGate {
     sources: Vec<Source>,
     next: usize,
     alignment: Alignment,
@@ -81,7 +81,7 @@ impl InputGate {
     }
 
     /// Returns the next batch of any channel, in turn.
-    pub(in crate::dataflow) fn poll(&mut self) -> Result<Input, InputError> {
+    pub(crate) fn poll(&mut self) -> Result<Input, InputError> {
         if let Some(signal) = self.alignment.owed() {
             return Ok(Input::Time(signal));
         }
@@ -146,7 +146,7 @@ impl InputGate {
     }
 
     /// Waits until [`InputGate::poll`] may return something.
-    pub(in crate::dataflow) async fn readable(&self) {
+    pub(crate) async fn readable(&self) {
         self.readable.notified().await;
     }
 

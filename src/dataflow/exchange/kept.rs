@@ -24,7 +24,7 @@ const BUFFER: usize = 1024 * 1024;
 
 /// Why records can't be kept or read.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::dataflow) enum KeptError {
+pub(crate) enum KeptError {
     #[error("can't make a file in {path}: {source}")]
     Create { path: PathBuf, source: io::Error },
     #[error("can't write its records to disk: {0}")]
@@ -191,13 +191,10 @@ async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::dataflow::exchange::channel::Popped;
-    use crate::dataflow::operator::testing::texts;
+    use crate::exchange::channel::Popped;
+    use crate::testing::texts;
 
-    pub(in crate::dataflow::exchange) async fn read(
-        kept: &Arc<Kept>,
-        target: u32,
-    ) -> Vec<RecordBatch> {
+    pub(in crate::exchange) async fn read(kept: &Arc<Kept>, target: u32) -> Vec<RecordBatch> {
         let channel = Arc::new(Channel::default());
         let filling = tokio::spawn(Arc::clone(kept).fill(target, Arc::clone(&channel)));
         let mut batches = Vec::new();

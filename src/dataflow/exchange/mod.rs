@@ -15,7 +15,6 @@
 mod budget;
 mod channel;
 mod client;
-mod epoch;
 mod frame;
 mod gate;
 mod hello;
@@ -33,7 +32,9 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
+use tanist_gateway::fencing::EpochGate;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_net::{Listener, Port};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1::{ExecutionId, TaskManagerLocation};
 use tokio::net::ToSocketAddrs;
@@ -42,21 +43,17 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 pub(super) use channel::Closed;
-pub use epoch::{EpochGate, Refused};
-pub use gate::InputError;
-pub(super) use gate::{Input, InputGate};
+pub(super) use gate::{Input, InputError, InputGate};
 pub(super) use kept::KeptError;
 pub(super) use partition::{Attempt, PartitionId, PartitionWriter};
 
-use budget::NetworkBudget;
-use channel::Channel;
-use hello::Hello;
-use kept::{Kept, KeptWriter};
-use partition::Partitions;
-use server::Server;
-
-use super::time::ChannelTime;
-use crate::net::{Listener, Port};
+use self::budget::NetworkBudget;
+use self::channel::Channel;
+use self::hello::Hello;
+use self::kept::{Kept, KeptWriter};
+use self::partition::Partitions;
+use self::server::Server;
+use crate::time::ChannelTime;
 
 /// A TaskManager's exchange. Cheap to clone; dropping the last clone ends its server and its connections.
 #[derive(Debug, Clone)]

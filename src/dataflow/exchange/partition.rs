@@ -16,16 +16,16 @@ use tokio::sync::watch;
 use super::budget::NetworkBudget;
 use super::channel::{Channel, Closed};
 use super::kept::Kept;
-use crate::dataflow::time::TimeSignal;
+use crate::time::TimeSignal;
 
 /// Identifies a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::dataflow) struct PartitionId {
-    pub(in crate::dataflow) job: JobId,
-    pub(in crate::dataflow) vertex: JobVertexId,
-    pub(in crate::dataflow) subtask: u32,
+pub(crate) struct PartitionId {
+    pub(crate) job: JobId,
+    pub(crate) vertex: JobVertexId,
+    pub(crate) subtask: u32,
     /// The index of the edge in the graph.
-    pub(in crate::dataflow) edge: u32,
+    pub(crate) edge: u32,
 }
 
 impl fmt::Display for PartitionId {
@@ -45,9 +45,9 @@ impl fmt::Display for PartitionId {
 
 /// The attempt that produced it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::dataflow) struct Attempt {
-    pub(in crate::dataflow) job_incarnation: u64,
-    pub(in crate::dataflow) generation: Generation,
+pub(crate) struct Attempt {
+    pub(crate) job_incarnation: u64,
+    pub(crate) generation: Generation,
 }
 
 /// Result of a consumer's lookup of its channel.
@@ -77,7 +77,7 @@ impl Partition {
 
 /// All partitions of a TaskManager.
 #[derive(Debug)]
-pub(in crate::dataflow) struct Partitions {
+pub(crate) struct Partitions {
     partitions: Mutex<HashMap<PartitionId, Partition>>,
     complete: Mutex<HashMap<PartitionId, (Generation, Arc<Kept>)>>,
     /// Number of registrations; waiting consumers wake up when it changes.
@@ -115,7 +115,7 @@ impl Partitions {
     }
 
     /// Registers the partition that a task is about to produce, for these target subtasks.
-    pub(in crate::dataflow) fn register(
+    pub(crate) fn register(
         self: &Arc<Self>,
         id: PartitionId,
         attempt: Attempt,
@@ -298,7 +298,7 @@ impl Partitions {
 
 /// The producing end of a partition. If it is dropped before its end, it closes the partition and removes it.
 #[derive(Debug)]
-pub(in crate::dataflow) struct PartitionWriter {
+pub(crate) struct PartitionWriter {
     partitions: Arc<Partitions>,
     id: PartitionId,
     attempt: Attempt,
@@ -309,7 +309,7 @@ pub(in crate::dataflow) struct PartitionWriter {
 
 impl PartitionWriter {
     /// Adds a batch to the channel of the target with this index.
-    pub(in crate::dataflow) async fn push(
+    pub(crate) async fn push(
         &self,
         place: usize,
         batch: arrow_array::RecordBatch,
@@ -318,7 +318,7 @@ impl PartitionWriter {
     }
 
     /// Sends an event-time signal to all channels.
-    pub(in crate::dataflow) fn signal(&self, signal: TimeSignal) {
+    pub(crate) fn signal(&self, signal: TimeSignal) {
         self.channels
             .iter()
             .for_each(|channel| channel.signal(signal));
@@ -331,13 +331,13 @@ impl PartitionWriter {
     }
 
     /// Marks the end of all channels.
-    pub(in crate::dataflow) fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         self.channels.iter().for_each(|channel| channel.finish());
         self.ended = true;
     }
 
     /// Fails all channels for this reason. Consumers that attach later receive it too.
-    pub(in crate::dataflow) fn fail(mut self, cause: &str) {
+    pub(crate) fn fail(mut self, cause: &str) {
         self.channels.iter().for_each(|channel| channel.fail(cause));
         self.ended = true;
     }

@@ -12,18 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
+use tanist_gateway::fencing::{EpochGate, Refused};
 use tanist_ha::election::Epoch;
+use tanist_net::{Accepted, Connection, HANDSHAKE_TIMEOUT, Listener};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use super::channel::{Channel, PLACES, Popped};
-use super::epoch::{EpochGate, Refused};
 use super::frame::{self, Encoder, FrameType, LARGEST_HELLO, read_frame, write_frame};
 use super::hello::{Answer, Hello, PROTOCOL_VERSION, Verdict};
 use super::kept::Kept;
 use super::partition::Partitions;
-use crate::net::{Accepted, Connection, HANDSHAKE_TIMEOUT, Listener};
 
 /// How long a hello waits here for its producer before the consumer must ask again.
 const PRODUCER_WAIT: Duration = Duration::from_millis(500);
@@ -307,12 +307,12 @@ mod tests {
     use tanist_proto::id::{Generation, JobId, JobVertexId};
     use tokio::net::TcpStream;
 
+    use tanist_net::Port;
+
     use super::super::channel::Closed;
     use super::super::partition::{Attempt, PartitionId};
     use super::*;
-    use crate::dataflow::operator::testing::texts;
-    use crate::dataflow::testing::YoungestHeard;
-    use crate::net::Port;
+    use crate::testing::{YoungestHeard, texts};
 
     /// Returns what a producer gets after its consumer disconnected with `go`, with records unread in its
     /// socket.

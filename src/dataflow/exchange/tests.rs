@@ -7,8 +7,7 @@ use tanist_proto::v1::TaskManagerLocation;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::dataflow::operator::testing::{batch, ints};
-use crate::dataflow::testing::{TaskManager, cluster, wait_until};
+use crate::testing::{TaskManager, batch, cluster, ints, wait_until};
 
 fn partition() -> PartitionId {
     PartitionId {
@@ -65,7 +64,7 @@ async fn read(gate: &mut InputGate) -> Result<Vec<i64>, InputError> {
             match gate.poll()? {
                 Input::Batch(batch) => {
                     let mut line = Vec::new();
-                    crate::dataflow::record::write_lines(&batch, "", &mut line);
+                    crate::record::write_lines(&batch, "", &mut line);
                     let line = String::from_utf8_lossy(&line);
                     numbers.extend(line.lines().filter_map(|line| line.parse::<i64>().ok()));
                 }

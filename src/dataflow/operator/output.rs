@@ -2,7 +2,7 @@
 
 use arrow_array::RecordBatch;
 
-use crate::dataflow::time::{Element, TimeSignal};
+use crate::time::{Element, TimeSignal};
 
 /// What an operator emits in one call, and how many records it drops.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Output {
         self.skipped += records;
     }
 
-    pub(in crate::dataflow) fn put(&mut self, element: Element) {
+    pub(crate) fn put(&mut self, element: Element) {
         match element {
             Element::Batch(batch) if batch.num_rows() == 0 => {}
             Element::Batch(_) | Element::Time(_) => self.elements.push(element),
@@ -41,7 +41,7 @@ impl Output {
     }
 
     /// Adds the counts of another output.
-    pub(in crate::dataflow) fn count(&mut self, other: &Output) {
+    pub(crate) fn count(&mut self, other: &Output) {
         self.late += other.late;
         self.skipped += other.skipped;
     }
@@ -57,7 +57,7 @@ impl Output {
     }
 
     /// Takes the emitted elements, in order.
-    pub(in crate::dataflow) fn take(&mut self) -> Vec<Element> {
+    pub fn take(&mut self) -> Vec<Element> {
         std::mem::take(&mut self.elements)
     }
 

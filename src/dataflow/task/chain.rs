@@ -10,10 +10,11 @@ use tokio::time::Instant;
 use super::pace::Pace;
 use super::plan::{Plan, PlannedOperator};
 use super::run::TaskError;
-use crate::dataflow::operator::{
-    self, Built, EndOfInput, ExternalStatus, Operator, OperatorError, Output, PrepareCommit, Source,
+use crate::operator::{
+    Built, EndOfInput, ExternalStatus, Operator, OperatorError, OperatorFactory, Output,
+    PrepareCommit, Source,
 };
-use crate::dataflow::time::Element;
+use crate::time::Element;
 
 /// Names the operator and subtask in an error.
 #[derive(Debug, Clone)]
@@ -67,7 +68,10 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    pub(super) fn build(plan: &mut Plan) -> Result<Chain, TaskError> {
+    pub(super) fn build(
+        plan: &mut Plan,
+        operators: &dyn OperatorFactory,
+    ) -> Result<Chain, TaskError> {
         let mut chain = Chain {
             source: None,
             links: Vec::new(),
@@ -86,7 +90,8 @@ impl Chain {
                 number,
                 parallelism,
             };
-            match operator::build(&spec, &context).map_err(|error| place.error(error))? {
+            let built = operators.build(&spec, &context);
+            match built.map_err(|error| place.error(error))? {
                 Built::Source(source) if chain.source.is_none() && chain.links.is_empty() => {
                     chain.source = Some((place, source));
                 }

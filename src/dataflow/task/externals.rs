@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use super::chain::Chain;
 use super::run::TaskError;
-use crate::dataflow::operator::{ExternalStatus, Output};
+use crate::operator::{ExternalStatus, Output};
 
 /// What the task waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,8 +97,8 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::dataflow::operator::testing::texts;
-    use crate::dataflow::operator::{External, Operator, OperatorError};
+    use crate::operator::{External, Operator, OperatorError};
+    use crate::testing::texts;
 
     /// Emits this number of batches without input.
     struct Emitter(usize);

@@ -10,17 +10,9 @@ mod outputs;
 mod pace;
 mod plan;
 mod run;
-#[cfg(all(test, feature = "sql"))]
-mod sql_tests;
 mod status;
 #[cfg(test)]
-mod stop_tests;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod time_tests;
-#[cfg(test)]
-mod word_count_tests;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -32,19 +24,19 @@ use tanist_ha::clock::Moment;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{Committable, JobGraph, TaskDeployment, TaskMetrics};
+use tanist_telemetry::panic_message;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use plan::PlanError;
-pub use run::TaskError;
 pub use status::TaskStatus;
 
-use super::coordination::CoordinatorRequest;
-use super::exchange::Exchange;
-use super::host::{AllGone, Lingering, TaskHost};
-use crate::telemetry::panic_message;
-use status::Counters;
+use self::run::TaskError;
+use self::status::Counters;
+use crate::coordination::CoordinatorRequest;
+use crate::exchange::Exchange;
+use crate::lingering::{AllGone, Lingering};
+use crate::operator::OperatorFactory;
 
 /// Maximum number of operators' requests that wait to be sent. When it is reached, tasks with further
 /// requests wait.
@@ -72,7 +64,7 @@ pub struct TaskSpec {
 pub struct TaskRuntime {
     runtime: Handle,
     exchange: Exchange,
-    host: Arc<TaskHost>,
+    operators: Arc<dyn OperatorFactory>,
     coordinator_requests: Arc<Mutex<Option<mpsc::Sender<CoordinatorRequest>>>>,
 }
 
@@ -80,30 +72,34 @@ impl TaskRuntime {
     /// Sets until when programs of the job may run, even if this process hangs or ends. Without a call there is
     /// no limit.
     pub fn may_run_until(&self, job: JobId, ends: Moment) {
-        self.host.leases.extend(job, ends);
+        self.operators.may_run_until(job, ends);
     }
 
     /// Removes the lease and the files of a job of which no program runs here or will run here.
     pub fn forget_programs(&self, job: JobId) {
-        self.host.leases.forget(job);
+        self.operators.forget_limit(job);
         self.release_files(job);
     }
 
     /// Removes the files that were fetched for a job of which no program runs here. A program that starts later
     /// fetches them again.
     pub fn release_files(&self, job: JobId) {
-        if let Some(files) = self.host.kept_artifacts.let_go(job) {
+        if let Some(files) = self.operators.release_files(job) {
             // Removing gigabytes takes time.
             self.runtime.spawn_blocking(move || drop(files));
         }
     }
 
-    /// Creates tasks on this runtime, with this exchange and the services of this process.
-    pub fn new(runtime: Handle, exchange: Exchange, host: TaskHost) -> TaskRuntime {
+    /// Creates tasks on this runtime, with this exchange and the operators of this process.
+    pub fn new(
+        runtime: Handle,
+        exchange: Exchange,
+        operators: impl OperatorFactory,
+    ) -> TaskRuntime {
         TaskRuntime {
             runtime,
             exchange,
-            host: Arc::new(host),
+            operators: Arc::new(operators),
             coordinator_requests: Arc::default(),
         }
     }
@@ -133,7 +129,7 @@ impl TaskRuntime {
             spec,
             coordinator_requests: coordinator_requests.clone(),
             exchange: self.exchange.clone(),
-            host: Arc::clone(&self.host),
+            operators: Arc::clone(&self.operators),
             lingering,
             counters: Arc::clone(&counters),
             status: sender.clone(),

@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use super::plan::{Plan, PlannedOutput};
 use super::run::TaskError;
 use super::status::Counters;
-use crate::dataflow::exchange::{
+use crate::exchange::{
     Closed, CompleteOutput, Exchange, KeepingWriter, KeptError, PartitionWriter,
 };
-use crate::dataflow::operator::Output;
-use crate::dataflow::partitioner::Partitioner;
-use crate::dataflow::record::size_of;
-use crate::dataflow::time::{Element, TimeSignal};
+use crate::operator::Output;
+use crate::partitioner::Partitioner;
+use crate::record::size_of;
+use crate::time::{Element, TimeSignal};
 
 /// How long a record is buffered while the task is busy. It does not apply to kept outputs, which have no
 /// reader until they are complete.
@@ -226,9 +226,8 @@ mod tests {
     use tanist_proto::v1::Partitioning;
 
     use super::*;
-    use crate::dataflow::exchange::{Attempt, PartitionId};
-    use crate::dataflow::operator::testing::texts;
-    use crate::dataflow::testing::TaskManager;
+    use crate::exchange::{Attempt, PartitionId};
+    use crate::testing::{TaskManager, texts};
 
     fn outputs_of(edges: Vec<OutputEdge>) -> Outputs {
         Outputs {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
+use tanist_model::OperatorSpec;
 use tanist_proto::id::{Generation, InvalidId, JobId, JobVertexId};
 use tanist_proto::v1::{
     Exchange, JobEdge, JobGraph, JobVertex, Operator, Partitioning, TaskManagerLocation,
@@ -14,19 +15,17 @@ use tanist_proto::v1::{
 use tokio::sync::mpsc;
 
 use super::TaskSpec;
-use crate::dataflow::coordination::{Asker, CoordinatorLine, CoordinatorRequest};
-use crate::dataflow::exchange::{Attempt, ChannelRequest, PartitionId};
-use crate::dataflow::host::{Lingering, TaskHost};
-use crate::dataflow::key::NoKeyColumn;
-use crate::dataflow::operator::peers::Peers;
-use crate::dataflow::operator::{OperatorContext, OperatorError, output_schema};
-use crate::dataflow::partitioner::Partitioner;
-use crate::dataflow::record::{UnknownColumnType, describe, same_columns, schema_of};
-use crate::job::OperatorSpec;
+use crate::coordination::{Asker, CoordinatorLine, CoordinatorRequest};
+use crate::exchange::{Attempt, ChannelRequest, PartitionId};
+use crate::key::NoKeyColumn;
+use crate::lingering::Lingering;
+use crate::operator::{OperatorContext, OperatorError, OperatorFactory, Peers};
+use crate::partitioner::Partitioner;
+use crate::record::{UnknownColumnType, describe, same_columns, schema_of};
 
 /// Why a deployment can't be run.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError {
+pub(super) enum PlanError {
     /// A text in the graph or deployment is not a valid id.
     #[error(transparent)]
     Id(#[from] InvalidId),
@@ -79,6 +78,7 @@ pub(super) struct PlannedOutput {
 
 /// Everything that a task needs to run.
 pub(super) struct Plan {
+    pub(super) job: JobId,
     pub(super) subtask: u32,
     pub(super) parallelism: u32,
     pub(super) attempt: Attempt,
@@ -90,7 +90,7 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn of(
         spec: &TaskSpec,
-        host: &Arc<TaskHost>,
+        factory: &dyn OperatorFactory,
         lingering: &Lingering,
         peers: &Peers,
         coordinator_requests: Option<&mpsc::Sender<CoordinatorRequest>>,
@@ -120,13 +120,12 @@ impl Plan {
             generation,
             input: input_schema(graph, vertex)?,
             output: None,
-            host: Arc::clone(host),
             lingering: lingering.clone(),
             peers: peers.clone(),
             external_resources: Arc::new(spec.external_resources.clone()),
             coordinator: None,
         };
-        let operators = plan_operators(vertex, &context, coordinator_requests)?;
+        let operators = plan_operators(vertex, factory, &context, coordinator_requests)?;
         let output = operators
             .last()
             .and_then(|operator| operator.context.output.clone());
@@ -134,6 +133,7 @@ impl Plan {
         let outputs = plan_outputs(graph, job, id, vertex, subtask, output.as_ref())?;
         let parallelism = vertex.parallelism;
         Ok(Plan {
+            job,
             subtask,
             parallelism,
             attempt,
@@ -141,6 +141,12 @@ impl Plan {
             inputs,
             outputs,
         })
+    }
+
+    /// Whether an operator may use the job's artifacts.
+    pub(super) fn uses_artifacts(&self, factory: &dyn OperatorFactory) -> bool {
+        let mut operators = self.operators.iter();
+        operators.any(|operator| factory.uses_artifacts(&operator.spec))
     }
 }
 
@@ -185,6 +191,7 @@ fn input_schema(graph: &JobGraph, vertex: &JobVertex) -> Result<Option<SchemaRef
 
 fn plan_operators(
     vertex: &JobVertex,
+    factory: &dyn OperatorFactory,
     first: &OperatorContext,
     coordinator_requests: Option<&mpsc::Sender<CoordinatorRequest>>,
 ) -> Result<Vec<PlannedOperator>, PlanError> {
@@ -197,11 +204,11 @@ fn plan_operators(
                 operator: name.clone(),
                 source,
             })?;
-        let output =
-            output_schema(&spec, input.as_ref()).map_err(|source| PlanError::Operator {
-                operator: name.clone(),
-                source,
-            })?;
+        let output = factory.output_schema(&spec, input.as_ref());
+        let output = output.map_err(|source| PlanError::Operator {
+            operator: name.clone(),
+            source,
+        })?;
         let output = as_declared(operator, output)?;
         let context = OperatorContext {
             input,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use arrow_schema::ArrowError;
 use futures::FutureExt as _;
-use tanist_proto::v1::{Committable, Operator};
+use tanist_proto::id::JobId;
+use tanist_proto::v1::Committable;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError};
 use tokio::time::Instant;
@@ -18,16 +19,17 @@ use super::pace::Pace;
 use super::plan::{Plan, PlanError};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
-use crate::dataflow::coordination::CoordinatorRequest;
-use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate};
-use crate::dataflow::host::{Lingering, TaskHost};
-use crate::dataflow::operator::{EndOfInput, OperatorError, Output, Source, SourceState, Stopped};
-use crate::dataflow::time::Element;
-use crate::job::OperatorSpec;
+use crate::coordination::CoordinatorRequest;
+use crate::exchange::{Exchange, Input, InputError, InputGate};
+use crate::lingering::Lingering;
+use crate::operator::{
+    EndOfInput, OperatorError, OperatorFactory, Output, Source, SourceState, Stopped,
+};
+use crate::time::Element;
 
 /// Why a task failed.
 #[derive(Debug, thiserror::Error)]
-pub enum TaskError {
+pub(super) enum TaskError {
     /// The deployment can't be run.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -115,7 +117,7 @@ impl TaskError {
 pub(super) struct Run {
     pub(super) spec: TaskSpec,
     pub(super) exchange: Exchange,
-    pub(super) host: Arc<TaskHost>,
+    pub(super) operators: Arc<dyn OperatorFactory>,
     pub(super) lingering: Lingering,
     /// Sends operators' requests; `None` if nothing transports them.
     pub(super) coordinator_requests: Option<mpsc::Sender<CoordinatorRequest>>,
@@ -146,7 +148,7 @@ impl Run {
     pub(super) async fn run(self) -> Result<Vec<Committable>, TaskError> {
         let mut plan = Plan::of(
             &self.spec,
-            &self.host,
+            &*self.operators,
             &self.lingering,
             self.counters.peers(),
             self.coordinator_requests.as_ref(),
@@ -168,8 +170,11 @@ impl Run {
         outputs: &mut Outputs,
     ) -> Result<Vec<Committable>, TaskError> {
         self.status.send_replace(TaskStatus::Initializing);
-        let chain = Chain::build(&mut plan)?;
-        self.fetch_artifacts().await?;
+        let uses_artifacts = plan.uses_artifacts(&*self.operators);
+        let chain = Chain::build(&mut plan, &*self.operators)?;
+        if uses_artifacts {
+            self.fetch_artifacts(plan.job).await?;
+        }
         let mut chain = task::spawn_blocking(move || chain.open()).await??;
         self.status.send_replace(TaskStatus::Running);
         match chain.take_source() {
@@ -211,27 +216,10 @@ impl Run {
         Ok(committables.concat())
     }
 
-    /// Fetches the uploaded artifacts, if an operator of this task runs a program. They are kept while the job
-    /// has slots here.
-    async fn fetch_artifacts(&self) -> Result<(), TaskError> {
-        let TaskSpec {
-            graph, deployment, ..
-        } = &self.spec;
-        let mut vertices = graph.vertices.iter();
-        let vertex = vertices.find(|vertex| vertex.id == deployment.vertex_id);
-        let operators = vertex.iter().flat_map(|vertex| &vertex.operators);
-        if !operators.into_iter().any(runs_program) {
-            return Ok(());
-        }
-        let job = graph.job_id.parse().map_err(PlanError::from)?;
-        for artifact in &graph.artifacts {
-            let fetching = self.host.artifacts.fetch(artifact, &*self.host.uploads);
-            let held = fetching.await;
-            if let Some(held) = held.map_err(|error| TaskError::Artifact(error.to_string()))? {
-                self.host.kept_artifacts.keep(job, held);
-            }
-        }
-        Ok(())
+    /// Fetches the uploaded artifacts. They are kept while the job has slots here.
+    async fn fetch_artifacts(&self, job: JobId) -> Result<(), TaskError> {
+        let fetched = self.operators.fetch_artifacts(job, &self.spec.graph).await;
+        fetched.map_err(|error| TaskError::Artifact(error.to_string()))
     }
 
     /// Runs a source to its end.
@@ -305,17 +293,6 @@ impl Run {
             }
         }
     }
-}
-
-/// Whether an operator may use the job's artifacts.
-fn runs_program(operator: &Operator) -> bool {
-    let spec = serde_json::from_str::<OperatorSpec>(&operator.spec);
-    spec.is_ok_and(|spec| {
-        matches!(
-            spec,
-            OperatorSpec::Exec(_) | OperatorSpec::ExecSource(_) | OperatorSpec::ExecSink(_)
-        )
-    })
 }
 
 /// Waits for the first of two futures.

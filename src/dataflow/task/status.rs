@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::RecordBatch;
 use tanist_proto::v1::{Committable, ExecutionId, ExecutionState, TaskMetrics};
 
-use crate::dataflow::operator::peers::Peers;
-use crate::dataflow::record::size_of;
+use crate::operator::Peers;
+use crate::record::size_of;
 
 /// Status of a task. It only moves forward; the last three are final.
 #[derive(Debug, Clone, PartialEq)]

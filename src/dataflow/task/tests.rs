@@ -1,277 +1,191 @@
-//! Tasks in one process over memory and TCP: distribution of records, backpressure, cancellation, and failures.
-//! [`super::word_count_tests`] checks the output of a whole job.
+//! The order in which a task uses its factory and its operators, and the status with which it ends. Tasks of real
+//! operators are tested in the crate of those.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tanist_proto::id::Generation;
-use tanist_proto::v1::{JobGraph, Partitioning};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use async_trait::async_trait;
+use tanist_model::OperatorSpec;
+use tanist_proto::id::JobVertexId;
+use tanist_proto::v1::{Column, ColumnType, JobVertex, Operator as GraphOperator};
+use tokio::time::Instant;
 
 use super::*;
-use crate::dataflow::sink;
-use crate::dataflow::testing::{
-    GraphBuilder, Placement, TaskManager, count_by, deploy, file_sink, finish, spec, wait_until,
+use crate::operator::{
+    Built, Operator, OperatorContext, OperatorError, Output, ReleasedFiles, Source, SourceState,
 };
-use crate::job::{Emit, OperatorSpec};
+use crate::testing::{TaskManager, batch, cluster, ints};
 
-fn datagen(rate: Option<u64>, count: Option<u64>) -> OperatorSpec {
-    OperatorSpec::Datagen {
-        rate,
-        count,
-        seed: 7,
-        keys: 100,
+/// What happened, in order.
+type Calls = Arc<Mutex<Vec<String>>>;
+
+fn call(calls: &Calls, what: impl Into<String>) {
+    calls.lock().push(what.into());
+}
+
+fn number(number: i64) -> RecordBatch {
+    batch([("n", ints(&[number]))])
+}
+
+/// A source of two records.
+struct Numbers(Calls, i64);
+
+impl Source for Numbers {
+    fn open(&mut self) -> Result<(), OperatorError> {
+        call(&self.0, "open source");
+        Ok(())
+    }
+
+    fn next(&mut self, _now: Instant) -> Result<SourceState, OperatorError> {
+        self.1 += 1;
+        Ok(match self.1 {
+            1 | 2 => SourceState::Batch(number(self.1)),
+            _ => SourceState::End,
+        })
     }
 }
 
-/// Builds an unbounded job: datagen, then a running count into a sink that discards it.
-fn stream(source: OperatorSpec, partitioning: Partitioning) -> Arc<JobGraph> {
-    GraphBuilder::new()
-        .vertex(2, &[source], None)
-        .vertex(
-            2,
-            &[count_by("key", Emit::Updates), OperatorSpec::Discard {}],
-            Some((0, partitioning, &["key"])),
-        )
-        .build()
-}
+/// A sink that uses artifacts.
+struct Sink(Calls);
 
-#[tokio::test(start_paused = true)]
-async fn slow_records_are_not_held_back() {
-    let managers = [TaskManager::start("tm").await];
-    let tasks = deploy(
-        &stream(datagen(Some(10), None), Partitioning::Hash),
-        &managers,
-        |_, _| 0,
-    );
-    let started = tokio::time::Instant::now();
-    let received = || {
-        (0..2)
-            .map(|i| tasks[&(1, i)].metrics().records_in)
-            .sum::<u64>()
-    };
-    wait_until("ten records arrive", || received() >= 10).await;
-    assert!(
-        started.elapsed() < Duration::from_millis(1500),
-        "{:?}",
-        started.elapsed()
-    );
-    assert!(
-        tasks
-            .values()
-            .all(|task| *task.status().borrow() == TaskStatus::Running)
-    );
-}
+impl Operator for Sink {
+    fn open(&mut self) -> Result<(), OperatorError> {
+        call(&self.0, "open sink");
+        Ok(())
+    }
 
-#[tokio::test(start_paused = true)]
-async fn every_partitioning_brings_the_records_where_they_belong() {
-    for (partitioning, expected) in [
-        (Partitioning::Forward, [500, 500]),
-        (Partitioning::Rebalance, [500, 500]),
-        (Partitioning::Broadcast, [1000, 1000]),
-        (Partitioning::Global, [1000, 0]),
-    ] {
-        let managers = [TaskManager::start("tm").await];
-        let tasks = deploy(
-            &stream(datagen(None, Some(1000)), partitioning),
-            &managers,
-            |_, _| 0,
-        );
-        finish(&tasks).await;
-        let received = [0, 1].map(|subtask| tasks[&(1, subtask)].metrics().records_in);
-        assert_eq!(received, expected, "{partitioning:?}");
+    fn process(&mut self, batch: RecordBatch, _: &mut Output) -> Result<(), OperatorError> {
+        let rows = batch.num_rows();
+        call(&self.0, format!("process {rows}"));
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        call(&self.0, "close sink");
     }
 }
 
-/// Waits until a source under backpressure stops, and returns the number of records that it has made.
-async fn made_until_standstill(task: &RunningTask) -> u64 {
-    let mut made = 0;
-    loop {
-        for _ in 0..1000 {
-            tokio::task::yield_now().await;
+/// Builds [`Numbers`] and [`Sink`].
+#[derive(Debug, Default)]
+struct Recording {
+    calls: Calls,
+    has_no_artifacts: bool,
+}
+
+#[async_trait]
+impl OperatorFactory for Recording {
+    fn output_schema(
+        &self,
+        spec: &OperatorSpec,
+        _: Option<&SchemaRef>,
+    ) -> Result<Option<SchemaRef>, OperatorError> {
+        Ok(spec.is_source().then(|| number(0).schema()))
+    }
+
+    fn build(&self, spec: &OperatorSpec, _: &OperatorContext) -> Result<Built, OperatorError> {
+        let calls = Arc::clone(&self.calls);
+        Ok(match spec.is_source() {
+            true => Built::Source(Box::new(Numbers(calls, 0))),
+            false => Built::Operator(Box::new(Sink(calls))),
+        })
+    }
+
+    fn uses_artifacts(&self, spec: &OperatorSpec) -> bool {
+        spec.is_sink()
+    }
+
+    async fn fetch_artifacts(&self, _: JobId, _: &JobGraph) -> Result<(), OperatorError> {
+        call(&self.calls, "fetch");
+        match self.has_no_artifacts {
+            true => Err(OperatorError::unavailable("there is no blob")),
+            false => Ok(()),
         }
-        match task.metrics().records_out {
-            same if same == made && made > 0 => return made,
-            more => made = more,
-        }
+    }
+
+    fn may_run_until(&self, _: JobId, _: Moment) {}
+
+    fn forget_limit(&self, _: JobId) {}
+
+    fn release_files(&self, _: JobId) -> Option<ReleasedFiles> {
+        None
     }
 }
 
-#[tokio::test]
-async fn a_consumer_that_does_not_read_bounds_what_its_source_makes() {
-    let managers = [TaskManager::start("tm").await];
-    let graph = stream(datagen(None, None), Partitioning::Hash);
-    let source = managers[0]
-        .runtime
-        .start(spec(&graph, &managers, |_, _| 0, (0, 0), 1));
-    let made = made_until_standstill(&source).await;
-    assert!(made <= 2 * 9 * 4096, "{made} records");
-    assert_eq!(*source.status().borrow(), TaskStatus::Running);
-}
-
-#[tokio::test]
-async fn a_task_that_waits_for_credit_is_cancelled_at_once() {
-    let managers = [TaskManager::start("tm").await];
-    let graph = stream(datagen(None, None), Partitioning::Hash);
-    let source = managers[0]
-        .runtime
-        .start(spec(&graph, &managers, |_, _| 0, (0, 0), 1));
-    made_until_standstill(&source).await;
-    source.cancel();
-    assert_eq!(source.ended().await, TaskStatus::Canceled);
-    assert_eq!(managers[0].runtime.exchange().partition_count(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_that_waits_for_its_producer_or_for_time_is_cancelled_at_once() {
-    let managers = [TaskManager::start("tm").await];
-    let graph = stream(datagen(Some(1), None), Partitioning::Hash);
-    let runtime = &managers[0].runtime;
-    let consumer = runtime.start(spec(&graph, &managers, |_, _| 0, (1, 0), 1));
-    let source = runtime.start(spec(&graph, &managers, |_, _| 0, (0, 1), 1));
-    for task in [&consumer, &source] {
-        let mut status = task.status();
-        status
-            .wait_for(|status| *status == TaskStatus::Running)
-            .await
-            .expect("runs");
-    }
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
-    let asked = tokio::time::Instant::now();
-    for task in [&consumer, &source] {
-        task.cancel();
-        assert_eq!(task.ended().await, TaskStatus::Canceled);
-    }
-    assert_eq!(asked.elapsed(), Duration::ZERO);
-}
-
-#[tokio::test]
-async fn a_task_that_waits_for_a_remote_producer_is_cancelled_at_once() {
-    let managers = TaskManager::start_many::<2>().await;
-    let graph = stream(datagen(None, None), Partitioning::Hash);
-    let placement: Placement = |vertex, _| vertex;
-    let consumer = managers[1]
-        .runtime
-        .start(spec(&graph, &managers, placement, (1, 0), 1));
-    let mut status = consumer.status();
-    status
-        .wait_for(|status| *status == TaskStatus::Running)
-        .await
-        .expect("runs");
-    consumer.cancel();
-    assert_eq!(consumer.ended().await, TaskStatus::Canceled);
-}
-
-#[tokio::test]
-async fn a_busy_task_is_cancelled_by_dropping_it() {
-    let managers = [TaskManager::start("tm").await];
-    let graph = stream(datagen(None, None), Partitioning::Hash);
-    let mut tasks = deploy(&graph, &managers, |_, _| 0);
-    wait_until("records flow", || {
-        tasks[&(1, 0)].metrics().records_in > 10_000
-    })
-    .await;
-    let dropped = tasks.remove(&(0, 0)).expect("there");
-    let mut status = dropped.status();
-    drop(dropped);
-    status
-        .wait_for(|status| *status == TaskStatus::Canceled)
-        .await
-        .expect("ended");
-    let TaskStatus::Failed { cause, .. } = tasks[&(1, 0)].ended().await else {
-        panic!("its consumer lacks input")
+/// A task of a source and a sink in one chain.
+fn chained() -> TaskSpec {
+    let operator = |name: &str, spec: &OperatorSpec, output: Vec<Column>| GraphOperator {
+        name: name.to_owned(),
+        spec: spec.to_json(),
+        output,
     };
-    assert!(
-        cause.contains("\"vertex 0\" (1/2, attempt 1) on tm"),
-        "{cause}"
-    );
-}
-
-#[tokio::test]
-async fn an_operators_error_names_operator_subtask_and_record_and_reaches_consumers() {
-    let managers = TaskManager::start_many::<2>().await;
-    let sum = |column: &str| OperatorSpec::Sum {
-        keys: vec!["key".to_owned()],
-        column: column.to_owned(),
-        emit: Emit::Updates,
-    };
-    // Running sums of running sums soon overflow.
-    let mut chain = vec![OperatorSpec::Datagen {
+    let source = OperatorSpec::Datagen {
         rate: None,
         count: None,
-        seed: 1,
+        seed: 0,
         keys: 1,
-    }];
-    chain.push(sum("seq"));
-    chain.extend((0..6).map(|_| sum("sum")));
-    let graph = GraphBuilder::new()
-        .vertex(1, &chain, None)
-        .vertex(
-            1,
-            &[OperatorSpec::Discard {}],
-            Some((0, Partitioning::Forward, &[])),
-        )
-        .build();
-    let tasks = deploy(&graph, &managers, |vertex, _| vertex);
-    let TaskStatus::Failed { cause, .. } = tasks[&(0, 0)].ended().await else {
-        panic!("it overflows")
     };
-    assert!(cause.contains("operator \"operator 0."), "{cause}");
-    assert!(
-        cause.contains("(1/1): the result overflows int64, at record [0 "),
-        "{cause}"
-    );
-    let TaskStatus::Failed {
-        cause: of_consumer, ..
-    } = tasks[&(1, 0)].ended().await
-    else {
-        panic!("its input ended early")
+    let column = Column {
+        name: "n".to_owned(),
+        r#type: ColumnType::Int64.into(),
+        nullable: false,
     };
-    assert!(of_consumer.contains(&cause), "{of_consumer}");
-    managers[0]
-        .runtime
-        .exchange()
-        .release(graph.job_id.parse().expect("id"), Generation::new(1));
+    let vertex = JobVertex {
+        id: JobVertexId::from_bits(1).to_string(),
+        operators: vec![
+            operator("source", &source, vec![column]),
+            operator("sink", &OperatorSpec::Discard {}, Vec::new()),
+        ],
+        parallelism: 1,
+        max_parallelism: 128,
+        ..JobVertex::default()
+    };
+    TaskSpec {
+        deployment: TaskDeployment {
+            vertex_id: vertex.id.clone(),
+            generation: 1,
+            ..TaskDeployment::default()
+        },
+        graph: Arc::new(JobGraph {
+            job_id: JobId::from_bits(1).to_string(),
+            vertices: vec![vertex],
+            ..JobGraph::default()
+        }),
+        cluster_incarnation: cluster(),
+        epoch: Epoch::new(1),
+        job_incarnation: 1,
+        external_resources: BTreeMap::new(),
+    }
 }
 
 #[tokio::test]
-async fn what_does_not_fit_the_graph_fails_with_a_reason() {
-    let managers = [TaskManager::start("tm").await];
-    let graph = stream(datagen(None, Some(1)), Partitioning::Hash);
-    let good = spec(&graph, &managers, |_, _| 0, (1, 0), 1);
-    let cause_of = async |spec: TaskSpec| match managers[0].runtime.start(spec).ended().await {
-        TaskStatus::Failed { cause, .. } => cause,
-        other => panic!("ended as {other:?}"),
+async fn artifacts_are_fetched_before_operators_are_opened_and_the_sink_opens_first() {
+    let operators = Recording::default();
+    let calls = Arc::clone(&operators.calls);
+    let manager = TaskManager::start_with("tm", operators).await;
+    let ended = manager.runtime.start(chained()).ended().await;
+    let committables = Vec::new();
+    assert_eq!(ended, TaskStatus::Finished { committables });
+    let expected = [
+        "fetch",
+        "open sink",
+        "open source",
+        "process 1",
+        "process 1",
+        "close sink",
+    ];
+    assert_eq!(*calls.lock(), expected);
+}
+
+#[tokio::test]
+async fn a_task_without_its_artifacts_opens_nothing_and_may_be_restarted() {
+    let operators = Recording {
+        has_no_artifacts: true,
+        ..Recording::default()
     };
-
-    let mut spec = good.clone();
-    spec.deployment.subtask = 2;
-    assert_eq!(cause_of(spec).await, "there is no subtask 2 of 2");
-
-    let mut spec = good.clone();
-    spec.deployment.inputs[0].channels.pop();
-    assert!(
-        cause_of(spec)
-            .await
-            .contains("channels from subtasks [0], [0, 1] are needed")
-    );
-
-    let mut spec = good.clone();
-    let mut graph = JobGraph::clone(&spec.graph);
-    graph.vertices[1].operators[0].spec = "{\"type\":\"teleport\"}".to_owned();
-    spec.graph = Arc::new(graph);
-    assert!(cause_of(spec).await.contains("teleport"));
-
-    let mut spec = good;
-    let mut graph = JobGraph::clone(&spec.graph);
-    graph.vertices[1].operators[0].output.pop();
-    spec.graph = Arc::new(graph);
-    assert!(
-        cause_of(spec)
-            .await
-            .contains("but the graph says (key: int64)")
-    );
+    let calls = Arc::clone(&operators.calls);
+    let manager = TaskManager::start_with("tm", operators).await;
+    let ended = manager.runtime.start(chained()).ended().await;
+    assert_eq!(ended, TaskStatus::failed("there is no blob"));
+    assert_eq!(*calls.lock(), ["fetch"]);
 }
 
 #[tokio::test]
@@ -292,45 +206,4 @@ async fn a_panic_fails_the_task_and_not_the_process() {
     .await;
     let cause = "panicked: an operator's mistake".to_owned();
     assert_eq!(*status.borrow(), TaskStatus::failed(cause));
-}
-
-#[tokio::test]
-async fn two_sinks_into_one_directory_write_parts_of_their_own() {
-    let managers = [TaskManager::start("tm").await];
-    let directory = tempfile::tempdir().expect("directory");
-    let output = directory.path().join("out");
-    let graph = GraphBuilder::new()
-        .vertex(1, &[datagen(None, Some(10))], None)
-        .vertex(
-            1,
-            &[file_sink(&output)],
-            Some((0, Partitioning::Forward, &[])),
-        )
-        .vertex(
-            2,
-            &[file_sink(&output)],
-            Some((0, Partitioning::Broadcast, &[])),
-        )
-        .build();
-    let committables = finish(&deploy(&graph, &managers, |_, _| 0)).await;
-    sink::commit(&committables).expect("committed");
-    assert_eq!(sink::directories(&graph), std::slice::from_ref(&output));
-    sink::cleanup(&output, graph.job_id.parse().expect("an id"), "").expect("cleaned up");
-    let entries = std::fs::read_dir(&output).expect("output");
-    let contents: Vec<_> = entries
-        .map(|entry| std::fs::read_to_string(entry.expect("entry").path()).expect("a part"))
-        .collect();
-    assert_eq!(contents.len(), 3);
-    assert!(contents.iter().all(|content| content.lines().count() == 10));
-
-    let again = deploy(&graph, &managers, |_, _| 0);
-    let ended = again[&(1, 0)].ended().await;
-    let TaskStatus::Failed { cause, .. } = &ended else {
-        panic!("the output is there already")
-    };
-    assert!(matches!(&ended, TaskStatus::Failed { unrecoverable, .. } if *unrecoverable));
-    assert!(
-        cause.contains("the output of another run is not overwritten"),
-        "{cause}"
-    );
 }

@@ -7,6 +7,7 @@
 //! - While the own store does not answer, a leader whose message names the same store is believed. The store's
 //!   first answer confirms or ends that.
 
+mod epoch_gate;
 mod own_store;
 mod proof;
 #[cfg(test)]
@@ -26,11 +27,11 @@ use tanist_proto::v1 as pb;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
+pub use self::epoch_gate::{EpochGate, Refused};
 pub use self::own_store::OwnStore;
 pub use self::proof::{Asked, Claim, Contradicted, Proof};
 use self::proof::{Judgement, Refusal, Shown};
 use super::{GatewayError, GatewayResult};
-use crate::dataflow::{EpochGate, Refused};
 
 /// Time that a message waits for proof. The first dial of a leader must get the answer within its own limit of 500 ms.
 const PROOF_TIMEOUT: Duration = Duration::from_millis(400);

@@ -12,7 +12,7 @@ use tanist_ha::retrieval::LeaderView;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use crate::gateway::NoAnswer;
+use crate::NoAnswer;
 
 /// Maximum number of reads that wait.
 const WAITING: usize = 4096;

@@ -170,7 +170,7 @@ impl Proof {
     }
 
     /// Whether the accepted epoch is believed, not proven.
-    pub fn is_believing(&self) -> bool {
+    pub(crate) fn is_believing(&self) -> bool {
         self.believed.is_some()
     }
 
@@ -299,7 +299,7 @@ impl Proof {
 
     /// Whether a message may count without proof while the store does not answer: it names the store that
     /// proved the last epoch.
-    pub fn is_credible(&self, claim: &Claim) -> bool {
+    pub(crate) fn is_credible(&self, claim: &Claim) -> bool {
         self.judge(claim) == Judgement::Unproven
             && self.incarnation.is_some()
             && claim.holder.is_some()
@@ -307,7 +307,7 @@ impl Proof {
     }
 
     /// Whether the own store has an identity, which distinguishes it from its copies.
-    pub fn has_identity(&self) -> bool {
+    pub(crate) fn has_identity(&self) -> bool {
         matches!(self.store, Some(Some(_)))
     }
 

@@ -2,7 +2,7 @@
 //! paused time.
 
 use super::*;
-use crate::gateway::NoAnswer;
+use crate::NoAnswer;
 
 /// A process, and its store as controlled by the test.
 struct Process {

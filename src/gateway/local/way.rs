@@ -13,8 +13,8 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::{Call, Delivery, Fault, Host, LocalConnector, NetworkModel};
-use crate::gateway::blobs::{BlobGateway, BlobStream};
-use crate::gateway::{
+use crate::blobs::{BlobGateway, BlobStream};
+use crate::{
     Components, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     JobMastersGateway, JobMastersOf, ResourceManagerGateway, TaskExecutorGateway,
 };

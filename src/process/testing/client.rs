@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tanist_gateway::{Connector, DispatcherGateway, GatewayError, GatewayResult, LocalConnector};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -13,7 +14,6 @@ use tokio::sync::watch;
 use super::history::Event;
 use super::reached::Landmark;
 use super::world::World;
-use crate::gateway::{Connector, DispatcherGateway, GatewayError, GatewayResult, LocalConnector};
 
 const TIMEOUT: Duration = Duration::from_secs(3600);
 const PAUSE: Duration = Duration::from_millis(50);

@@ -6,6 +6,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_config::{ClusterOptions, Configuration, LoadOptions};
+use tanist_gateway::LocalConnector;
+use tanist_gateway::blobs::ServedBlobs;
+use tanist_gateway::fencing::{HighestEpoch, OwnStore, sender_of};
 use tanist_ha::blob::BlobStore;
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
@@ -13,8 +17,15 @@ use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, Proce
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{MemoryCluster, MemoryElection};
 use tanist_ha::retrieval::{self, LeaderView};
+use tanist_leadership::ha::HaServices;
+use tanist_leadership::{Contender, ContenderOptions, Sinks, WorkersSetup};
 use tanist_proto::PROTOCOL_VERSION;
 use tanist_proto::v1 as pb;
+use tanist_resource_manager::ResourceManagerDriver;
+use tanist_task_executor::{
+    IsolationGuard, TaskExecutor, TaskExecutorDescription, first_registration,
+};
+use tanist_telemetry::ExitCode;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -28,23 +39,12 @@ use super::sinks::{recorded_sinks, sinks_of};
 use super::store::ObservedStore;
 use super::tasks::ScriptedTasks;
 use super::world::{Step, World, process_of};
-use crate::config::{ClusterOptions, Configuration, LoadOptions};
-use crate::gateway::LocalConnector;
-use crate::gateway::blobs::ServedBlobs;
-use crate::gateway::fencing::{HighestEpoch, OwnStore, sender_of};
-use crate::process::ApplicationSetup;
-use crate::process::contender::{Contender, ContenderOptions};
-use crate::process::ha::HaServices;
-use crate::process::job_records::StoredJobRecords;
-use crate::process::sinks::Sinks;
-use crate::process::taskmanager::{
+use crate::graph_checks::graph_checks;
+use crate::job_records::StoredJobRecords;
+use crate::taskmanager::{
     ExecutorServices, describe, exit_code, follow_driver, read_with, start_executor, until_it_ends,
 };
-use crate::resource_manager::workers::ResourceManagerDriver;
-use crate::task_executor::{
-    IsolationGuard, TaskExecutor, TaskExecutorDescription, first_registration,
-};
-use crate::telemetry::ExitCode;
+use crate::{ApplicationSetup, settings};
 
 /// Timeout of every wait of a test, in its paused time.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -180,17 +180,23 @@ impl TestCluster {
         let address = format!("{name}:1");
         let blob_address = format!("{name}:2");
         let blobs = ServedBlobs::new(blob_address.as_str());
+        let workers = self.driver.clone().map(|driver| WorkersSetup {
+            driver,
+            options: settings::worker_limits(&options),
+        });
+        let application = self.application.as_ref();
         let contender = Contender::new(ContenderOptions {
             options,
             process: process.clone(),
             store: "memory",
             addresses: BTreeMap::from([("rpc".to_owned(), address.clone())]),
             connector: Arc::new(self.connector.from_host(&life)),
+            checks: graph_checks(),
             sinks: sinks_of(&self.sinks, &self.world, &life),
             peers: None,
             blobs: blobs.clone(),
-            application: self.application.clone(),
-            driver: self.driver.clone(),
+            application: application.map(ApplicationSetup::application),
+            workers,
         });
         self.connector.put_blobs(&blob_address, Arc::new(blobs));
         self.connector

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tanist_gateway::{GatewayError, GatewayResult, TaskExecutorGateway};
 use tanist_proto::v1 as pb;
 
 use super::history::Event;
 use super::reached::Landmark;
 use super::world::World;
-use crate::gateway::{GatewayError, GatewayResult, TaskExecutorGateway};
 
 /// One life of a TaskManager, as its leaders call it.
 #[derive(Debug)]

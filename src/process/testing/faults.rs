@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tanist_gateway::Connector as _;
 use tanist_ha::election::{Detection, Evidence, Former, ProcessId};
 use tanist_ha::keys::Kind;
 use tanist_ha::store::{CommitReply, CommitRequest, CoordinationStore as _, Fence, Write};
@@ -11,7 +12,6 @@ use tokio::time::Instant;
 use super::cluster::TestCluster;
 use super::reached::Landmark;
 use super::world::process_of;
-use crate::gateway::Connector as _;
 
 /// Longer than any lease of these tests.
 const LEASE: Duration = Duration::from_secs(5);

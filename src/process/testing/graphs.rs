@@ -1,10 +1,9 @@
 //! The jobs of these tests.
 
+use tanist_compile::{CompileOptions, JobBuilder};
 use tanist_proto::id::JobId;
 use tanist_proto::resources::Resources;
 use tanist_proto::v1 as pb;
-
-use crate::job::{CompileOptions, JobBuilder};
 
 /// Two vertices with this parallelism in one region: at parallelism 2, four tasks in two slots.
 pub fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {

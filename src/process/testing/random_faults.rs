@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-
-use crate::gateway::local::{Delivery, Fault};
+use tanist_gateway::local::{Delivery, Fault};
 
 /// The fate of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
+use tanist_dispatcher::SinkCleaner;
+use tanist_job_master::{CommitError, SinkCommitter};
+use tanist_leadership::Sinks;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::history::Event;
 use super::world::{Step, World, process_of};
-use crate::dispatcher::SinkCleaner;
-use crate::job_master::{CommitError, SinkCommitter};
-use crate::process::sinks::Sinks;
 
 /// Sinks that record what is committed and cleaned.
 #[derive(Debug, Clone)]

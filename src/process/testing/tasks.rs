@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tanist_dataflow::{Asker, CoordinatorRequest};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
+use tanist_task_executor::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::history::{AttemptKey, Event};
 use super::world::World;
-use crate::dataflow::{Asker, CoordinatorRequest};
-use crate::task_executor::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
 
 #[derive(Debug, Clone)]
 struct Running {

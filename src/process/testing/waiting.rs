@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use tanist_gateway::Connector as _;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::cluster::{TIMEOUT, TestCluster};
 use super::history::{AttemptKey, Stored};
-use crate::gateway::Connector as _;
 
 impl TestCluster {
     /// Waits until a condition about the stored state holds.

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tanist_gateway::local::{Call, Delivery, Fault, NetworkModel};
 use tanist_ha::election::ProcessId;
 use tanist_ha::memory::MemoryCluster;
 use tokio::sync::{oneshot, watch};
@@ -20,7 +21,6 @@ use super::history::{Event, Record, Stored};
 use super::random_faults::{Fate, RandomFaults};
 use super::reached::Reached;
 use super::tasks::Tasks;
-use crate::gateway::local::{Call, Delivery, Fault, NetworkModel};
 
 /// A step of a JobManager.
 #[derive(Debug)]

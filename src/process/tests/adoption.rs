@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use tanist_gateway::{Connector as _, GatewayError};
 use tanist_proto::id::JobId;
 use tanist_proto::resources::{CpuCores, Resources};
 use tanist_proto::v1::{self as pb, ExecutionState, JobStatus};
+use tanist_telemetry::ExitCode;
 use tokio::time::Instant;
 
-use crate::gateway::{Connector as _, GatewayError};
-use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
-use crate::process::testing::graphs::{graph_on_two_task_managers, graph_with_resources};
-use crate::process::testing::running::{self, JOB, used_task_manager};
-use crate::process::testing::world::process_of;
-use crate::telemetry::ExitCode;
+use crate::testing::cluster::{TestCluster, graph, graph_of_regions};
+use crate::testing::graphs::{graph_on_two_task_managers, graph_with_resources};
+use crate::testing::running::{self, JOB, used_task_manager};
+use crate::testing::world::process_of;
 
 /// Starts a job of four tasks in two slots and three TaskManagers with a slot each, of which two run it;
 /// returns one of these two.

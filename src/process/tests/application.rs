@@ -4,23 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tanist_compile::{CompileOptions, JobBuilder};
+use tanist_config::{Configuration, LoadOptions};
 use tanist_ha::blob::{BlobOptions, BlobStore};
 use tanist_ha::election::Epoch;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
+use tanist_leadership::application::job_id_of;
+use tanist_leadership::history::{self, TermPhase};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::QuarantineAction;
+use tanist_telemetry::ExitCode;
 
-use crate::config::{Configuration, LoadOptions};
-use crate::job::{CompileOptions, JobBuilder};
-use crate::process::ApplicationSetup;
-use crate::process::application::{ApplicationContext, job_id_of};
-use crate::process::crash_loop::TermPhase;
-use crate::process::history;
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::history::{Record, Stored};
-use crate::telemetry::ExitCode;
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::history::{Record, Stored};
+use crate::{ApplicationContext, ApplicationSetup};
 
 fn cluster_id() -> Name {
     Configuration::defaults().ha().cluster_id.clone()

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
+use tanist_config::LoadOptions;
 use tanist_proto::v1::JobStatus;
+use tanist_task_executor::TaskStatus;
+use tanist_telemetry::ExitCode;
 use tokio::time::Instant;
 
-use crate::config::LoadOptions;
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::running::JOB;
-use crate::task_executor::TaskStatus;
-use crate::telemetry::ExitCode;
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::running::JOB;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

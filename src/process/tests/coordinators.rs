@@ -7,11 +7,11 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::coordinator_state::State;
+use tanist_task_executor::TaskStatus;
 
-use crate::process::testing::cluster::{TestCluster, graph_of_files};
-use crate::process::testing::history::{AttemptKey, Record};
-use crate::process::testing::world::Step;
-use crate::task_executor::TaskStatus;
+use crate::testing::cluster::{TestCluster, graph_of_files};
+use crate::testing::history::{AttemptKey, Record};
+use crate::testing::world::Step;
 
 const JOB: JobId = JobId::from_bits(0xA);
 const OPERATOR: &str = "lines";

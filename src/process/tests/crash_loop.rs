@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use tanist_leadership::history::{self, HistoryRecord, TermPhase};
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobEventKind, JobStatus, QuarantineAction, QuarantineKind};
 
-use crate::process::crash_loop::TermPhase;
-use crate::process::history::{self, HistoryRecord};
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::history::Record;
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::history::Record;
 
 const JOBS: u32 = 8;
 const CULPRIT: JobId = job(6);

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use tanist_dataflow::TaskStatus;
 use tanist_ha::keys::Kind;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{ExecutionState, JobState, JobStatus, WantedStatus};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::dataflow::task::TaskStatus;
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::history::{Event, Record};
-use crate::process::testing::world::Step;
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::history::{Event, Record};
+use crate::testing::world::Step;
 
 const JOB: JobId = JobId::from_bits(0xA);
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use tanist_gateway::{Connector as _, GatewayError, GatewayResult};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tanist_telemetry::ExitCode;
 
-use crate::gateway::{Connector as _, GatewayError, GatewayResult};
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::running::{JOB, tasks_on};
-use crate::telemetry::ExitCode;
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::running::{JOB, tasks_on};
 
 const NEXT: JobId = JobId::from_bits(0xB);
 

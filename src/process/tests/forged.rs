@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
+use tanist_gateway::fencing::sender_of;
+use tanist_gateway::{Connector as _, GatewayError};
 use tanist_ha::election::{Epoch, ProcessId, TermHolder};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::JobStatus;
+use tanist_telemetry::ExitCode;
 
-use crate::gateway::fencing::sender_of;
-use crate::gateway::{Connector as _, GatewayError};
-use crate::process::testing::cluster::TestCluster;
-use crate::process::testing::running::{JOB, running};
-use crate::telemetry::ExitCode;
+use crate::testing::cluster::TestCluster;
+use crate::testing::running::{JOB, running};
 
 /// Long enough for heartbeats to be missed and leaders to be deposed.
 const A_WHILE: Duration = Duration::from_secs(180);

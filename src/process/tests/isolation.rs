@@ -8,9 +8,9 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::JobStatus;
 use tokio::time::Instant;
 
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::history::Event;
-use crate::process::testing::running::{JOB, tasks_on, used_task_manager};
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::history::Event;
+use crate::testing::running::{JOB, tasks_on, used_task_manager};
 
 /// `heartbeat.timeout`: the wait before the next generation if the end of the previous one was not reported.
 const WAIT: Duration = Duration::from_secs(50);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tanist_gateway::{JobRecords as _, StoredGenerations};
 use tanist_ha::Result;
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::keys::{Key, Kind, Name};
@@ -16,9 +17,8 @@ use tanist_ha::store::{
 use tanist_proto::id::{Generation, JobId};
 use tokio::sync::watch;
 
-use crate::gateway::{JobRecords as _, StoredGenerations};
-use crate::process::job_records::StoredJobRecords;
-use crate::process::testing::cluster::{TestCluster, graph};
+use crate::job_records::StoredJobRecords;
+use crate::testing::cluster::{TestCluster, graph};
 
 const JOB: JobId = JobId::from_bits(0xA);
 const OTHER: JobId = JobId::from_bits(0xB);

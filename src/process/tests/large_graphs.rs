@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
+use tanist_compile::{CompileOptions, JobBuilder};
+use tanist_config::LoadOptions;
+use tanist_gateway::blobs::ServedBlobs;
+use tanist_gateway::local::Fault;
+use tanist_gateway::{Connector as _, DispatcherGateway as _};
 use tanist_ha::election::ProcessId;
 use tanist_ha::keys::{Key, Kind};
 use tanist_ha::store::{CoordinationStore as _, Write};
+use tanist_leadership::ForwardingDispatcher;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use crate::config::LoadOptions;
-use crate::gateway::blobs::ServedBlobs;
-use crate::gateway::local::Fault;
-use crate::gateway::{Connector as _, DispatcherGateway as _};
-use crate::job::{CompileOptions, JobBuilder};
-use crate::process::forwarding_dispatcher::ForwardingDispatcher;
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::history::{Event, Record};
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::history::{Event, Record};
 
 const JOB: JobId = JobId::from_bits(0xB);
 

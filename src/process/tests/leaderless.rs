@@ -7,9 +7,9 @@ use tanist_ha::election::ProcessId;
 use tanist_proto::v1::JobStatus;
 use tokio::time::Instant;
 
-use crate::process::testing::cluster::TestCluster;
-use crate::process::testing::history::Event;
-use crate::process::testing::running::{self, JOB, tasks_on, used_task_manager};
+use crate::testing::cluster::TestCluster;
+use crate::testing::history::Event;
+use crate::testing::running::{self, JOB, tasks_on, used_task_manager};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -79,9 +79,8 @@ async fn without_leader_and_store_tasks_are_let_go_after_the_failover_timeout() 
 async fn what_is_cut_off_from_the_leader_stops_within_two_seconds_of_being_superseded() {
     let (cluster, used) = running(1).await;
     cluster.world.cut(&used);
-    let superseded = |stored: &crate::process::testing::history::Stored| {
-        stored.states[&JOB].regions[0].generation == 2
-    };
+    let superseded =
+        |stored: &crate::testing::history::Stored| stored.states[&JOB].regions[0].generation == 2;
     cluster
         .until_stored("the next generation", superseded)
         .await;

@@ -6,7 +6,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 use tokio::time::Instant;
 
-use crate::process::testing::cluster::{TestCluster, graph};
+use crate::testing::cluster::{TestCluster, graph};
 
 const JOB: JobId = JobId::from_bits(0xA);
 

@@ -15,6 +15,7 @@ mod leaderless;
 mod lifecycle;
 mod overview;
 mod partitions;
+mod peers;
 mod random;
 mod registrations;
 mod standby;

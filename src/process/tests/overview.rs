@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use tanist_gateway::{Connector as _, DispatcherGateway};
 use tanist_proto::v1 as pb;
 
-use crate::gateway::{Connector as _, DispatcherGateway};
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::running::JOB;
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::running::JOB;
 
 async fn task_manager(dispatcher: &dyn DispatcherGateway) -> pb::TaskManagerInfo {
     let request = pb::ListTaskManagersRequest::default();

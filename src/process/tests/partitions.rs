@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use tanist_gateway::{Connector as _, GatewayError};
 use tanist_ha::election::ProcessId;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::JobStatus;
 
-use crate::gateway::{Connector as _, GatewayError};
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::running::{self, JOB};
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::running::{self, JOB};
 
 async fn running() -> (TestCluster, String) {
     let cluster = running::running(2, 2, 2).await;

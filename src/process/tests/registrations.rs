@@ -4,6 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tanist_compact::WatchCell;
+use tanist_config::{Configuration, LoadOptions};
+use tanist_gateway::fencing::{HighestEpoch, OwnStore};
+use tanist_gateway::refusals::RefusalsCount;
+use tanist_gateway::{
+    Components, Connector as _, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    JobMasterId, JobMasterRegistration, LocalConnector, ResourceManagerGateway,
+    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _, SubmissionNumber,
+};
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId, TermHolder};
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::MemoryCluster;
@@ -12,31 +21,22 @@ use tanist_proto::PROTOCOL_VERSION;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
-use tokio::sync::watch;
-use tokio::time::Instant;
-
-use crate::compact::WatchCell;
-use crate::config::{Configuration, LoadOptions};
-use crate::gateway::fencing::{HighestEpoch, OwnStore};
-use crate::gateway::refusals::RefusalsCount;
-use crate::gateway::{
-    Components, Connector as _, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
-    JobMasterId, JobMasterRegistration, LocalConnector, ResourceManagerGateway,
-    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _, SubmissionNumber,
-};
-use crate::process::job_records::StoredJobRecords;
-use crate::process::taskmanager::describe;
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::running::{JOB, running};
-use crate::resource_manager::drains::DrainsServices;
-use crate::resource_manager::{
+use tanist_resource_manager::DrainsServices;
+use tanist_resource_manager::{
     Options, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
 };
-use crate::task_executor::{
+use tanist_task_executor::{
     IsolationGuard, RunningTask, TaskExecutor, TaskExecutorServices, TaskLauncher, TaskStart,
     first_registration,
 };
-use crate::telemetry::ExitCode;
+use tanist_telemetry::ExitCode;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::job_records::StoredJobRecords;
+use crate::taskmanager::describe;
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::running::{JOB, running};
 
 async fn task_managers(cluster: &TestCluster) -> Vec<String> {
     let leader = cluster.leader().await;
@@ -239,7 +239,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
         first_registration: first_registration(),
         guard: IsolationGuard::default(),
     };
-    let executor = TaskExecutor::start(crate::task_executor::Options::default(), services);
+    let executor = TaskExecutor::start(tanist_task_executor::Options::default(), services);
     connector.put_task_executor("tm:1", Arc::new(executor.handle()));
 
     let job_master = JobMasterId {

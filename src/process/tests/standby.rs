@@ -1,18 +1,17 @@
 //! A standby's cache: a new leader recovers from it, and the result is the content of the store.
 
+use tanist_config::Configuration;
 use tanist_ha::election::{ElectionDriver as _, Epoch, MemberCache};
 use tanist_ha::keys::{Key, Kind};
 use tanist_ha::store::CoordinationStore as _;
 use tanist_ha::store::cache::Proof;
+use tanist_leadership::application::job_id_of;
+use tanist_leadership::history::{self, HistoryRecord, TermPhase};
 use tanist_proto::id::JobId;
+use tanist_telemetry::ExitCode;
 
-use crate::config::Configuration;
-use crate::process::ApplicationSetup;
-use crate::process::application::job_id_of;
-use crate::process::crash_loop::TermPhase;
-use crate::process::history::{self, HistoryRecord};
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::telemetry::ExitCode;
+use crate::ApplicationSetup;
+use crate::testing::cluster::{TestCluster, graph};
 
 fn jobs(count: u128) -> impl Iterator<Item = JobId> {
     (1..=count).map(JobId::from_bits)

@@ -1,13 +1,13 @@
 //! Stopping a job while leaders die: an acknowledged stop continues under the next leader, and no task is
 //! started again for it.
 
+use tanist_gateway::GatewayError;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobStatus, WantedStatus};
+use tanist_task_executor::TaskStatus;
 
-use crate::gateway::GatewayError;
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::history::Record;
-use crate::task_executor::TaskStatus;
+use crate::testing::cluster::{TestCluster, graph};
+use crate::testing::history::Record;
 
 const JOB: JobId = JobId::from_bits(0xC);
 

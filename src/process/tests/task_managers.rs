@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use tanist_config::LoadOptions;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
+use tanist_task_executor::TaskStatus;
 use tokio::time::Instant;
 
-use crate::config::LoadOptions;
-use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
-use crate::process::testing::running::{self, JOB, tasks_on, used_task_manager};
-use crate::task_executor::TaskStatus;
+use crate::testing::cluster::{TestCluster, graph, graph_of_regions};
+use crate::testing::running::{self, JOB, tasks_on, used_task_manager};
 
 /// Starts a job of four tasks in two slots and three TaskManagers with a slot each, of which two run it;
 /// returns one of these two.

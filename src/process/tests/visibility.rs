@@ -1,10 +1,10 @@
 //! The description of a job over changes of its leader.
 
 use tanist_proto::v1::{self as pb, ExecutionState as S, JobStatus};
+use tanist_task_executor::TaskStatus;
 
-use crate::process::testing::cluster::TestCluster;
-use crate::process::testing::running::{JOB, running};
-use crate::task_executor::TaskStatus;
+use crate::testing::cluster::TestCluster;
+use crate::testing::running::{JOB, running};
 
 async fn kill_leader(cluster: &mut TestCluster) {
     let epoch = cluster.epoch();

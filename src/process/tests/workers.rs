@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use tanist_config::LoadOptions;
 use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::{JobId, ResourceId};
-use tokio::sync::watch;
-
-use crate::config::LoadOptions;
-use crate::process::testing::cluster::{TestCluster, graph};
-use crate::resource_manager::workers::{
+use tanist_resource_manager::{
     DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRequest,
 };
-use crate::telemetry::ExitCode;
+use tanist_telemetry::ExitCode;
+use tokio::sync::watch;
+
+use crate::testing::cluster::{TestCluster, graph};
 
 const JOB: JobId = JobId::from_bits(0xA);
 /// Longer than a worker may be idle.

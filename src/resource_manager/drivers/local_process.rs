@@ -21,20 +21,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use rustix::process::Signal;
+use tanist_config::{ExternalResource, MemoryOptions};
 use tanist_ha::election::ClusterIncarnation;
 use tanist_ha::own_directory;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::WorkerResourceSpec;
+use tanist_telemetry::control_group::{self, ControlGroups, GroupLimits};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
-use super::super::workers::{
-    DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRequest,
-};
 use super::processes::{CLUSTER_ARGUMENT, ID_ARGUMENT, Processes, WorkerProcess};
-use crate::config::{ExternalResource, MemoryOptions};
-use crate::telemetry::control_group::{self, ControlGroups, GroupLimits};
+use crate::workers::{DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRequest};
 
 /// The executable of this process, even if its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
@@ -453,5 +451,5 @@ fn prune_logs(directory: &Path, processes: &Processes) {
 }
 
 #[cfg(test)]
-#[path = "local_process_tests.rs"]
+#[path = "tests/local_process_tests.rs"]
 mod tests;

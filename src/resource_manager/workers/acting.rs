@@ -15,32 +15,12 @@ use tanist_ha::store::Write;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::WorkerResourceSpec;
-use tokio::time::Instant;
 
-use super::core::Workers;
-use super::{
-    DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRecord, WorkerRequest,
-};
+use super::{DriverError, RecordedWorker, ResourceManagerDriver, WorkerRecord, WorkerRequest};
+use crate::core::workers::WorkerEvent;
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const SLOWEST_RETRY: Duration = Duration::from_secs(5);
-
-/// The result of an act.
-#[derive(Debug)]
-pub enum WorkerEvent {
-    /// See [`Workers::recovered`].
-    Recovered(Result<Vec<(ResourceId, Found)>, DriverError>),
-    /// See [`Workers::started`].
-    Started(ResourceId, Result<(), DriverError>),
-    /// See [`Workers::ended`].
-    Ended(ResourceId, String),
-    /// See [`Workers::release_recorded`].
-    ReleaseRecorded(ResourceId, bool),
-    /// See [`Workers::removed`].
-    Removed(ResourceId),
-    /// See [`Workers::stopped`].
-    Stopped(ResourceId),
-}
 
 /// Carries out acts for one term. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -120,22 +100,6 @@ impl Acts {
                 Err(DriverError::new(error.to_string()))
             }
             Err(CommitError::NotApplied | CommitError::Unknown) => std::future::pending().await,
-        }
-    }
-}
-
-impl Workers {
-    /// Handles the result of an act.
-    pub fn take_in(&mut self, now: Instant, event: WorkerEvent) {
-        match event {
-            WorkerEvent::Recovered(found) => self.recovered(now, found),
-            WorkerEvent::Started(worker, answer) => self.started(now, &worker, answer),
-            WorkerEvent::Ended(worker, how) => self.ended(now, &worker, &how),
-            WorkerEvent::ReleaseRecorded(worker, is_durable) => {
-                self.release_recorded(&worker, is_durable);
-            }
-            WorkerEvent::Removed(worker) => self.removed(&worker),
-            WorkerEvent::Stopped(worker) => self.stopped(&worker),
         }
     }
 }

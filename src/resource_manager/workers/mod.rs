@@ -1,7 +1,7 @@
 //! Workers: the TaskManagers that the ResourceManager starts itself, through a driver, and releases again.
 //!
-//! `core` decides, `planning` counts, `start_rate_limit` limits the rate of failing starts; `acting` writes
-//! decisions under the term's fence and then has the `driver` carry them out. TaskManagers started by hand are
+//! [`crate::core::workers`] decides; `acting` writes decisions under the term's fence and then has the `driver` carry
+//! them out. TaskManagers started by hand are
 //! not workers: they are neither stopped nor waited for, but their slots count. `docs/adr/0016` says what is
 //! persisted when.
 //!
@@ -17,24 +17,9 @@
 //!    that released it: RECORDED RELEASING --registers--> RELEASING, --too late, ended, gone--> STOPPING
 //! ```
 
-pub(super) mod acting;
-pub(super) mod core;
+pub(crate) mod acting;
 mod driver;
-#[cfg(test)]
-mod matching_tests;
-#[cfg(test)]
-mod model;
-#[cfg(test)]
-mod model_tests;
-mod overview;
-mod planning;
-#[cfg(test)]
-mod planning_tests;
 mod record;
-mod start_rate_limit;
-mod worker_events;
-#[cfg(test)]
-mod worker_events_tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,9 +32,7 @@ pub use self::driver::{
     ClusterEnd, DriverError, FinalStatus, Found, RecordedWorker, ResourceManagerDriver,
     WorkerRequest,
 };
-pub use self::planning::{Bounds, Shortages, Startable, places};
-pub use self::record::{WorkerRecord, key as record_key, recorded_workers};
-pub use super::packing::Room;
+pub use self::record::{WorkerRecord, key as worker_record_key, recorded_workers};
 
 /// Limits. The defaults are Flink's.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,13 +3,8 @@
 //! Percentiles are estimated as in Flink: at position `p * (n + 1)` of the `n` sorted values, interpolated
 //! linearly.
 
-use std::collections::BTreeMap;
-
-use serde::Serialize;
 use tanist_proto::v1::ExecutionState;
-
-use super::states::execution_state;
-use super::vertex::{IoMetrics, SubtaskBody};
+use tanist_rest_model::{Aggregated, IoMetrics, Statistics, SubtaskInfo, execution_state_name};
 
 /// The states whose durations are in Flink's statistics.
 const MEASURED_STATES: [ExecutionState; 5] = [
@@ -40,77 +35,41 @@ const METRICS: [(&str, Metric); 7] = [
     }),
 ];
 
-/// Statistics over all subtasks of a vertex.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct Aggregated {
-    /// Statistics of what they read and wrote.
-    pub metrics: BTreeMap<&'static str, Statistics>,
-    /// Statistics of the time in each state, in milliseconds; a subtask that was never in the state counts as
-    /// -1.
-    pub status_duration: BTreeMap<&'static str, Statistics>,
-}
-
-impl Aggregated {
-    /// Computes the statistics of these subtasks.
-    pub fn over(subtasks: &[SubtaskBody]) -> Aggregated {
-        let of_metric = |(name, metric): (&'static str, Metric)| {
-            let values = subtasks.iter().map(|subtask| metric(&subtask.metrics));
-            let values = values.map(|value| i64::try_from(value).unwrap_or(i64::MAX));
-            (name, Statistics::of(values.collect()))
-        };
-        let of_state = |state| {
-            let name = execution_state(state);
-            let durations = subtasks.iter().map(|subtask| &subtask.status_duration);
-            let durations = durations.filter_map(|of_subtask| of_subtask.get(name).copied());
-            (name, Statistics::of(durations.collect()))
-        };
-        Aggregated {
-            metrics: METRICS.into_iter().map(of_metric).collect(),
-            status_duration: MEASURED_STATES.into_iter().map(of_state).collect(),
-        }
+/// The statistics of these subtasks.
+pub(super) fn aggregated(subtasks: &[SubtaskInfo]) -> Aggregated {
+    let of_metric = |(name, metric): (&'static str, Metric)| {
+        let values = subtasks.iter().map(|subtask| metric(&subtask.metrics));
+        let values = values.map(|value| i64::try_from(value).unwrap_or(i64::MAX));
+        (name.into(), statistics(values.collect()))
+    };
+    let of_state = |state| {
+        let name = execution_state_name(state);
+        let durations = subtasks.iter().map(|subtask| &subtask.status_duration);
+        let durations = durations.filter_map(|of_subtask| of_subtask.get(name).copied());
+        (name.into(), statistics(durations.collect()))
+    };
+    Aggregated {
+        metrics: METRICS.into_iter().map(of_metric).collect(),
+        status_duration: MEASURED_STATES.into_iter().map(of_state).collect(),
     }
 }
 
-/// The distribution of values; all 0 if there are none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Statistics {
-    /// The smallest.
-    pub min: i64,
-    /// The largest.
-    pub max: i64,
-    /// The mean, rounded towards 0.
-    pub avg: i64,
-    /// The sum.
-    pub sum: i64,
-    /// The 50th percentile.
-    pub median: i64,
-    /// The 25th percentile.
-    pub p25: i64,
-    /// The 75th percentile.
-    pub p75: i64,
-    /// The 95th percentile.
-    pub p95: i64,
-}
-
-impl Statistics {
-    fn of(mut values: Vec<i64>) -> Statistics {
-        values.sort_unstable();
-        let (Some(&min), Some(&max)) = (values.first(), values.last()) else {
-            return Statistics::default();
-        };
-        let sum: i128 = values.iter().copied().map(i128::from).sum();
-        let narrow = |value: i128| i64::try_from(value).unwrap_or(i64::MAX);
-        Statistics {
-            min,
-            max,
-            avg: narrow(sum / values.len() as i128),
-            sum: narrow(sum),
-            median: percentile(&values, 50),
-            p25: percentile(&values, 25),
-            p75: percentile(&values, 75),
-            p95: percentile(&values, 95),
-        }
+fn statistics(mut values: Vec<i64>) -> Statistics {
+    values.sort_unstable();
+    let (Some(&min), Some(&max)) = (values.first(), values.last()) else {
+        return Statistics::default();
+    };
+    let sum: i128 = values.iter().copied().map(i128::from).sum();
+    let narrow = |value: i128| i64::try_from(value).unwrap_or(i64::MAX);
+    Statistics {
+        min,
+        max,
+        avg: narrow(sum / values.len() as i128),
+        sum: narrow(sum),
+        median: percentile(&values, 50),
+        p25: percentile(&values, 25),
+        p75: percentile(&values, 75),
+        p95: percentile(&values, 95),
     }
 }
 
@@ -130,7 +89,7 @@ mod tests {
 
     #[test]
     fn percentiles_lie_between_values_in_proportion() {
-        let of = |values: &[i64]| Statistics::of(values.to_vec());
+        let of = |values: &[i64]| statistics(values.to_vec());
         assert_eq!(of(&[]), Statistics::default());
         let one = of(&[7]);
         assert_eq!(

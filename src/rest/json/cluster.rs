@@ -8,36 +8,36 @@ use super::{REVISION, VERSION};
 /// `/overview`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Overview {
+pub(crate) struct Overview {
     /// Number of registered TaskManagers.
-    pub taskmanagers: u32,
+    pub(crate) taskmanagers: u32,
     /// Number of registered TaskManagers that are drained.
-    pub taskmanagers_blocked: u32,
+    pub(crate) taskmanagers_blocked: u32,
     /// Number of TaskManagers that a driver starts and that have not registered.
-    pub taskmanagers_pending: usize,
+    pub(crate) taskmanagers_pending: usize,
     /// Number of slots of the registered TaskManagers.
-    pub slots_total: u32,
+    pub(crate) slots_total: u32,
     /// Number of free slots of TaskManagers that are not drained.
-    pub slots_available: u32,
+    pub(crate) slots_available: u32,
     /// Number of free slots of TaskManagers that are drained.
-    pub slots_free_and_blocked: u32,
+    pub(crate) slots_free_and_blocked: u32,
     /// Number of jobs that have not ended.
-    pub jobs_running: u32,
+    pub(crate) jobs_running: u32,
     /// Number of jobs that FINISHED.
-    pub jobs_finished: u32,
+    pub(crate) jobs_finished: u32,
     /// Number of jobs that were CANCELED.
-    pub jobs_cancelled: u32,
+    pub(crate) jobs_cancelled: u32,
     /// Number of jobs that FAILED.
-    pub jobs_failed: u32,
+    pub(crate) jobs_failed: u32,
     /// The version of this program.
-    pub flink_version: &'static str,
+    pub(crate) flink_version: &'static str,
     /// The revision of this program.
-    pub flink_commit: &'static str,
+    pub(crate) flink_commit: &'static str,
 }
 
 impl Overview {
     /// The leader's overview.
-    pub fn new(overview: &ClusterOverview) -> Overview {
+    pub(crate) fn new(overview: &ClusterOverview) -> Overview {
         Overview {
             taskmanagers: overview.task_managers,
             taskmanagers_blocked: overview.task_managers_blocked,
@@ -58,33 +58,33 @@ impl Overview {
 /// `/config`: what a user interface has to know before it shows anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct UiConfig {
+pub(crate) struct UiConfig {
     /// Interval between its reads, in milliseconds.
-    pub refresh_interval: u64,
+    pub(crate) refresh_interval: u64,
     /// The zone of all times.
-    pub timezone_name: &'static str,
+    pub(crate) timezone_name: &'static str,
     /// Offset from UTC, in milliseconds.
-    pub timezone_offset: i64,
+    pub(crate) timezone_offset: i64,
     /// The version of this program.
-    pub flink_version: &'static str,
+    pub(crate) flink_version: &'static str,
     /// The revision of this program.
-    pub flink_revision: &'static str,
+    pub(crate) flink_revision: &'static str,
     /// The features that it may offer.
-    pub features: Features,
+    pub(crate) features: Features,
 }
 
 /// The features that a user interface may offer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Features {
+pub(crate) struct Features {
     /// Uploading programs.
-    pub web_submit: bool,
+    pub(crate) web_submit: bool,
     /// Cancelling jobs.
-    pub web_cancel: bool,
+    pub(crate) web_cancel: bool,
     /// Rescaling jobs.
-    pub web_rescale: bool,
+    pub(crate) web_rescale: bool,
     /// Whether this is a history server.
-    pub web_history: bool,
+    pub(crate) web_history: bool,
 }
 
 impl Default for UiConfig {

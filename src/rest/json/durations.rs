@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use tanist_proto::v1::{ExecutionState, SubtaskDetails};
+use tanist_rest_model::{Word, execution_state_name};
 
-use super::states::{EXECUTION_STATES, execution_state};
+use super::states::EXECUTION_STATES;
 
 /// The order in which an attempt may go through the states.
 fn rank(state: ExecutionState) -> u8 {
@@ -20,21 +21,25 @@ fn rank(state: ExecutionState) -> u8 {
     }
 }
 
+/// This value for each state.
+fn of_each_state<T: Copy>(value: T) -> BTreeMap<Word, T> {
+    let states = EXECUTION_STATES.map(|state| (execution_state_name(state).into(), value));
+    states.into()
+}
+
 /// The time when the attempt entered each state; 0 if it did not, or the time is not known.
-pub(super) fn timestamps(subtask: &SubtaskDetails) -> BTreeMap<&'static str, u64> {
-    let none = EXECUTION_STATES.into_iter();
-    let mut all: BTreeMap<&str, u64> = none.map(|state| (execution_state(state), 0)).collect();
+pub(super) fn timestamps(subtask: &SubtaskDetails) -> BTreeMap<Word, u64> {
+    let mut all = of_each_state(0);
     for entered in &subtask.timestamps {
-        all.insert(execution_state(entered.state()), entered.at_ms);
+        all.insert(execution_state_name(entered.state()).into(), entered.at_ms);
     }
     all
 }
 
 /// The duration of each state of the attempt, in milliseconds, for the current state up to `now`; -1 for a
 /// state that it was not in, whose duration is not known, or in which it ended.
-pub(super) fn status_durations(subtask: &SubtaskDetails, now: u64) -> BTreeMap<&'static str, i64> {
-    let none = EXECUTION_STATES.into_iter();
-    let mut all: BTreeMap<&str, i64> = none.map(|state| (execution_state(state), -1)).collect();
+pub(super) fn status_durations(subtask: &SubtaskDetails, now: u64) -> BTreeMap<Word, i64> {
+    let mut all = of_each_state(-1);
     let entered = subtask.timestamps.iter();
     let mut entered: Vec<(u64, ExecutionState)> =
         entered.map(|entry| (entry.at_ms, entry.state())).collect();
@@ -46,7 +51,7 @@ pub(super) fn status_durations(subtask: &SubtaskDetails, now: u64) -> BTreeMap<&
             None => continue,
         };
         let duration = i64::try_from(left_at_ms.saturating_sub(at_ms)).unwrap_or(i64::MAX);
-        all.insert(execution_state(state), duration);
+        all.insert(execution_state_name(state).into(), duration);
     }
     all
 }

@@ -14,18 +14,18 @@ use serde::Serialize;
 /// A failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct FailureCause {
+pub(crate) struct FailureCause {
     /// The class of the failure.
-    pub class: &'static str,
+    pub(crate) class: &'static str,
     /// The whole text.
-    pub stack_trace: String,
+    pub(crate) stack_trace: String,
     /// The same as a Java object, in Base64.
-    pub serialized_throwable: String,
+    pub(crate) serialized_throwable: String,
 }
 
 impl FailureCause {
     /// A failure of this class.
-    pub fn new(class: &'static str, text: &str) -> FailureCause {
+    pub(crate) fn new(class: &'static str, text: &str) -> FailureCause {
         FailureCause {
             class,
             stack_trace: text.to_owned(),

@@ -2,70 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use tanist_ha::election::Detection;
+use tanist_leadership::history::{HistoryRecord, TermPhase};
+use tanist_rest_model::{RecoveryInfo, TermHistory, TermList, Word};
 
 use super::time;
-use crate::process::HistoryRecord;
-use crate::process::crash_loop::TermPhase;
-
-/// `/ha/history`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct HistoryBody {
-    /// The terms, newest first.
-    pub terms: Vec<TermHistoryBody>,
-}
-
-/// A term.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct TermHistoryBody {
-    /// Its epoch.
-    pub epoch: u64,
-    /// The process that led.
-    pub process: String,
-    /// When it was confirmed, in milliseconds since 1970.
-    pub since: u64,
-    /// When its successor was confirmed; -1 while it goes on.
-    pub ended: i64,
-    /// Its duration in milliseconds: until the next term was confirmed, else until now.
-    pub duration: i64,
-    /// How it ended: `transferred`, `resigned`, `deposed`, `expired`, or `replaced` if that was not recorded.
-    pub ended_how: Option<String>,
-    /// The evidence for the end of the previous term, for example `process-gone`.
-    pub detected_by: Option<String>,
-    /// `leading` if the JobMasters of all recovered jobs have begun, else `recovering`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub phase: Option<TermPhase>,
-    /// Number of jobs that it recovered.
-    pub jobs: usize,
-    /// Milliseconds of the takeover's steps by name. `noticed`: from the former leader's last heartbeat until
-    /// its loss was detected; `deposed`: from then to the grant; the others from the grant to the end of each.
-    pub phases: BTreeMap<&'static str, f64>,
-    /// Where the records of the jobs came from.
-    pub recovery: Option<RecoveryBody>,
-    /// Number of tasks that went on running.
-    pub tasks_adopted: Option<usize>,
-    /// Number of tasks that had to be started again.
-    pub tasks_restarted: Option<usize>,
-    /// Whether the former leader was seen alive after it was deposed uninvited.
-    pub false_alarm: Option<bool>,
-}
-
-/// Where a leader's records came from.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct RecoveryBody {
-    /// How the standby's cache was proven.
-    pub proof: serde_json::Value,
-    /// Number of records that it held.
-    pub from_cache: usize,
-    /// Number of records that were read from the store.
-    pub read: usize,
-}
 
 /// The completed steps of a takeover, by name.
-pub fn phases(record: &HistoryRecord) -> BTreeMap<&'static str, f64> {
+pub(crate) fn phases(record: &HistoryRecord) -> BTreeMap<Word, f64> {
     let (phases, takeover) = (&record.phases, record.takeover.as_ref());
     // A term that is not confirmed yet has not completed the step.
     let phase = |ms: f64| Some(ms).filter(|ms| *ms > 0.0);
@@ -84,53 +28,56 @@ pub fn phases(record: &HistoryRecord) -> BTreeMap<&'static str, f64> {
         ("last-adopted", phases.last_adopted_ms),
     ];
     let known = known.into_iter();
-    known.filter_map(|(name, ms)| Some((name, ms?))).collect()
+    known
+        .filter_map(|(name, ms)| Some((name.into(), ms?)))
+        .collect()
 }
 
 /// The evidence for the end of the previous term.
-pub fn detection(record: &HistoryRecord) -> Option<String> {
+pub(crate) fn detection(record: &HistoryRecord) -> Option<&'static str> {
     let takeover = record.takeover.as_ref();
-    takeover.map(|takeover| takeover.detection.name().to_owned())
+    takeover.map(|takeover| takeover.detection.name())
 }
 
 /// Whether the former leader was seen alive and well afterwards.
-pub fn is_false_alarm(record: &HistoryRecord) -> bool {
+pub(crate) fn is_false_alarm(record: &HistoryRecord) -> bool {
     let takeover = record.takeover.as_ref();
     takeover.is_some_and(|takeover| takeover.false_alarm)
 }
 
-impl HistoryBody {
-    /// Takes records, oldest first; lists at most `limit` of the newest.
-    pub fn new(records: &[HistoryRecord], limit: usize, now_ms: u64) -> HistoryBody {
-        let successors = records.iter().skip(1).map(Some).chain([None]);
-        let mut terms: Vec<TermHistoryBody> = records
-            .iter()
-            .zip(successors)
-            .map(|(record, successor)| term(record, successor, now_ms))
-            .collect();
-        terms.reverse();
-        terms.truncate(limit);
-        HistoryBody { terms }
-    }
+/// Takes records, oldest first; lists at most `limit` of the newest.
+pub(crate) fn term_list(records: &[HistoryRecord], limit: usize, now_ms: u64) -> TermList {
+    let successors = records.iter().skip(1).map(Some).chain([None]);
+    let mut terms: Vec<TermHistory> = records
+        .iter()
+        .zip(successors)
+        .map(|(record, successor)| term(record, successor, now_ms))
+        .collect();
+    terms.reverse();
+    terms.truncate(limit);
+    TermList { terms }
 }
 
-fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) -> TermHistoryBody {
+fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) -> TermHistory {
     let until = successor.map(|next| next.since_ms);
     let lasted = until.unwrap_or(now_ms).saturating_sub(record.since_ms);
     let takeover = record.takeover.as_ref();
     let false_alarm = takeover.map(|takeover| takeover.false_alarm);
-    TermHistoryBody {
+    TermHistory {
         epoch: record.epoch,
         process: record.process.clone(),
         since: record.since_ms,
         ended: until.map_or(-1, time),
         duration: i64::try_from(lasted).unwrap_or(i64::MAX),
         ended_how: successor.and_then(ended_by),
-        detected_by: detection(record),
-        phase: record.phase,
+        detected_by: detection(record).map(Into::into),
+        phase: record.phase.map(|phase| match phase {
+            TermPhase::Recovering => "recovering".into(),
+            TermPhase::Leading => "leading".into(),
+        }),
         jobs: record.jobs,
         phases: phases(record),
-        recovery: record.recovery.as_ref().map(|recovery| RecoveryBody {
+        recovery: record.recovery.as_ref().map(|recovery| RecoveryInfo {
             proof: serde_json::to_value(recovery.proof).unwrap_or_default(),
             from_cache: recovery.from_cache,
             read: recovery.read,
@@ -142,7 +89,7 @@ fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) 
 }
 
 /// How a term ended, according to its successor's record.
-fn ended_by(successor: &HistoryRecord) -> Option<String> {
+fn ended_by(successor: &HistoryRecord) -> Option<Word> {
     let how = match successor.takeover.as_ref().map(|it| it.detection) {
         None => "replaced",
         Some(Detection::Invited) => "transferred",
@@ -156,13 +103,13 @@ fn ended_by(successor: &HistoryRecord) -> Option<String> {
             | Detection::OwnEarlierIncarnation,
         ) => "deposed",
     };
-    Some(how.to_owned())
+    Some(how.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::TakeoverRecord;
+    use tanist_leadership::history::TakeoverRecord;
 
     #[test]
     fn a_term_lasts_until_the_next_term_or_now() {
@@ -187,7 +134,7 @@ mod tests {
             ..at(2, 2_000)
         };
         let records = [at(1, 1_000), second, at(3, 5_000)];
-        let body = HistoryBody::new(&records, 100, 9_000);
+        let body = term_list(&records, 100, 9_000);
         let seen: Vec<(u64, i64, Option<&str>)> = body
             .terms
             .iter()
@@ -199,6 +146,6 @@ mod tests {
             (1, 1_000, Some("transferred")),
         ];
         assert_eq!(seen, expected);
-        assert_eq!(HistoryBody::new(&records, 1, 9_000).terms.len(), 1);
+        assert_eq!(term_list(&records, 1, 9_000).terms.len(), 1);
     }
 }

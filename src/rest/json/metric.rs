@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// An aggregation of the values of one metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Aggregation {
+pub(crate) enum Aggregation {
     /// The smallest.
     Min,
     /// The largest.
@@ -17,7 +17,7 @@ pub enum Aggregation {
 
 impl Aggregation {
     /// All of them.
-    pub const ALL: [Aggregation; 4] = [
+    pub(crate) const ALL: [Aggregation; 4] = [
         Aggregation::Min,
         Aggregation::Max,
         Aggregation::Avg,
@@ -42,9 +42,9 @@ impl std::str::FromStr for Aggregation {
 
 /// A metric with the requested aggregations; in a list of available metrics only its name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct AggregatedMetric {
+pub(crate) struct AggregatedMetric {
     /// Its name.
-    pub id: &'static str,
+    pub(crate) id: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     min: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ pub struct AggregatedMetric {
 
 impl AggregatedMetric {
     /// Only the name.
-    pub fn named(id: &'static str) -> AggregatedMetric {
+    pub(crate) fn named(id: &'static str) -> AggregatedMetric {
         AggregatedMetric {
             id,
             ..AggregatedMetric::default()
@@ -65,7 +65,7 @@ impl AggregatedMetric {
     }
 
     /// The metric over `values`; without aggregations if there are none.
-    pub fn over(
+    pub(crate) fn over(
         id: &'static str,
         values: &[f64],
         wanted: &[Aggregation],

@@ -12,41 +12,41 @@ use super::job::status_of;
 /// `/jobs/:id/execution-result`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct ExecutionResult {
+pub(crate) struct ExecutionResult {
     /// Whether there is a result.
-    pub status: QueueStatus,
+    pub(crate) status: QueueStatus,
     /// The result, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub job_execution_result: Option<JobExecutionResult>,
+    pub(crate) job_execution_result: Option<JobExecutionResult>,
 }
 
 /// `IN_PROGRESS` or `COMPLETED`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct QueueStatus {
+pub(crate) struct QueueStatus {
     /// The value.
-    pub id: &'static str,
+    pub(crate) id: &'static str,
 }
 
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct JobExecutionResult {
+pub(crate) struct JobExecutionResult {
     /// The job.
-    pub id: String,
+    pub(crate) id: String,
     /// `SUCCEEDED`, `CANCELED` or `FAILED`.
-    pub application_status: &'static str,
+    pub(crate) application_status: &'static str,
     /// Always empty.
-    pub accumulator_results: BTreeMap<String, String>,
+    pub(crate) accumulator_results: BTreeMap<String, String>,
     /// Its duration, in milliseconds.
-    pub net_runtime: u64,
+    pub(crate) net_runtime: u64,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure_cause: Option<FailureCause>,
+    pub(crate) failure_cause: Option<FailureCause>,
 }
 
 impl ExecutionResult {
     /// The result of a job, if it has ended.
-    pub fn new(job: &JobDetails) -> ExecutionResult {
+    pub(crate) fn new(job: &JobDetails) -> ExecutionResult {
         let Some(end) = status_of(job).end() else {
             return ExecutionResult {
                 status: QueueStatus { id: "IN_PROGRESS" },

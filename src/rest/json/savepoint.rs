@@ -14,29 +14,29 @@ const NO_SAVEPOINT: &str = "none: the job was drained and has finished, no savep
 
 /// An asynchronous operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Operation {
+pub(crate) struct Operation {
     /// Whether it has ended.
-    pub status: QueueStatus,
+    pub(crate) status: QueueStatus,
     /// How it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub operation: Option<Savepoint>,
+    pub(crate) operation: Option<Savepoint>,
 }
 
 /// The end of a stop: exactly one of the two fields is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Savepoint {
+pub(crate) struct Savepoint {
     /// Text in place of a savepoint's path: there is none, as the job was drained.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub location: Option<&'static str>,
+    pub(crate) location: Option<&'static str>,
     /// Why the job did not finish.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure_cause: Option<FailureCause>,
+    pub(crate) failure_cause: Option<FailureCause>,
 }
 
 impl Operation {
     /// The status of a job's stop, from the job's record alone; `None` if it was not asked to stop.
-    pub fn of_stop(job: &JobDetails) -> Option<Operation> {
+    pub(crate) fn of_stop(job: &JobDetails) -> Option<Operation> {
         let ended = |savepoint| Operation {
             status: QueueStatus { id: "COMPLETED" },
             operation: Some(savepoint),

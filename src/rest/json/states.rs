@@ -1,12 +1,9 @@
-//! Names of states, and counts by state.
+//! All states and statuses, and the state of a vertex.
 
-use std::collections::HashMap;
-
-use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use tanist_proto::v1::{ExecutionState, JobStatus, VertexDetails};
 
 /// Every state of an execution, in Flink's order.
-pub const EXECUTION_STATES: [ExecutionState; 10] = [
+pub(super) const EXECUTION_STATES: [ExecutionState; 10] = [
     ExecutionState::Created,
     ExecutionState::Scheduled,
     ExecutionState::Deploying,
@@ -20,7 +17,7 @@ pub const EXECUTION_STATES: [ExecutionState; 10] = [
 ];
 
 /// Every status of a job.
-pub const JOB_STATUSES: [JobStatus; 11] = [
+pub(super) const JOB_STATUSES: [JobStatus; 11] = [
     JobStatus::Initializing,
     JobStatus::Created,
     JobStatus::Running,
@@ -34,21 +31,9 @@ pub const JOB_STATUSES: [JobStatus; 11] = [
     JobStatus::Reconciling,
 ];
 
-/// The name, for example `RUNNING`.
-pub fn execution_state(state: ExecutionState) -> &'static str {
-    let name = state.as_str_name();
-    name.strip_prefix("EXECUTION_STATE_").unwrap_or(name)
-}
-
-/// The name, for example `RUNNING`.
-pub fn job_status(status: JobStatus) -> &'static str {
-    let name = status.as_str_name();
-    name.strip_prefix("JOB_STATUS_").unwrap_or(name)
-}
-
 /// The status of a vertex, from those of its subtasks: first any that failed or is being cancelled decides,
 /// then whether any runs. If no subtask has got that far it is CREATED; if all are FINISHED it is FINISHED.
-pub fn vertex_state(vertex: &VertexDetails) -> ExecutionState {
+pub(super) fn vertex_state(vertex: &VertexDetails) -> ExecutionState {
     let any = |state| {
         vertex
             .subtasks
@@ -80,64 +65,10 @@ pub fn vertex_state(vertex: &VertexDetails) -> ExecutionState {
     }
 }
 
-/// The number of objects in each state.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counts {
-    counts: HashMap<ExecutionState, u64>,
-}
-
-impl Counts {
-    /// The number in state `state`.
-    pub fn of(&self, state: ExecutionState) -> u64 {
-        self.counts.get(&state).copied().unwrap_or(0)
-    }
-
-    /// The total.
-    pub fn total(&self) -> u64 {
-        self.counts.values().sum()
-    }
-}
-
-impl FromIterator<ExecutionState> for Counts {
-    fn from_iter<I: IntoIterator<Item = ExecutionState>>(states: I) -> Counts {
-        let mut counts = HashMap::new();
-        for state in states {
-            *counts.entry(state).or_default() += 1;
-        }
-        Counts { counts }
-    }
-}
-
-/// As `{"CREATED": 0, "SCHEDULED": 1, ...}`.
-impl Serialize for Counts {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(EXECUTION_STATES.len()))?;
-        for state in EXECUTION_STATES {
-            map.serialize_entry(execution_state(state), &self.of(state))?;
-        }
-        map.end()
-    }
-}
-
-/// [`Counts`] in the form of the overview of jobs: `{"total": 1, "created": 0, ...}`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LowerCaseCounts(pub Counts);
-
-impl Serialize for LowerCaseCounts {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(EXECUTION_STATES.len() + 1))?;
-        map.serialize_entry("total", &self.0.total())?;
-        for state in EXECUTION_STATES {
-            let name = execution_state(state).to_ascii_lowercase();
-            map.serialize_entry(&name, &self.0.of(state))?;
-        }
-        map.end()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tanist_proto::v1::SubtaskDetails;
+    use tanist_rest_model::execution_state_name;
 
     use super::*;
 
@@ -151,7 +82,7 @@ mod tests {
             subtasks: states.iter().map(subtask).collect(),
             ..VertexDetails::default()
         };
-        execution_state(vertex_state(&vertex))
+        execution_state_name(vertex_state(&vertex))
     }
 
     #[test]

@@ -2,15 +2,21 @@
 
 mod failures;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tanist_proto::v1 as pb;
+use tanist_rest_model::JobStatusBody;
 
+use super::blocked_reason::quarantine_list;
 use super::cluster::{Overview, UiConfig};
+use super::events::events_with_tasks;
+use super::exceptions::exceptions_of;
 use super::failure_cause::FailureCause;
-use super::job::{JobBody, JobIdAndStatus, JobOverview, JobStatusBody};
+use super::job::{JobIdAndStatus, job_info, job_summary, status_of};
 use super::result::ExecutionResult;
-use super::task_managers::{TaskManagerDetails, TaskManagers};
-use super::vertex::VertexBody;
+use super::task_managers::{TaskManagerDetails, task_manager_list};
+use super::vertex::{SubtaskTimesBody, vertex_subtasks};
 
 /// Id of the group `default` in the job of these tests: the first half of the SHA-256 of job id, a zero byte
 /// and name.
@@ -105,7 +111,7 @@ fn failure(at_ms: u64, cause: &str) -> pb::FailureRecord {
     }
 }
 
-fn to_json(body: impl serde::Serialize) -> Value {
+fn to_json(body: impl Serialize) -> Value {
     serde_json::to_value(body).expect("bodies are JSON")
 }
 
@@ -175,7 +181,7 @@ fn a_job_has_flinks_fields() {
         "cleaning-up": false,
         "blocked-by": []
     });
-    assert_eq!(to_json(JobBody::new(&job(), 2_000)), expected);
+    assert_eq!(to_json(job_info(&job(), 2_000)), expected);
 }
 
 #[test]
@@ -195,7 +201,7 @@ fn the_lists_of_jobs_have_flinks_fields() {
             },
             "pending-operators": 0, "job-type": "STREAMING"
     });
-    assert_eq!(to_json(JobOverview::new(&job, 2_000)), expected);
+    assert_eq!(to_json(job_summary(&job, 2_000)), expected);
 }
 
 #[test]
@@ -250,7 +256,7 @@ fn a_vertex_lists_every_subtask_with_its_place_and_attempt() {
         }
     });
     assert_eq!(
-        to_json(VertexBody::new(&job().vertices[1], 2_000)),
+        to_json(vertex_subtasks(&job().vertices[1], 2_000)),
         expected
     );
 }
@@ -301,8 +307,8 @@ fn a_job_without_slots_is_shown_as_waiting_and_keeps_flinks_status() {
             subtask.set_state(state);
         }
         [
-            to_json(JobBody::new(&job, 2_000)),
-            to_json(JobOverview::new(&job, 2_000)),
+            to_json(job_info(&job, 2_000)),
+            to_json(job_summary(&job, 2_000)),
         ]
     };
     use pb::ExecutionState::{Created, Finished, Running, Scheduled};
@@ -325,12 +331,14 @@ fn a_quarantined_job_is_suspended_and_says_why() {
         ..job()
     };
     assert_eq!(
-        to_json(JobStatusBody::new(&job)),
+        to_json(JobStatusBody {
+            status: status_of(&job)
+        }),
         json!({"status": "SUSPENDED"})
     );
     for body in [
-        to_json(JobBody::new(&job, 2_000)),
-        to_json(JobOverview::new(&job, 2_000)),
+        to_json(job_info(&job, 2_000)),
+        to_json(job_summary(&job, 2_000)),
     ] {
         assert_eq!(body["state"], "SUSPENDED");
         assert_eq!(body["quarantine"], "its graph can't be read");
@@ -346,8 +354,8 @@ fn a_failed_job_says_why_it_was_not_restarted() {
         ..job()
     };
     for body in [
-        to_json(JobBody::new(&job, 2_000)),
-        to_json(JobOverview::new(&job, 2_000)),
+        to_json(job_info(&job, 2_000)),
+        to_json(job_summary(&job, 2_000)),
     ] {
         assert_eq!(body["cause"], cause);
     }
@@ -437,7 +445,7 @@ fn a_task_manager_has_flinks_fields() {
         task_managers: vec![info],
         ..pb::ListTaskManagersResponse::default()
     };
-    assert_eq!(to_json(TaskManagers::new(&list)), expected);
+    assert_eq!(to_json(task_manager_list(&list)), expected);
     let pending = pb::PendingWorker {
         resource_id: "worker-1".to_owned(),
         slots: 2,
@@ -466,7 +474,7 @@ fn a_task_manager_has_flinks_fields() {
         "pending": [{"id": "worker-1", "slots": 2, "since": 7}],
         "failures": 3, "text": "1 TaskManager is being started", "retry-at": 9
     }});
-    assert_eq!(to_json(TaskManagers::new(&list)), expected);
+    assert_eq!(to_json(task_manager_list(&list)), expected);
 }
 
 #[test]
@@ -486,14 +494,14 @@ fn the_cluster_has_flinks_fields() {
     let expected = json!({
         "taskmanagers": 2, "taskmanagers-blocked": 1, "taskmanagers-pending": 0, "slots-total": 8, "slots-available": 3,
         "slots-free-and-blocked": 2, "jobs-running": 1, "jobs-finished": 4, "jobs-cancelled": 5,
-        "jobs-failed": 6, "flink-version": env!("CARGO_PKG_VERSION"),
-        "flink-commit": env!("TANIST_BUILD_REVISION")
+        "jobs-failed": 6, "flink-version": super::VERSION,
+        "flink-commit": super::REVISION
     });
     assert_eq!(to_json(Overview::new(&overview)), expected);
     let expected = json!({
         "refresh-interval": 3000, "timezone-name": "UTC", "timezone-offset": 0,
-        "flink-version": env!("CARGO_PKG_VERSION"),
-        "flink-revision": env!("TANIST_BUILD_REVISION"),
+        "flink-version": super::VERSION,
+        "flink-revision": super::REVISION,
         "features": {
             "web-submit": false, "web-cancel": true, "web-rescale": false, "web-history": false
         }
@@ -516,13 +524,13 @@ fn a_job_says_what_it_waits_for() {
         }],
         ..job()
     };
-    let body = body_of(&JobBody::new(&job, 2_000));
+    let body = body_of(&job_info(&job, 2_000));
     let expected = serde_json::json!([{
         "kind": "no-slots", "text": "1 of 2 slots are missing", "since": 1_200, "until": -1, "retry-at": 3_000,
         "slots-needed": 2, "slots-missing": 1, "missing": ["sums (2/2)"]
     }]);
     assert_eq!(body["blocked-by"], expected);
-    let listed = body_of(&JobOverview::new(&job, 2_000));
+    let listed = body_of(&job_summary(&job, 2_000));
     assert_eq!(listed["blocked-by"], "1 of 2 slots are missing");
 }
 
@@ -533,16 +541,13 @@ fn a_subtask_says_when_it_entered_each_state() {
         state: pb::ExecutionState::Deploying.into(),
         at_ms: 1_500,
     }];
-    let body = body_of(&VertexBody::new(&job.vertices[0], 2_000));
+    let body = body_of(&vertex_subtasks(&job.vertices[0], 2_000));
     let timestamps = &body["subtasks"][0]["timestamps"];
     assert_eq!(
         (&timestamps["DEPLOYING"], &timestamps["RUNNING"]),
         (&1_500.into(), &0.into())
     );
-    let times = body_of(&super::vertex::SubtaskTimesBody::new(
-        &job.vertices[0],
-        2_000,
-    ));
+    let times = body_of(&SubtaskTimesBody::new(&job.vertices[0], 2_000));
     assert_eq!(times["subtasks"][0]["timestamps"], *timestamps);
 }
 
@@ -563,7 +568,7 @@ fn quarantined_jobs_are_listed_with_what_that_rests_on() {
         }),
         ..job()
     };
-    let listing = super::blocked_reason::QuarantineListing::new(&[job(), quarantined]);
+    let listing = quarantine_list(&[job(), quarantined]);
     let expected = serde_json::json!({"jobs": [{
         "jid": "a".repeat(32), "name": "count", "kind": "ended-process", "reason": "it ended processes",
         "since": 5, "evidence": [{"epoch": 7, "process": "jm-1", "at": -1, "what": "ended"}]
@@ -571,6 +576,46 @@ fn quarantined_jobs_are_listed_with_what_that_rests_on() {
     assert_eq!(body_of(&listing), expected);
 }
 
-fn body_of(body: &impl serde::Serialize) -> serde_json::Value {
+/// What a client reads in a body is what the server wrote.
+#[test]
+fn every_body_that_clients_read_is_read_as_it_was_written() {
+    fn check<T: Serialize + DeserializeOwned>(written: T) {
+        let written = to_json(written);
+        let read: T = serde_json::from_value(written.clone()).expect("of its own shape");
+        assert_eq!(to_json(read), written);
+    }
+    let mut job = pb::JobDetails {
+        quarantine: "bit rot".to_owned(),
+        quarantined: Some(pb::Quarantine {
+            evidence: vec![pb::QuarantineEvidence::default()],
+            ..pb::Quarantine::default()
+        }),
+        blocked_reasons: vec![pb::BlockedReason::default()],
+        events: vec![pb::JobEvent::default()],
+        ..job()
+    };
+    job.failures[0].concurrent = vec![failure(1, "other")];
+    let task_managers = pb::ListTaskManagersResponse {
+        task_managers: vec![pb::TaskManagerInfo {
+            drain: Some(pb::DrainInfo::default()),
+            ..pb::TaskManagerInfo::default()
+        }],
+        unmatched_drains: vec![pb::DrainInfo::default()],
+        workers: Some(pb::WorkersInfo {
+            pending: vec![pb::PendingWorker::default()],
+            ..pb::WorkersInfo::default()
+        }),
+        ..pb::ListTaskManagersResponse::default()
+    };
+    check(job_info(&job, 2_000));
+    check(job_summary(&job, 2_000));
+    check(vertex_subtasks(&job.vertices[0], 2_000));
+    check(quarantine_list(&[job.clone()]));
+    check(events_with_tasks(&job, 9));
+    check(exceptions_of(&job, 9));
+    check(task_manager_list(&task_managers));
+}
+
+fn body_of(body: &impl Serialize) -> serde_json::Value {
     serde_json::to_value(body).expect("JSON")
 }

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use tanist_ha::store::health::StoreHealth;
-
-use super::ha::HaStatusBody;
+use tanist_rest_model::HaStatusInfo;
 
 /// Clock difference from which a warning is given: people compare times of different processes.
 const LARGE_CLOCK_OFFSET_MS: i64 = 1000;
@@ -12,9 +11,9 @@ const LARGE_CLOCK_OFFSET_MS: i64 = 1000;
 const LARGE_LAG: u64 = 1024;
 
 /// One text for each warning.
-pub fn warnings(status: &HaStatusBody) -> Vec<String> {
+pub(super) fn warnings(status: &HaStatusInfo) -> Vec<String> {
     let mut warnings = Vec::new();
-    match status.term.state {
+    match &*status.term.state {
         "suspended" => warnings.push(
             "the leader's term is suspended: the store does not confirm it; running tasks go on, nothing new is decided"
                 .to_owned(),
@@ -73,7 +72,7 @@ pub fn warnings(status: &HaStatusBody) -> Vec<String> {
 }
 
 /// The warning while no process can lead for this reason.
-pub fn unreadable_warning(reason: &str) -> String {
+pub(super) fn unreadable_warning(reason: &str) -> String {
     format!(
         "no process can lead: {reason}; the key that fences every write was overwritten, docs/operations.md says how to repair it"
     )
@@ -87,7 +86,7 @@ const CORRUPT: &str = "CORRUPT";
 const FULL: u64 = 1024 * 1024;
 
 /// Warnings about the store, with the operator's commands if there are any.
-pub fn store_warnings(store: &str, health: &StoreHealth) -> Vec<String> {
+pub(super) fn store_warnings(store: &str, health: &StoreHealth) -> Vec<String> {
     let mut warnings = health.warnings();
     if health.alarms.iter().any(|alarm| alarm == NO_SPACE) {
         warnings.push(

@@ -12,13 +12,14 @@ use axum::extract::State;
 use axum::http::{HeaderName, header};
 use tanist_ha::store::health::{ServerRole, StoreServer};
 use tanist_ha::store::pipeline::PipelineStats;
+use tanist_leadership::history::HistoryRecord;
+use tanist_leadership::{HaStatus, Role};
 use tanist_proto::v1 as pb;
 
 use super::ask::Context;
 use super::json::ha::role_name;
 use super::json::history::{detection, is_false_alarm, phases};
 use super::json::{REVISION, VERSION};
-use crate::process::{HaStatus, HistoryRecord, Role};
 use text::{CONTENT_TYPE, Exposition, Kind, Labels};
 
 /// Timeout for store and components: less than a scraper's timeout.
@@ -96,7 +97,7 @@ fn process(out: &mut Exposition, status: &HaStatus) {
     let help = "This process; always 1";
     out.family("tanist_build_info", Kind::Gauge, help, [(labels, 1.0)]);
     let help = "Log lines that were dropped because standard error was not read";
-    let dropped = number(crate::telemetry::dropped_log_lines());
+    let dropped = number(tanist_telemetry::dropped_log_lines());
     out.single(
         "tanist_log_dropped_lines_total",
         Kind::Counter,
@@ -245,7 +246,7 @@ fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
     };
     let help = "Duration of the steps of the last takeover, by name";
     let phases = phases(term);
-    let labels: Vec<_> = phases.keys().map(|phase| [("phase", *phase)]).collect();
+    let labels: Vec<_> = phases.keys().map(|phase| [("phase", &**phase)]).collect();
     let samples = labels.iter().zip(phases.values());
     let samples = samples.map(|(labels, ms)| (&labels[..], *ms));
     out.family(
@@ -255,7 +256,7 @@ fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
         samples,
     );
     if let Some(detection) = detection(term) {
-        let labels: Labels<'_> = &[("detection", &detection)];
+        let labels: Labels<'_> = &[("detection", detection)];
         let help = "How the end of the previous term was detected; always 1";
         out.family("tanist_takeover_info", Kind::Gauge, help, [(labels, 1.0)]);
     }

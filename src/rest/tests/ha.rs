@@ -2,10 +2,10 @@
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
+use tanist_leadership::Role;
 
 use super::scripted::{ScriptedDispatcher, Served};
-use crate::process::Role;
-use crate::rest::RestServerOptions;
+use crate::RestServerOptions;
 
 #[tokio::test]
 async fn the_leader_and_the_members_are_told_by_any_process() {

@@ -13,21 +13,22 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
 use serde_json::Value;
+use tanist_gateway::{DispatcherGateway, GatewayError, GatewayResult};
 use tanist_ha::blob::BlobStore;
 use tanist_ha::election::{Claim, Detection, Epoch, LeaderInformation, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::health::StoreHealth;
 use tanist_ha::store::pipeline::PipelineStats;
+use tanist_leadership::history::{HistoryRecord, Phases, TakeoverRecord};
+use tanist_leadership::{HaStatus, Role, TermStatus};
+use tanist_net::{Listener, Port};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::{ClusterView, RestServerOptions, serve};
 use super::submitting::term_time;
-use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
-use crate::net::{Listener, Port};
-use crate::process::{HaStatus, HistoryRecord, Phases, Role, TakeoverRecord, TermStatus};
 
 /// A Dispatcher that first returns the errors of its script, then answers.
 #[derive(Debug, Default)]

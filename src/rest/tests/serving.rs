@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 
 use axum::http::{Method, StatusCode};
 use serde_json::json;
+use tanist_gateway::GatewayError;
+use tanist_leadership::Role;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::kept_connection::KeptConnection;
 use super::scripted::{ScriptedDispatcher, Served, short_timeouts};
-use crate::gateway::GatewayError;
-use crate::process::Role;
-use crate::rest::RestServerOptions;
+use crate::RestServerOptions;
 
 fn job() -> pb::JobDetails {
     pb::JobDetails {

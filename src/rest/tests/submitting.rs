@@ -6,13 +6,13 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use prost::Message as _;
 use serde_json::json;
+use tanist_gateway::GatewayError;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::scripted::{ScriptedDispatcher, Served};
-use crate::gateway::GatewayError;
-use crate::rest::RestServerOptions;
+use crate::RestServerOptions;
 
 const PROTOBUF: (&str, &str) = ("content-type", "application/x-protobuf");
 const YAML: (&str, &str) = ("content-type", "application/yaml; charset=utf-8");

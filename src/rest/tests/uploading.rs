@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::scripted::Served;
-use crate::rest::RestServerOptions;
-use crate::rest::server::UPLOADS_AT_ONCE;
+use crate::RestServerOptions;
+use crate::server::UPLOADS_AT_ONCE;
 
 const CONTENT: &[u8] = b"the content of a file";
 

@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
+use tanist_gateway::peers::PeerConnector;
+use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::millis;
 use tanist_ha::detector::{
     Break, HeartbeatStream, Invitation, PeerHeartbeat, Peers, Question, Reply,
 };
 use tanist_ha::election::{Epoch, ProcessId, TermHolder};
+use tanist_net::http_connector;
 use tanist_proto::v1 as pb;
-use tonic::Status;
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use super::super::abandoned::whose_refusal;
 use super::messages::{heartbeat_of, question_message, reply_of};
-use crate::net::http_connector;
 use pb::peers_client::PeersClient;
 use pb::witness_client::WitnessClient;
 
@@ -36,37 +38,6 @@ impl TonicPeers {
         TonicPeers {
             cluster_id: cluster_id.into(),
         }
-    }
-
-    /// Asks the leader at `address` to hand over. Returns the successor's epoch.
-    pub async fn transfer(&self, address: &str, to: Option<&ProcessId>) -> Result<u64, Status> {
-        let channel = connect(address)
-            .await
-            .map_err(|why| Status::unavailable(format!("{address} can't be reached: {why:?}")))?;
-        let request = pb::TransferLeadershipRequest {
-            cluster_id: self.cluster_id.clone(),
-            to: to.map(ToString::to_string).unwrap_or_default(),
-        };
-        let answer = PeersClient::new(channel).transfer_leadership(request).await;
-        Ok(answer?.into_inner().epoch)
-    }
-
-    /// Asks the process at `address` whether its store lists the process `who`.
-    pub async fn ask_belonging(
-        &self,
-        address: &str,
-        who: &TermHolder,
-    ) -> Result<pb::AskBelongingResponse, Status> {
-        let channel = connect(address)
-            .await
-            .map_err(|why| Status::unavailable(format!("{address} can't be reached: {why:?}")))?;
-        let request = pb::AskBelongingRequest {
-            cluster_id: self.cluster_id.clone(),
-            process: who.process.to_string(),
-            process_start: who.start.clone(),
-        };
-        let answer = PeersClient::new(channel).ask_belonging(request).await;
-        Ok(answer?.into_inner())
     }
 }
 
@@ -164,9 +135,8 @@ impl Peers for TonicPeers {
         invitation: Invitation,
         bound: Duration,
     ) -> Result<(), String> {
-        let channel = connect(address)
-            .await
-            .map_err(|why| format!("{address} can't be reached: {why:?}"))?;
+        let channel = connect(address).await;
+        let channel = channel.map_err(|why| out_of_reach(address, why))?;
         let request = pb::InviteToDeposeRequest {
             cluster_id: self.cluster_id.clone(),
             leader: leader.to_string(),
@@ -179,4 +149,45 @@ impl Peers for TonicPeers {
             .map(|_| ())
             .map_err(|status| status.message().to_owned())
     }
+}
+
+#[async_trait]
+impl PeerConnector for TonicPeers {
+    async fn transfer(&self, address: &str, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
+        let channel = connect(address).await;
+        let channel = channel.map_err(|why| GatewayError::NotYet(out_of_reach(address, why)))?;
+        let request = pb::TransferLeadershipRequest {
+            cluster_id: self.cluster_id.clone(),
+            to: to.map(ToString::to_string).unwrap_or_default(),
+        };
+        match PeersClient::new(channel).transfer_leadership(request).await {
+            Ok(answer) => Ok(Epoch::new(answer.into_inner().epoch)),
+            Err(status) if status.code() == Code::FailedPrecondition => {
+                Err(GatewayError::Conflict(status.message().to_owned()))
+            }
+            Err(status) => Err(GatewayError::NotYet(status.message().to_owned())),
+        }
+    }
+
+    async fn ask_belonging(
+        &self,
+        address: &str,
+        who: &TermHolder,
+    ) -> Result<pb::AskBelongingResponse, String> {
+        let channel = connect(address).await;
+        let channel = channel.map_err(|why| out_of_reach(address, why))?;
+        let request = pb::AskBelongingRequest {
+            cluster_id: self.cluster_id.clone(),
+            process: who.process.to_string(),
+            process_start: who.start.clone(),
+        };
+        let answer = PeersClient::new(channel).ask_belonging(request).await;
+        answer
+            .map(|answer| answer.into_inner())
+            .map_err(|status| status.message().to_owned())
+    }
+}
+
+fn out_of_reach(address: &str, why: Break) -> String {
+    format!("{address} can't be reached: {why:?}")
 }

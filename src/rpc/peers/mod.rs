@@ -1,12 +1,14 @@
 //! Communication between processes besides the components: heartbeats, questions about the leader, invitations
 //! to depose.
 //!
-//! [`client`] implements the detector's [`Peers`](tanist_ha::detector::Peers) over the wire; [`witness`] is the
-//! answering side in a TaskManager; [`messages`] converts. The JobManager's own service is created where its
-//! process is wired.
+//! [`client`] implements the detector's [`Peers`](tanist_ha::detector::Peers) and the leadership's
+//! [`PeerConnector`](tanist_gateway::peers::PeerConnector) over the wire; [`server`] offers a JobManager to its
+//! peers; [`witness`] is the answering side in a TaskManager; [`messages`] converts.
 
-pub mod client;
-pub mod messages;
-pub mod witness;
+mod client;
+mod messages;
+mod server;
+pub(super) mod witness;
 
 pub use client::TonicPeers;
+pub use server::TonicPeerServer;

@@ -4,10 +4,11 @@
 use std::fs;
 use std::time::Duration;
 
-use tanist::dataflow::TaskStatus;
-use tanist::job::{ExecFormat, ExecSpec, JobBuilder};
 use tanist_chaos::wait_for;
+use tanist_compile::JobBuilder;
+use tanist_dataflow::TaskStatus;
 use tanist_ha::clock::Clock;
+use tanist_model::{ExecFormat, ExecSpec};
 
 use super::{BOUND, World, numbers, sh};
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use sha2::{Digest as _, Sha256};
-use tanist::dataflow::{TaskStatus, UploadSource};
+use tanist_dataflow::TaskStatus;
+use tanist_operators::UploadSource;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 

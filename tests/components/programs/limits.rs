@@ -1,8 +1,8 @@
 //! Resource limits of programs, and the messages when they exceed a limit or when limits can't be enforced.
 
 use rustix::process::getuid;
-use tanist::job::JobBuilder;
-use tanist::telemetry::control_group::ControlGroups;
+use tanist_compile::JobBuilder;
+use tanist_telemetry::control_group::ControlGroups;
 
 use super::{World, sh};
 

@@ -13,18 +13,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist::dataflow::{
-    Exchange, ExchangeOptions, RunningTask, TaskHost, TaskRuntime, TaskSpec, TaskStatus,
-    UploadSource,
-};
-use tanist::gateway::fencing::HighestEpoch;
-use tanist::job::{
-    ArtifactSpec, ColumnType, CompileOptions, ExecColumn, ExecFormat, ExecLimits, ExecSpec,
-    JobBuilder, Steps,
-};
-use tanist::telemetry::control_group::ControlGroups;
+use tanist_compile::{CompileOptions, JobBuilder, Steps};
+use tanist_dataflow::{Exchange, ExchangeOptions, RunningTask, TaskRuntime, TaskSpec, TaskStatus};
+use tanist_gateway::fencing::HighestEpoch;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_model::{ArtifactSpec, ColumnType, ExecColumn, ExecFormat, ExecLimits, ExecSpec};
+use tanist_operators::{Operators, TaskHost, UploadSource};
 use tanist_proto::v1 as pb;
+use tanist_telemetry::control_group::ControlGroups;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
@@ -99,7 +95,11 @@ impl World {
             job_incarnation: 1,
             external_resources: BTreeMap::from([("gpu".to_owned(), vec![1, 3])]),
         };
-        (TaskRuntime::new(Handle::current(), exchange, host), spec)
+        let operators = Operators::new(host);
+        (
+            TaskRuntime::new(Handle::current(), exchange, operators),
+            spec,
+        )
     }
 
     async fn run(&self, steps: Steps) -> TaskStatus {

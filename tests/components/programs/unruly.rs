@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tanist::dataflow::TaskStatus;
-use tanist::job::{ExecSpec, JobBuilder};
-use tanist::telemetry::control_group::ControlGroups;
 use tanist_chaos::wait_for;
+use tanist_compile::JobBuilder;
+use tanist_dataflow::TaskStatus;
+use tanist_model::ExecSpec;
+use tanist_telemetry::control_group::ControlGroups;
 
 use super::ends::{is_alive, pids};
 use super::{BOUND, World, numbers, sh};
@@ -128,7 +129,7 @@ async fn a_killed_supervisor_takes_along_what_left_its_session_if_that_is_in_a_c
 }
 
 /// Cancels a task and waits until it has ended.
-async fn is_cancelled(task: tanist::dataflow::RunningTask) {
+async fn is_cancelled(task: tanist_dataflow::RunningTask) {
     task.cancel();
     let ended = tokio::time::timeout(BOUND, task.ended()).await;
     assert_eq!(ended.expect("it takes no minute"), TaskStatus::Canceled);

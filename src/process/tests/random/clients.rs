@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use rand::Rng as _;
 use rand::rngs::StdRng;
+use tanist_gateway::GatewayError;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{JobStatus, QuarantineAction};
 use tokio::task::JoinHandle;
 
-use crate::gateway::GatewayError;
-use crate::process::testing::client::Client;
-use crate::process::testing::cluster::TestCluster;
+use crate::testing::client::Client;
+use crate::testing::cluster::TestCluster;
 
 /// The planned end of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

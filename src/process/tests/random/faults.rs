@@ -7,11 +7,11 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use tanist_ha::election::ProcessId;
 use tanist_proto::id::JobId;
+use tanist_task_executor::TaskStatus;
 use tokio::time::Instant;
 
 use super::{JOB_MANAGERS, TASK_MANAGERS};
-use crate::process::testing::cluster::TestCluster;
-use crate::task_executor::TaskStatus;
+use crate::testing::cluster::TestCluster;
 
 /// The components that have faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

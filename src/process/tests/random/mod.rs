@@ -19,12 +19,12 @@ use tanist_proto::v1::{JobStatus, QuarantineAction, QuarantineKind};
 
 use self::clients::Wish;
 use self::faults::{Schedule, Trouble};
-use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
-use crate::process::testing::fencing_invariants::{interrupted, note_takeovers};
-use crate::process::testing::graphs::graph_with_resources;
-use crate::process::testing::history::Event;
-use crate::process::testing::random_faults::RandomFaults;
-use crate::process::testing::reached::{Landmark, Reached};
+use crate::testing::cluster::{TestCluster, graph, graph_of_regions};
+use crate::testing::fencing_invariants::{interrupted, note_takeovers};
+use crate::testing::graphs::graph_with_resources;
+use crate::testing::history::Event;
+use crate::testing::random_faults::RandomFaults;
+use crate::testing::reached::{Landmark, Reached};
 
 const JOB_MANAGERS: u32 = 3;
 const TASK_MANAGERS: u32 = 3;

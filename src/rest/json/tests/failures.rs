@@ -3,8 +3,8 @@
 use serde_json::json;
 use tanist_proto::v1 as pb;
 
-use super::super::events::Events;
-use super::super::exceptions::Exceptions;
+use super::super::events::{events_of, events_with_tasks};
+use super::super::exceptions::exceptions_of;
 use super::{failure, job, to_json};
 
 fn entered(state: pb::ExecutionState, at_ms: u64) -> pb::ExecutionTimestamp {
@@ -22,7 +22,7 @@ fn what_failed_with_a_failure_is_listed_below_it() {
         failures: vec![root],
         ..job()
     };
-    let listed = to_json(Exceptions::new(&job, 1));
+    let listed = to_json(exceptions_of(&job, 1));
     let root = &listed["exceptionHistory"]["entries"][0];
     assert_eq!(root["exceptionName"], "root");
     let others = root["concurrentExceptions"].as_array();
@@ -66,11 +66,11 @@ fn what_happened_to_a_job_is_listed_newest_first_up_to_the_maximum() {
         "timestamp": 1, "kind": "STATUS", "epoch": 7, "status": "RUNNING", "text": ""
     });
     assert_eq!(
-        to_json(Events::new(&job, 1)),
+        to_json(events_of(&job, 1)),
         json!({"events": [restart], "truncated": true})
     );
     assert_eq!(
-        to_json(Events::new(&job, 9)),
+        to_json(events_of(&job, 9)),
         json!({"events": [restart, running], "truncated": false})
     );
     let mut job = job;
@@ -86,11 +86,11 @@ fn what_happened_to_a_job_is_listed_newest_first_up_to_the_maximum() {
     };
     let all = json!([task(3, "RUNNING"), restart, task(1, "SCHEDULED"), running]);
     assert_eq!(
-        to_json(Events::with_tasks(&job, 9)),
+        to_json(events_with_tasks(&job, 9)),
         json!({"events": all, "truncated": false})
     );
     assert_eq!(
-        to_json(Events::with_tasks(&job, 1)),
+        to_json(events_with_tasks(&job, 1)),
         json!({"events": [task(3, "RUNNING")], "truncated": true})
     );
 }
@@ -107,11 +107,11 @@ fn failures_are_listed_newest_first_up_to_the_maximum() {
     let second = entry("second", "second\nin detail", 1400);
     let first = entry("first", "first", 1300);
     assert_eq!(
-        to_json(Exceptions::new(&job(), 1)),
+        to_json(exceptions_of(&job(), 1)),
         json!({"exceptionHistory": {"entries": [second], "truncated": true}})
     );
     assert_eq!(
-        to_json(Exceptions::new(&job(), 20)),
+        to_json(exceptions_of(&job(), 20)),
         json!({"exceptionHistory": {"entries": [second, first], "truncated": false}})
     );
 }

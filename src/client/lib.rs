@@ -1,0 +1,57 @@
+//! The client of a cluster: finds the leader, sends it requests over REST, and continues over a failover.
+//!
+//! A request is tried at one JobManager after the other until one answers or the timeout is over; every
+//! JobManager will do, because standbys forward to the leader. Requests are safe to repeat: a submission is
+//! repeated with the same job id and token.
+//!
+//! ```no_run
+//! use tanist::client::ClusterClient;
+//! use tanist::config::{Configuration, LoadOptions};
+//! use tanist::job::JobBuilder;
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let configuration = Configuration::load(LoadOptions::from_environment())?;
+//! let cluster = ClusterClient::connect(&configuration).await?;
+//! let job = JobBuilder::new("numbers")
+//!     .datagen("numbers", None, Some(100), 0, 10)
+//!     .file_sink("out", "numbers")
+//!     .build();
+//! let execution = cluster.execute_async(job).await?;
+//! println!("job {} is {:?}", execution.id(), execution.status().await?);
+//! let result = execution.finished().await?;
+//! println!("it took {:?}", result.duration);
+//! # Ok(())
+//! # }
+//! ```
+
+mod cluster_client;
+mod deadline;
+mod drains;
+mod error;
+mod finder;
+mod ha;
+mod job_client;
+mod job_execution;
+mod rest_client;
+mod upload;
+
+#[cfg(test)]
+mod tests;
+
+pub use cluster_client::{ClusterClient, Job};
+pub use drains::Drained;
+pub use error::ClientError;
+pub use finder::{LeaderFinder, StaticAddresses};
+pub use job_client::JobClient;
+pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
+pub use rest_client::{RestClient, RetryOptions};
+/// Types that these calls use.
+pub use tanist_proto::{id::JobId, v1::JobStatus};
+/// Bodies of the REST API.
+pub use tanist_rest_model::{
+    BlockedReason, CacheInfo, ClaimInfo, DrainOptions, DrainSummary, DurationText, Evidence,
+    HaStatusInfo, IoMetrics, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, LeaderInfo,
+    MemberInfo, Quarantine, QuarantinedJob, StateCounts, StoreInfo, StoreServerInfo, Submitted,
+    SubtaskInfo, TaskCounts, TaskManagerList, TaskManagerSummary, TermHistory, TermInfo,
+    VertexInfo, VertexSubtasks,
+};

@@ -1,0 +1,245 @@
+//! Output columns of each step, starting at the sources, and the keys and windows of aggregations.
+
+use tanist_model::spec::{Aggregate, EventTime, Trigger, Window, value_in_type};
+use tanist_model::{Emit, OperatorSpec, Schema};
+
+use super::Check;
+use crate::typing;
+use crate::{Transformation, Windows};
+
+impl Check<'_> {
+    /// Computes what each step emits, starting at the sources.
+    pub(super) fn types(&mut self, order: &[usize]) {
+        self.order = order.to_vec();
+        for &index in order {
+            self.known[index].group = self.slot_sharing_group(index);
+            let Some(inputs) = self.known[index].inputs.clone() else {
+                continue;
+            };
+            let Some(transformation) = &self.nodes[index].transformation else {
+                continue;
+            };
+            let Some(keys) = self.keys(index, transformation, &inputs) else {
+                continue;
+            };
+            let bounded = inputs.iter().all(|&input| self.known[input].bounded);
+            let Some(input) = self.input_schema(index, &inputs) else {
+                self.known[index].bounded = bounded;
+                continue;
+            };
+            self.step_output(index, transformation, &input, keys, bounded);
+        }
+    }
+
+    fn step_output(
+        &mut self,
+        index: usize,
+        transformation: &Transformation,
+        input: &Schema,
+        keys: Vec<String>,
+        bounded: bool,
+    ) {
+        if let Transformation::KeyBy { columns } = transformation {
+            let problems = tanist_model::check_keys(input, columns);
+            self.known[index].bounded = bounded;
+            self.known[index].event_time = self.event_time(index);
+            if problems.is_empty() && !columns.is_empty() {
+                self.known[index].output = Some(input.clone());
+            } else if columns.is_empty() {
+                self.report(index, "`columns` is empty: name at least one column");
+            }
+            problems
+                .into_iter()
+                .for_each(|problem| self.report(index, problem));
+            return;
+        }
+        let event_time = self.event_time(index);
+        let Some(spec) = spec_of(transformation, input, keys, bounded, event_time.as_ref()) else {
+            self.report(
+                index,
+                "windows need event time: put a `watermarks: { column: ... }` step before the key-by, on each of its inputs",
+            );
+            return;
+        };
+        if !bounded && spec.waits_for_the_end() {
+            self.report(
+                index,
+                "`emit: final` waits for the end of its input, which never ends: write `emit: updates`",
+            );
+        }
+        let unordered = spec.event_time_problem(event_time.as_ref());
+        let timed = unordered.is_none();
+        if let Some(problem) = unordered {
+            self.report(index, problem);
+        }
+        self.known[index].event_time = spec.event_time(event_time.as_ref());
+        let fields = spec.submission_problems();
+        let output = typing::output(&spec, input);
+        let sound = fields.is_empty() && timed;
+        fields
+            .into_iter()
+            .for_each(|problem| self.report(index, problem));
+        self.known[index].bounded = if spec.is_source() {
+            spec.is_bounded_source()
+        } else {
+            bounded
+        };
+        match output {
+            Ok(output) => {
+                self.known[index].output = Some(output);
+                self.known[index].spec = sound.then_some(spec);
+            }
+            Err(problems) => problems
+                .into_iter()
+                .for_each(|problem| self.report(index, problem)),
+        }
+    }
+
+    /// The event time of all its inputs.
+    fn event_time(&self, index: usize) -> Option<EventTime> {
+        let inputs = self.known[index].inputs.iter().flatten();
+        EventTime::of_all(inputs.map(|&input| self.known[input].event_time.as_ref()))
+    }
+
+    /// Returns the columns of all inputs, which must be equal; empty for a source.
+    fn input_schema(&mut self, index: usize, inputs: &[usize]) -> Option<Schema> {
+        let schemas: Option<Vec<&Schema>> = inputs
+            .iter()
+            .map(|&input| self.known[input].output.as_ref())
+            .collect();
+        let schemas = schemas?;
+        let Some(first) = schemas.first() else {
+            return Some(Schema::default());
+        };
+        let different = schemas.iter().position(|schema| schema != first);
+        if let Some(other) = different {
+            let message = format!(
+                "its inputs are not alike: `{}` emits ({first}), `{}` emits ({}); read only steps that emit the same columns",
+                self.nodes[inputs[0]].name, self.nodes[inputs[other]].name, schemas[other]
+            );
+            self.report(index, message);
+            return None;
+        }
+        Some((*first).clone())
+    }
+
+    /// Returns the key columns of a step that needs them; empty for other steps, `None` if they are wrong or
+    /// unknown.
+    fn keys(
+        &mut self,
+        index: usize,
+        transformation: &Transformation,
+        inputs: &[usize],
+    ) -> Option<Vec<String>> {
+        if !transformation.is_keyed() {
+            return Some(Vec::new());
+        }
+        if inputs
+            .iter()
+            .any(|&input| self.nodes[input].transformation.is_none())
+        {
+            return None;
+        }
+        let kind = transformation.kind();
+        let all: Option<Vec<&[String]>> = inputs
+            .iter()
+            .map(|&input| self.nodes[input].key_columns())
+            .collect();
+        let Some(all) = all else {
+            self.report(
+                index,
+                format!("{kind} works by key: put a `key-by: {{ columns: [...] }}` step before it"),
+            );
+            return None;
+        };
+        let first = *all.first()?;
+        if all.iter().any(|keys| *keys != first) {
+            self.report(
+                index,
+                format!("its inputs are keyed by different columns: let all key-bys before {kind} name the same"),
+            );
+            return None;
+        }
+        Some(first.to_vec())
+    }
+}
+
+/// Returns the specification of an operator; `None` for windows without event time, and for a key-by, which is
+/// no operator.
+fn spec_of(
+    transformation: &Transformation,
+    input: &Schema,
+    keys: Vec<String>,
+    bounded: bool,
+    event_time: Option<&EventTime>,
+) -> Option<OperatorSpec> {
+    let implied = if bounded { Emit::Final } else { Emit::Updates };
+    Some(match transformation.clone() {
+        Transformation::KeyBy { .. } => return None,
+        Transformation::FileSource { paths } => OperatorSpec::FileSource { paths },
+        Transformation::Datagen {
+            rate,
+            count,
+            seed,
+            keys,
+        } => OperatorSpec::Datagen {
+            rate,
+            count,
+            seed,
+            keys,
+        },
+        Transformation::SplitWords { column } => OperatorSpec::SplitWords { column },
+        Transformation::Filter { column, op, value } => {
+            let in_type = input
+                .column_type(&column)
+                .and_then(|column_type| value_in_type(&value, column_type));
+            OperatorSpec::Filter {
+                column,
+                op,
+                value: in_type.unwrap_or(value),
+            }
+        }
+        Transformation::Where { condition } => OperatorSpec::Where { condition },
+        Transformation::Map { columns } => OperatorSpec::Map { columns },
+        Transformation::Project { columns } => OperatorSpec::Project { columns },
+        Transformation::Count { emit } => OperatorSpec::Count {
+            keys,
+            emit: emit.unwrap_or(implied),
+        },
+        Transformation::Sum { column, emit } => OperatorSpec::Sum {
+            keys,
+            column,
+            emit: emit.unwrap_or(implied),
+        },
+        Transformation::Print { prefix } => OperatorSpec::Print { prefix },
+        Transformation::FileSink { path } => OperatorSpec::FileSink { path },
+        Transformation::Discard => OperatorSpec::Discard {},
+        Transformation::Operator(spec) => spec,
+        Transformation::Aggregate {
+            aggregations,
+            emit,
+            windows,
+        } => OperatorSpec::Aggregate(Aggregate {
+            keys,
+            aggregations,
+            trigger: match (windows, emit.unwrap_or(implied)) {
+                (Some(windows), _) => Trigger::Window(window(windows, event_time?)),
+                (None, Emit::Final) => Trigger::Final,
+                (None, Emit::Updates) => Trigger::Updates,
+            },
+        }),
+        Transformation::Custom(custom) => OperatorSpec::Custom(custom),
+        Transformation::Exec(exec) => OperatorSpec::Exec(exec),
+        Transformation::ExecSource(exec) => OperatorSpec::ExecSource(exec),
+        Transformation::ExecSink(exec) => OperatorSpec::ExecSink(exec),
+    })
+}
+
+fn window(windows: Windows, event_time: &EventTime) -> Window {
+    Window {
+        size_ms: windows.size_ms,
+        slide_ms: windows.slide_ms,
+        time: event_time.column.clone(),
+        allowed_lateness_ms: windows.allowed_lateness_ms,
+    }
+}

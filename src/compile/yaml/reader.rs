@@ -1,0 +1,278 @@
+//! Reads typed fields of a tree and collects their problems.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use tanist_model::problem::{Position, Problem, instead};
+
+use super::node::{Key, Node, Value};
+
+/// Collects problems, with the step that they are about.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    pub problems: Vec<Problem>,
+    pub step: Option<String>,
+}
+
+impl Reader {
+    pub fn problem(&mut self, position: Option<Position>, message: impl Into<String>) {
+        let problem = Problem {
+            position,
+            step: self.step.clone(),
+            message: message.into(),
+        };
+        self.problems.push(problem);
+    }
+
+    /// Reports that a field does not have the wanted type.
+    pub fn wrong(&mut self, field: &str, node: &Node, wanted: &str) {
+        let message = format!("`{field}` is {}: write {wanted}", node.describe());
+        self.problem(Some(node.position), message);
+    }
+
+    /// Reads a text; numbers and booleans are texts too.
+    pub fn text(&mut self, field: &str, node: &Node) -> Option<String> {
+        match &node.value {
+            Value::Scalar { text, .. } => Some(text.clone()),
+            Value::Unreadable => None,
+            Value::Null | Value::List(_) | Value::Map(_) => {
+                self.wrong(field, node, "a text");
+                None
+            }
+        }
+    }
+
+    fn parsed<T: FromStr>(&mut self, field: &str, node: &Node, wanted: &str) -> Option<T> {
+        let parsed = match &node.value {
+            Value::Unreadable => return None,
+            Value::Scalar { text, .. } => text.trim().replace('_', "").parse().ok(),
+            Value::Null | Value::List(_) | Value::Map(_) => None,
+        };
+        if parsed.is_none() {
+            self.wrong(field, node, wanted);
+        }
+        parsed
+    }
+
+    pub fn u64(&mut self, field: &str, node: &Node) -> Option<u64> {
+        self.parsed(field, node, "a whole number of at least 0")
+    }
+
+    pub fn u32(&mut self, field: &str, node: &Node) -> Option<u32> {
+        self.parsed(
+            field,
+            node,
+            &format!("a whole number from 0 to {}", u32::MAX),
+        )
+    }
+
+    pub fn f64(&mut self, field: &str, node: &Node) -> Option<f64> {
+        self.parsed(field, node, "a number")
+    }
+
+    pub fn bool(&mut self, field: &str, node: &Node) -> Option<bool> {
+        self.parsed(field, node, "`true` or `false`")
+    }
+
+    /// Reads one of several words.
+    pub(crate) fn one_of<T: Copy>(
+        &mut self,
+        field: &str,
+        node: &Node,
+        choices: &[(&'static str, T)],
+    ) -> Option<T> {
+        let text = self.text(field, node)?;
+        let chosen = choices
+            .iter()
+            .find(|(name, _)| *name == text.trim())
+            .map(|(_, value)| *value);
+        if chosen.is_none() {
+            let instead = instead(&text, choices.iter().map(|(name, _)| *name));
+            self.problem(
+                Some(node.position),
+                format!("`{field}` can't be {}; {instead}", node.describe()),
+            );
+        }
+        chosen
+    }
+
+    /// Reads a list of texts; a single text is a list of one.
+    pub fn texts(&mut self, field: &str, node: &Node) -> Option<Vec<String>> {
+        match &node.value {
+            Value::List(items) => {
+                let texts: Vec<_> = items.iter().map(|item| self.text(field, item)).collect();
+                texts.into_iter().collect()
+            }
+            Value::Scalar { text, .. } => Some(vec![text.clone()]),
+            Value::Unreadable => None,
+            Value::Null | Value::Map(_) => {
+                self.wrong(field, node, "a list such as `[a, b]`");
+                None
+            }
+        }
+    }
+
+    /// Reads a duration with its unit.
+    pub fn duration(&mut self, field: &str, node: &Node) -> Option<Duration> {
+        let duration = match &node.value {
+            Value::Unreadable => return None,
+            Value::Scalar { text, .. } => parse_duration(text),
+            Value::Null | Value::List(_) | Value::Map(_) => None,
+        };
+        if duration.is_none() {
+            self.wrong(
+                field,
+                node,
+                "a number and a unit, such as `500 ms`, `10 s`, `5 min` or `1 h`",
+            );
+        }
+        duration
+    }
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let unit_millis = match text[digits..].trim() {
+        "ms" => 1,
+        "s" | "sec" => 1_000,
+        "min" | "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    number.checked_mul(unit_millis).map(Duration::from_millis)
+}
+
+/// The fields of a map. Every field must be requested; others are unknown.
+pub(super) struct Fields<'n> {
+    position: Position,
+    fields: &'n [(Key, Node)],
+    known: Vec<&'static str>,
+    complete: bool,
+}
+
+impl<'n> Fields<'n> {
+    /// The fields of a node; an empty node has none.
+    pub fn of(node: &'n Node, reader: &mut Reader) -> Fields<'n> {
+        let fields = match &node.value {
+            Value::Map(fields) => fields.as_slice(),
+            Value::Null | Value::Unreadable => &[],
+            Value::Scalar { .. } | Value::List(_) => {
+                reader.problem(
+                    Some(node.position),
+                    format!(
+                        "fields are expected, not {}: write `{{ field: value }}`",
+                        node.describe()
+                    ),
+                );
+                &[]
+            }
+        };
+        let complete = matches!(node.value, Value::Map(_) | Value::Null);
+        Fields {
+            position: node.position,
+            fields,
+            known: Vec::new(),
+            complete,
+        }
+    }
+
+    /// Returns the node of a field, if it exists and is not null.
+    pub fn node(&mut self, name: &'static str) -> Option<&'n Node> {
+        self.known.push(name);
+        let (_, node) = self.fields.iter().find(|(key, _)| key.text == name)?;
+        (node.value != Value::Null).then_some(node)
+    }
+
+    /// Whether a field exists and is null.
+    pub fn is_null(&self, name: &str) -> bool {
+        self.fields
+            .iter()
+            .any(|(key, node)| key.text == name && node.value == Value::Null)
+    }
+
+    /// Reads an optional field.
+    pub fn optional<T>(
+        &mut self,
+        name: &'static str,
+        reader: &mut Reader,
+        read: impl FnOnce(&mut Reader, &str, &Node) -> Option<T>,
+    ) -> Option<T> {
+        let node = self.node(name)?;
+        read(reader, name, node)
+    }
+
+    /// [`Fields::optional`] for numbers, durations and choices: an empty text from a parameter counts as
+    /// absent, so that a parameter can disable the field.
+    pub(crate) fn optional_value<T>(
+        &mut self,
+        name: &'static str,
+        reader: &mut Reader,
+        read: impl FnOnce(&mut Reader, &str, &Node) -> Option<T>,
+    ) -> Option<T> {
+        let node = self.node(name)?;
+        let switched_off = matches!(
+            &node.value,
+            Value::Scalar { text, written: Some(_) } if text.trim().is_empty()
+        );
+        if switched_off {
+            None
+        } else {
+            read(reader, name, node)
+        }
+    }
+
+    /// Reads a required field; `None` if it is missing or can't be read, which is reported.
+    pub fn required<T>(
+        &mut self,
+        name: &'static str,
+        example: &str,
+        reader: &mut Reader,
+        read: impl FnOnce(&mut Reader, &str, &Node) -> Option<T>,
+    ) -> Option<T> {
+        match self.node(name) {
+            Some(node) => read(reader, name, node),
+            None => {
+                if self.complete {
+                    let message = format!("`{name}` is missing: write `{name}: {example}`");
+                    reader.problem(Some(self.position), message);
+                }
+                None
+            }
+        }
+    }
+
+    /// Reports every field that was not requested.
+    pub fn finish(self, what: &str, reader: &mut Reader) {
+        for (key, _) in self
+            .fields
+            .iter()
+            .filter(|(key, _)| !self.known.contains(&key.text.as_str()))
+        {
+            let instead = instead(&key.text, self.known.iter().copied());
+            reader.problem(
+                Some(key.position),
+                format!("{what} has no field `{}`; {instead}", key.text),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(parse_duration("500 ms"), Some(Duration::from_millis(500)));
+        assert_eq!(parse_duration("10s"), Some(Duration::from_secs(10)));
+        assert_eq!(parse_duration(" 2 min "), Some(Duration::from_secs(120)));
+        assert_eq!(parse_duration("10"), None);
+        assert_eq!(parse_duration("ten s"), None);
+        assert_eq!(parse_duration("18446744073709551615 d"), None);
+    }
+}

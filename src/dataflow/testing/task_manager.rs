@@ -1,0 +1,161 @@
+//! TaskManagers in one process, for the tests of the exchange and of tasks.
+
+use std::sync::Arc;
+
+use arrow_schema::SchemaRef;
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tanist_gateway::fencing::{EpochGate, Refused};
+use tanist_ha::clock::Moment;
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_model::OperatorSpec;
+use tanist_proto::id::JobId;
+use tanist_proto::v1::{JobGraph, TaskManagerLocation};
+use tokio::runtime::Handle;
+
+use crate::exchange::{Exchange, ExchangeOptions};
+use crate::operator::{Built, OperatorContext, OperatorError, OperatorFactory, ReleasedFiles};
+use crate::task::TaskRuntime;
+
+/// The cluster incarnation of all tests.
+pub(crate) fn cluster() -> ClusterIncarnation {
+    ClusterIncarnation::new("test")
+}
+
+/// The epoch gate of a TaskManager. The real one is in a layer above.
+#[derive(Debug, Default)]
+pub(crate) struct YoungestHeard(Mutex<Option<(ClusterIncarnation, Epoch)>>);
+
+impl YoungestHeard {
+    /// Records that the TaskManager's store shows this epoch.
+    pub(crate) fn observe(
+        &self,
+        incarnation: &ClusterIncarnation,
+        epoch: Epoch,
+    ) -> Result<(), Refused> {
+        let mut heard = self.0.lock();
+        if let Some((known, highest)) = heard.clone() {
+            if known != *incarnation {
+                let offered = incarnation.clone();
+                return Err(Refused::OtherCluster { offered, known });
+            }
+            if epoch < highest {
+                let offered = epoch;
+                return Err(Refused::Stale { offered, highest });
+            }
+        }
+        *heard = Some((incarnation.clone(), epoch));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl EpochGate for YoungestHeard {
+    async fn admit(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused> {
+        match self.highest() {
+            Some((_, highest)) if epoch > highest => {
+                Err(Refused::Unproven(format!("epoch {epoch} is not proven")))
+            }
+            // Tests that are about something else have no store.
+            Some(_) | None => self.observe(incarnation, epoch),
+        }
+    }
+
+    fn highest(&self) -> Option<(ClusterIncarnation, Epoch)> {
+        self.0.lock().clone()
+    }
+}
+
+/// A factory that has no operators.
+#[derive(Debug)]
+struct NoOperators;
+
+fn no_operator() -> OperatorError {
+    OperatorError::unavailable("there are no operators here")
+}
+
+#[async_trait]
+impl OperatorFactory for NoOperators {
+    fn output_schema(
+        &self,
+        _: &OperatorSpec,
+        _: Option<&SchemaRef>,
+    ) -> Result<Option<SchemaRef>, OperatorError> {
+        Err(no_operator())
+    }
+
+    fn build(&self, _: &OperatorSpec, _: &OperatorContext) -> Result<Built, OperatorError> {
+        Err(no_operator())
+    }
+
+    fn uses_artifacts(&self, _: &OperatorSpec) -> bool {
+        false
+    }
+
+    async fn fetch_artifacts(&self, _: JobId, _: &JobGraph) -> Result<(), OperatorError> {
+        Err(no_operator())
+    }
+
+    fn may_run_until(&self, _: JobId, _: Moment) {}
+
+    fn forget_limit(&self, _: JobId) {}
+
+    fn release_files(&self, _: JobId) -> Option<ReleasedFiles> {
+        None
+    }
+}
+
+/// The part of a TaskManager that runs tasks.
+pub(crate) struct TaskManager {
+    pub(crate) runtime: TaskRuntime,
+    pub(crate) gate: Arc<YoungestHeard>,
+    pub(crate) location: TaskManagerLocation,
+}
+
+impl TaskManager {
+    pub(crate) async fn start(name: &str) -> TaskManager {
+        TaskManager::start_with(name, NoOperators).await
+    }
+
+    pub(crate) async fn start_with(name: &str, operators: impl OperatorFactory) -> TaskManager {
+        let gate = Arc::new(YoungestHeard::default());
+        let options = ExchangeOptions::new(name, "first", gate.clone());
+        let exchange = Exchange::bind("127.0.0.1:0", options, Handle::current());
+        let exchange = exchange.await.expect("a free port");
+        let location = TaskManagerLocation {
+            resource_id: name.to_owned(),
+            incarnation: "first".to_owned(),
+            rpc_address: String::new(),
+            data_address: exchange.address().to_string(),
+        };
+        TaskManager {
+            runtime: TaskRuntime::new(Handle::current(), exchange, operators),
+            gate,
+            location,
+        }
+    }
+
+    pub(crate) async fn start_many<const N: usize>() -> [TaskManager; N] {
+        let mut started = Vec::new();
+        for index in 0..N {
+            started.push(TaskManager::start(&format!("tm{index}")).await);
+        }
+        started
+            .try_into()
+            .unwrap_or_else(|_| panic!("{N} were started"))
+    }
+}
+
+/// Yields to all other tasks until a condition holds.
+pub(crate) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    let bound = std::time::Duration::from_secs(60);
+    assert!(
+        tokio::time::timeout(bound, waiting).await.is_ok(),
+        "{what} did not happen"
+    );
+}

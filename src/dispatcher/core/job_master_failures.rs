@@ -1,0 +1,30 @@
+//! Broken JobMasters of a term: those that ended without a result. Pure.
+
+use std::collections::BTreeMap;
+
+use tanist_proto::id::JobId;
+
+/// Times at which JobMasters broke in this term, by job.
+#[derive(Debug, Default)]
+pub struct JobMasterFailures {
+    times: BTreeMap<JobId, Vec<u64>>,
+}
+
+impl JobMasterFailures {
+    /// Records a broken JobMaster. Returns how many of this job have broken.
+    pub fn note(&mut self, job: JobId, now_ms: u64) -> u32 {
+        let times = self.times.entry(job).or_default();
+        times.push(now_ms);
+        u32::try_from(times.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns when they broke, in milliseconds since 1970.
+    pub fn times(&self, job: JobId) -> &[u64] {
+        self.times.get(&job).map_or(&[], Vec::as_slice)
+    }
+
+    /// Resets the count of a job.
+    pub fn forget(&mut self, job: JobId) {
+        self.times.remove(&job);
+    }
+}

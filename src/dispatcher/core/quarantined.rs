@@ -1,0 +1,242 @@
+//! A quarantined job: its description, and its result when it is cancelled. Makes no decisions.
+
+use std::collections::BTreeSet;
+
+use tanist_gateway::persistence::was_never_placed;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::{Entry, SubmissionKey, state_key};
+
+/// A quarantined job.
+#[derive(Debug, Clone)]
+pub struct Quarantined {
+    pub key: SubmissionKey,
+    pub name: String,
+    pub submitted_at_ms: u64,
+    /// `None`: unknown.
+    pub sink_directories: Option<pb::SinkDirectories>,
+    /// It has a result, but that can't be read.
+    pub has_ended: bool,
+    /// All its tasks have finished and it was not cancelled: its output may be visible, fully or in part.
+    pub has_finished: bool,
+    /// None of its tasks was ever placed.
+    pub was_never_placed: bool,
+    /// A record of it is being written.
+    pub is_busy: bool,
+    pub quarantine: pb::Quarantine,
+    told: Told,
+}
+
+/// History of the job from its record.
+#[derive(Debug, Clone, Default)]
+struct Told {
+    statuses: Vec<pb::StatusTimestamp>,
+    events: Vec<pb::JobEvent>,
+    failures: Vec<pb::FailureRecord>,
+    restarts: u32,
+}
+
+impl Told {
+    fn of(state: &mut pb::JobState) -> Told {
+        Told {
+            statuses: std::mem::take(&mut state.statuses),
+            events: std::mem::take(&mut state.events),
+            failures: std::mem::take(&mut state.failures),
+            restarts: state.restarts.as_ref().map_or(0, |it| it.restarts),
+        }
+    }
+}
+
+/// Maximum length of an event's text, in bytes.
+const KEPT_TEXT: usize = 256;
+
+pub fn event(kind: pb::JobEventKind, epoch: u64, at_ms: u64) -> pb::JobEvent {
+    pb::JobEvent {
+        at_ms,
+        kind: kind.into(),
+        epoch,
+        ..pb::JobEvent::default()
+    }
+}
+
+impl Quarantined {
+    /// Takes a quarantined job's data out of its state. `sink_directories` are those of its graph, if that was read.
+    pub fn of(
+        state: &mut pb::JobState,
+        quarantine: pb::Quarantine,
+        sink_directories: Option<pb::SinkDirectories>,
+    ) -> Quarantined {
+        let has_finished = has_finished(state);
+        let was_never_placed = was_never_placed(state);
+        let told = Told::of(state);
+        let of_state = state.sinks.take();
+        Quarantined {
+            key: state_key(state),
+            name: state.name.clone(),
+            submitted_at_ms: state.submitted_at_ms,
+            sink_directories: sink_directories.or(of_state),
+            has_ended: false,
+            has_finished,
+            was_never_placed,
+            is_busy: false,
+            quarantine,
+            told,
+        }
+    }
+
+    /// Keeps what the term knew of the job before and can't read any more.
+    pub fn recall(&mut self, before: &Entry) {
+        let (key, name, known) = match before {
+            Entry::Quarantined { job } => (&job.key, &job.name, Some(&**job)),
+            Entry::Rebuilding {
+                key, name, suspect, ..
+            } => (key, name, suspect.as_ref().map(|it| &it.known)),
+            Entry::Persisting { .. } | Entry::Running { .. } | Entry::Ended { .. } => return,
+        };
+        if self.sink_directories.is_none() {
+            self.sink_directories = known.and_then(|known| known.sink_directories.clone());
+        }
+        // Else its state was read, and is current.
+        if self.key.is_unknown() && !key.is_unknown() {
+            self.key = key.clone();
+            self.name.clone_from(name);
+            if let Some(known) = known {
+                self.submitted_at_ms = known.submitted_at_ms;
+                self.has_finished = known.has_finished;
+                self.was_never_placed = known.was_never_placed;
+                self.told = known.told.clone();
+            }
+        }
+    }
+
+    /// Returns the event of its quarantine.
+    pub fn set_aside(&self) -> pb::JobEvent {
+        let known = &self.quarantine;
+        let epoch = known.evidence.last().map_or(0, |it| it.epoch);
+        let mut text = known.reason.clone();
+        text.truncate(text.floor_char_boundary(KEPT_TEXT));
+        pb::JobEvent {
+            text,
+            ..event(pb::JobEventKind::Quarantine, epoch, known.since_ms)
+        }
+    }
+
+    /// Returns its result CANCELED, written in the term `epoch` at `now_ms`. If its sink directories are unknown, its
+    /// files may be left behind.
+    pub fn canceled_result(&self, job: JobId, epoch: u64, now_ms: u64) -> pb::JobResult {
+        let cause = self.quarantine.reason.clone();
+        self.canceled(self.details(job), cause, epoch, now_ms)
+    }
+
+    /// The same for a job that was not quarantined but waited to be recovered.
+    pub fn canceled_in_wait(&self, job: JobId, epoch: u64, now_ms: u64) -> pb::JobResult {
+        self.canceled(self.told(job), String::new(), epoch, now_ms)
+    }
+
+    fn canceled(
+        &self,
+        mut details: pb::JobDetails,
+        cause: String,
+        epoch: u64,
+        now_ms: u64,
+    ) -> pb::JobResult {
+        let status = pb::JobStatus::Canceled.into();
+        details.status = status;
+        details.ended_at_ms = now_ms;
+        details.quarantine.clear();
+        details.blocked_reasons.clear();
+        let at_ms = now_ms;
+        details
+            .timestamps
+            .push(pb::StatusTimestamp { status, at_ms });
+        details
+            .events
+            .push(event(pb::JobEventKind::Cancel, epoch, now_ms));
+        details.events.push(pb::JobEvent {
+            status,
+            ..event(pb::JobEventKind::Status, epoch, now_ms)
+        });
+        let sinks = self.sink_directories.clone().unwrap_or_default();
+        pb::JobResult {
+            job_id: details.job_id.clone(),
+            name: self.name.clone(),
+            status,
+            cause,
+            submitted_at_ms: self.submitted_at_ms,
+            ended_at_ms: now_ms,
+            dirty: true,
+            remove: Some(pb::Cleanup {
+                sink_directories: sinks.paths,
+                run: sinks.run,
+                ..pb::Cleanup::default()
+            }),
+            submission_token: self.key.token.clone(),
+            graph_digest: self.key.digest.clone(),
+            details: Some(details),
+            description: None,
+            // Set by the writer of the result.
+            kept_since_ms: 0,
+            counted_ms: 0,
+            // Unknown if the record can't be read.
+            never_placed: self.was_never_placed && !self.key.is_unknown(),
+        }
+    }
+
+    /// Returns the details that its record tells.
+    fn told(&self, job: JobId) -> pb::JobDetails {
+        pb::JobDetails {
+            job_id: job.to_string(),
+            name: self.name.clone(),
+            started_at_ms: self.submitted_at_ms,
+            timestamps: self.told.statuses.clone(),
+            failures: self.told.failures.clone(),
+            restarts: self.told.restarts,
+            events: self.told.events.clone(),
+            ..pb::JobDetails::default()
+        }
+    }
+
+    pub fn details(&self, job: JobId) -> pb::JobDetails {
+        let status = pb::JobStatus::Suspended.into();
+        let at_ms = self.quarantine.since_ms;
+        let mut details = self.told(job);
+        details.timestamps.retain(|it| it.status != status);
+        details
+            .timestamps
+            .push(pb::StatusTimestamp { status, at_ms });
+        details.events.push(self.set_aside());
+        pb::JobDetails {
+            status,
+            quarantine: self.quarantine.reason.clone(),
+            quarantined: Some(self.quarantine.clone()),
+            blocked_reasons: vec![pb::BlockedReason {
+                kind: pb::BlockedReasonKind::Quarantined.into(),
+                text: format!("quarantined: {}", self.quarantine.reason),
+                since_ms: self.quarantine.since_ms,
+                ..pb::BlockedReason::default()
+            }],
+            ..details
+        }
+    }
+}
+
+/// Whether a record says that all tasks of the current generations have finished, and that the job ends with that.
+fn has_finished(state: &pb::JobState) -> bool {
+    let ends = state.terminal.iter();
+    let finished: BTreeSet<(&str, u32, u64)> = ends
+        .filter(|end| end.state() == pb::ExecutionState::Finished)
+        .map(|end| (end.vertex_id.as_str(), end.subtask, end.generation))
+        .collect();
+    let region_has = |region: &pb::RegionState| {
+        let mut placements = region.placements.iter();
+        !region.placements.is_empty()
+            && placements.all(|it| {
+                finished.contains(&(it.vertex_id.as_str(), it.subtask, region.generation))
+            })
+    };
+    state.wanted() != pb::WantedStatus::Canceled
+        && state.fatal_cause.is_empty()
+        && !state.regions.is_empty()
+        && state.regions.iter().all(region_has)
+}

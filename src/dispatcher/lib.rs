@@ -1,0 +1,72 @@
+//! The Dispatcher accepts jobs, recovers them, runs one JobMaster per job, writes their results, and cleans up
+//! after them.
+//!
+//! It owns `graphs/`, `results/` and `descriptions/`. `states/<job>` belongs to the job's JobMaster once the
+//! submission has written it.
+//!
+//! ```text
+//!   submit --> Persisting --> Running --> Ending --> Dirty --> Ended --> (forgotten after the retention time)
+//!                 |             ^  job is terminal  |  result  ^ cleanup
+//!                 '- refused    |                   |  written | finished
+//!   recovery -------------------+-------------------|----------'
+//!                 |             '---- Rebuilding (its JobMaster broke; after several, Quarantined)
+//!                 |---> Rebuilding (start delayed as a crash suspect, or a blob is unreadable for now)
+//!                 |                   -- turn comes --> Running, cancel --> Ending
+//!                 '---> Quarantined (can't be read or led; affects no other job)
+//!                                     -- retry --> Running, delete --> Ending
+//! ```
+//!
+//! What a crash leaves behind, step by step:
+//! - before the submission's transaction: nothing; the client's retry with the same id and token is a first
+//!   submission;
+//! - between the chunks of a large graph and the transaction: chunks that no graph points to; the next term
+//!   removes them;
+//! - between transaction and acknowledgement: the job is stored and runs; the retry gets the same answer;
+//! - while running: graph and state; the next term recovers the job;
+//! - before the result's transaction: graph and state, which say that all tasks are finished or canceled; the
+//!   next term ends the job the same way. For a large description also a blob or chunks that nothing points to,
+//!   which are swept;
+//! - between result and cleanup: a dirty result that names what to remove; the next term resumes the cleanup
+//!   and never runs the job;
+//! - after cleanup, before the result is marked clean: the cleanup runs again and finds nothing to do;
+//! - after the last check of what an ended job left, before its result is removed: the next term checks again.
+//!   A leader that is stopped in between and deposed removes nothing when it continues, because another run
+//!   under the same id may exist.
+
+mod actor;
+mod answers;
+mod broken_job_masters;
+mod chunks;
+mod cleanup;
+mod commits;
+mod core;
+mod crash_suspects;
+mod descriptions;
+mod ending;
+mod graph_checks;
+mod handle;
+mod job_store;
+mod kept_results;
+mod options;
+mod quarantine;
+mod read_barrier;
+mod recovery;
+mod results;
+mod retention_notes;
+mod storage;
+mod submissions;
+mod sweep;
+mod term_clock;
+#[cfg(test)]
+mod tests;
+mod unavailable_records;
+mod uploads;
+
+pub use self::actor::{Dispatcher, DispatcherContext};
+pub use self::cleanup::{Cleaner, SinkCleaner};
+pub use self::graph_checks::GraphChecks;
+pub use self::handle::DispatcherHandle;
+pub use self::job_store::{JobStore, JobStoreError, StateRecord};
+pub use self::options::DispatcherOptions;
+pub use self::recovery::{Caution, RecoveredJob, RecoveredJobs};
+pub use self::storage::StorageUser;

@@ -1,0 +1,83 @@
+//! The part of the core that computes the next deadline, until which the actor sleeps. Decides nothing.
+//!
+//! A deadline that had passed at the last event and is still open waits for another event, not for time.
+
+use tanist_compact::SmallSet;
+
+use super::decide::{COMMIT_TIMEOUT_MS, NEVER_SERVED_MS};
+use super::execution::Cancellation;
+use super::{Commit, JobMasterCore};
+
+impl JobMasterCore {
+    /// When [`super::Event::TimePassed`] may have something to change, in milliseconds since 1970.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        if self.result.is_some() {
+            return None;
+        }
+        let indexes = &self.execution.indexes;
+        let options = &self.options;
+        let is_reconciling = self.is_reconciling();
+        let mut deadlines: Vec<Option<u64>> = Vec::new();
+        if !is_reconciling {
+            let timeout_ms = options.slot_request_timeout_ms;
+            if !self.will_free_slots() {
+                let from_ms = self.slot_wait.from_ms;
+                deadlines.push(self.next_since(&indexes.waiting_since, from_ms, timeout_ms));
+            }
+            if let Some(from_ms) = self.fails_from_ms() {
+                deadlines.push(self.next_since(&indexes.waiting_since, from_ms, timeout_ms));
+            }
+            if self.unfulfillable.is_some() {
+                deadlines.push(self.next_since(&indexes.waiting_since, 0, NEVER_SERVED_MS));
+            }
+            deadlines.push(self.next_round_ms());
+        }
+        deadlines.push(self.next_since(&indexes.restarting_at, 0, 0));
+        deadlines.push(self.held_until.first().map(|(until_ms, _)| *until_ms));
+        let timeout_ms = options.task_cancellation_timeout_ms;
+        deadlines.push(self.next_since(&indexes.canceling_since, 0, timeout_ms));
+        if self.is_any_awaited() || self.awaits_outputs() {
+            deadlines.push(self.reconciliation_deadline_ms());
+        }
+        let orphans = self.orphans.iter();
+        let asked = orphans.filter(|(.., orphan)| orphan.cancellation != Cancellation::NotAsked);
+        deadlines.extend(
+            asked.map(|(.., orphan)| Some(orphan.canceling_since_ms.saturating_add(timeout_ms))),
+        );
+        deadlines.push(self.collecting_until_ms());
+        deadlines.push(self.write_is_long_at_ms());
+        match self.commit {
+            Commit::RetryAt { at_ms, .. } => deadlines.push(Some(at_ms)),
+            Commit::Running { since_ms, .. } => {
+                deadlines.push(Some(since_ms.saturating_add(COMMIT_TIMEOUT_MS)));
+            }
+            Commit::NotYet | Commit::Done => {}
+        }
+        if !self.is_stopping() && !is_reconciling {
+            let idle_ms = self.pool.idle_since_ms();
+            let timeout_ms = options.slot_idle_timeout_ms;
+            deadlines.push(idle_ms.map(|since_ms| since_ms.saturating_add(timeout_ms)));
+        }
+        let open = deadlines.into_iter().flatten();
+        open.filter(|at_ms| *at_ms > self.decided_at_ms).min()
+    }
+
+    /// When the next of these waits reaches `timeout_ms`, counted from `from_ms` at the earliest. Waits that
+    /// already reached it do not count.
+    fn next_since(
+        &self,
+        since: &SmallSet<(u64, usize)>,
+        from_ms: u64,
+        timeout_ms: u64,
+    ) -> Option<u64> {
+        let is_open = from_ms.saturating_add(timeout_ms) > self.decided_at_ms;
+        let first = match is_open {
+            true => since.first(),
+            false => {
+                let over_ms = self.decided_at_ms.saturating_sub(timeout_ms);
+                since.range((over_ms.saturating_add(1), 0)..).next()
+            }
+        };
+        first.map(|(since_ms, _)| (*since_ms).max(from_ms).saturating_add(timeout_ms))
+    }
+}

@@ -1,0 +1,100 @@
+//! Deployment descriptors of tasks, with the places of their producers. Pure.
+//!
+//! Invariant: a descriptor names the generation and the places in the persisted record, for the task and for
+//! all that it reads from.
+
+use tanist_proto::v1 as pb;
+
+use super::execution_graph::{ExecutionGraph, as_index};
+
+/// The descriptor of a task that is placed, as are its producers.
+pub fn task_deployment(graph: &ExecutionGraph, task: usize) -> pb::TaskDeployment {
+    let this = &graph.tasks[task];
+    let allocation = this
+        .execution
+        .place
+        .as_ref()
+        .map(|place| place.allocation.to_string());
+    let inputs = graph
+        .edges
+        .iter()
+        .enumerate()
+        .filter(|(_, edge)| edge.target == this.vertex);
+    let inputs = inputs.map(|(number, edge)| {
+        let source = &graph.vertices[edge.source];
+        let subtasks = if edge.is_forward {
+            this.subtask..this.subtask + 1
+        } else {
+            0..source.parallelism
+        };
+        let channel = |subtask: u32| {
+            let producer = &graph.tasks[source.first + as_index(subtask)].execution;
+            pb::InputChannel {
+                source_vertex_id: source.id.to_string(),
+                source_subtask: subtask,
+                generation: producer.generation.get(),
+                location: producer
+                    .place
+                    .as_ref()
+                    .map(|place| (*place.location).clone()),
+            }
+        };
+        pb::InputGate {
+            edge: u32::try_from(number).unwrap_or(u32::MAX),
+            channels: subtasks.map(channel).collect(),
+        }
+    });
+    pb::TaskDeployment {
+        vertex_id: graph.vertex_of(task).id.to_string(),
+        subtask: this.subtask,
+        generation: this.execution.generation.get(),
+        allocation_id: allocation.unwrap_or_default(),
+        inputs: inputs.collect(),
+        region: u32::try_from(this.region).unwrap_or(u32::MAX),
+    }
+}
+
+/// The id of an execution on the wire.
+pub fn execution_id(graph: &ExecutionGraph, task: usize, generation: u64) -> pb::ExecutionId {
+    pb::ExecutionId {
+        vertex_id: graph.vertex_of(task).id.to_string(),
+        subtask: graph.tasks[task].subtask,
+        generation,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::testing::graph_of;
+    use tanist_model::MAX_REGIONS;
+
+    #[test]
+    fn a_forward_edge_gives_one_channel_and_every_other_edge_one_from_each_producer() {
+        let mut graph = graph_of(&[("a", 3), ("b", 3)], &[(0, 1)]);
+        let built = ExecutionGraph::build(&graph, MAX_REGIONS).expect("valid");
+        assert_eq!(task_deployment(&built, 4).inputs[0].channels.len(), 3);
+        graph.edges[0].partitioning = pb::Partitioning::Forward.into();
+        let built = ExecutionGraph::build(&graph, MAX_REGIONS).expect("valid");
+        let channels = &task_deployment(&built, 4).inputs[0].channels;
+        assert_eq!(
+            channels
+                .iter()
+                .map(|channel| channel.source_subtask)
+                .collect::<Vec<_>>(),
+            [1]
+        );
+        assert!(task_deployment(&built, 0).inputs.is_empty());
+    }
+
+    #[test]
+    fn a_descriptor_names_the_region_as_the_record_numbers_it() {
+        let graph = graph_of(&[("a", 2), ("b", 1)], &[]);
+        let numbers = |max_regions| {
+            let built = ExecutionGraph::build(&graph, max_regions).expect("valid");
+            (0..3).map(move |task| task_deployment(&built, task).region)
+        };
+        assert!(numbers(2).eq([0, 0, 1]));
+        assert!(numbers(3).eq([0, 1, 2]));
+    }
+}

@@ -1,0 +1,217 @@
+//! The description of a job, for users and REST, and its result. Pure; decides nothing.
+
+use tanist_gateway::persistence::was_never_placed;
+use tanist_ha::election::Epoch;
+use tanist_model::OperatorSpec;
+use tanist_proto::v1 as pb;
+
+use super::JobMasterCore;
+use super::job_events::entering;
+
+impl JobMasterCore {
+    /// The full description of the job.
+    pub fn details(&self) -> pb::JobDetails {
+        self.details_of(&self.graph.get())
+    }
+
+    fn details_of(&self, graph: &pb::JobGraph) -> pb::JobDetails {
+        let vertices = graph.vertices.iter().zip(&self.execution.vertices);
+        let vertices = vertices.map(|(vertex, at)| pb::VertexDetails {
+            id: vertex.id.clone(),
+            name: vertex.name.clone(),
+            parallelism: vertex.parallelism,
+            max_parallelism: vertex.max_parallelism,
+            slot_sharing_group: vertex.slot_sharing_group.clone(),
+            subtasks: (0..vertex.parallelism)
+                .map(|subtask| self.subtask_details(at.first, subtask))
+                .collect(),
+        });
+        let mut failures = self.record.failures.clone();
+        failures.extend(self.commit_failure.as_deref().cloned());
+        pb::JobDetails {
+            job_id: self.record.job_id.clone(),
+            name: self.record.name.clone(),
+            status: self.status().into(),
+            started_at_ms: self.record.submitted_at_ms,
+            ended_at_ms: 0,
+            max_parallelism: graph
+                .vertices
+                .iter()
+                .map(|vertex| vertex.max_parallelism)
+                .max()
+                .unwrap_or_default(),
+            timestamps: self.timestamps(),
+            vertices: vertices.collect(),
+            edges: graph.edges.iter().map(edge_details).collect(),
+            failures,
+            restarts: self
+                .record
+                .restarts
+                .as_ref()
+                .map_or(0, |counters| counters.restarts),
+            quarantine: String::new(),
+            cleaning_up: self.result.is_some(),
+            left_behind: String::new(),
+            as_of: None,
+            quarantined: None,
+            blocked_reasons: self.blocked_reasons(),
+            state_counts: Vec::new(),
+            undescribed: String::new(),
+            events: self.events(),
+            cause: self
+                .result
+                .as_ref()
+                .map_or_else(String::new, |result| result.cause.clone()),
+        }
+    }
+
+    fn subtask_details(&self, first: usize, subtask: u32) -> pb::SubtaskDetails {
+        let task = &self.execution.tasks[first + super::execution_graph::as_index(subtask)];
+        let execution = &task.execution;
+        let place = execution.place.as_ref();
+        pb::SubtaskDetails {
+            subtask,
+            state: execution.state.into(),
+            attempt: execution.generation.get(),
+            host: place
+                .map(|place| place.location.rpc_address.clone())
+                .unwrap_or_default(),
+            resource_id: place
+                .map(|place| place.task_manager.to_string())
+                .unwrap_or_default(),
+            started_at_ms: execution.started_at_ms,
+            ended_at_ms: execution.ended_at_ms,
+            metrics: execution.metrics,
+            timestamps: execution.timestamps(),
+        }
+    }
+
+    /// The result of the job if it ends now, dirty.
+    pub(super) fn result_of(
+        &mut self,
+        status: pb::JobStatus,
+        cause: String,
+        now_ms: u64,
+    ) -> Box<pb::JobResult> {
+        let graph = self.graph.get();
+        let mut details = self.details_of(&graph);
+        details.status = status.into();
+        details.ended_at_ms = now_ms;
+        details.blocked_reasons.clear();
+        for status in self.way_to(status) {
+            super::job_events::enter(&mut details.timestamps, status, now_ms);
+            let entered = entering(status, &cause, self.epoch.get(), now_ms);
+            details.events.push(entered);
+        }
+        Box::new(result(&graph, &self.record, status, cause, details, now_ms))
+    }
+}
+
+/// A result of `state`, dirty, that names the resources to clean up after the job.
+fn result(
+    graph: &pb::JobGraph,
+    state: &pb::JobState,
+    status: pb::JobStatus,
+    cause: String,
+    details: pb::JobDetails,
+    now_ms: u64,
+) -> pb::JobResult {
+    pb::JobResult {
+        job_id: state.job_id.clone(),
+        name: state.name.clone(),
+        status: status.into(),
+        cause,
+        submitted_at_ms: state.submitted_at_ms,
+        ended_at_ms: now_ms,
+        dirty: true,
+        remove: Some(pb::Cleanup {
+            sink_directories: sink_directories(graph),
+            run: graph.run.clone(),
+            ..pb::Cleanup::default()
+        }),
+        submission_token: state.submission_token.clone(),
+        graph_digest: state.graph_digest.clone(),
+        details: Some(details),
+        description: None,
+        // Set by the Dispatcher, which writes the result.
+        kept_since_ms: 0,
+        counted_ms: 0,
+        never_placed: was_never_placed(state),
+    }
+}
+
+/// The result of a job for which no ExecutionGraph could be built.
+pub fn failed_initialization(
+    graph: &pb::JobGraph,
+    state: &pb::JobState,
+    cause: String,
+    epoch: Epoch,
+    now_ms: u64,
+) -> pb::JobResult {
+    let event = entering(pb::JobStatus::Failed, &cause, epoch.get(), now_ms);
+    let entered = |status: pb::JobStatus| pb::StatusTimestamp {
+        status: status.into(),
+        at_ms: now_ms,
+    };
+    let details = pb::JobDetails {
+        job_id: state.job_id.clone(),
+        name: state.name.clone(),
+        status: pb::JobStatus::Failed.into(),
+        started_at_ms: state.submitted_at_ms,
+        ended_at_ms: now_ms,
+        timestamps: vec![
+            entered(pb::JobStatus::Initializing),
+            entered(pb::JobStatus::Failed),
+        ],
+        failures: vec![pb::FailureRecord {
+            at_ms: now_ms,
+            cause: cause.clone(),
+            ..pb::FailureRecord::default()
+        }],
+        events: vec![event],
+        ..pb::JobDetails::default()
+    };
+    result(graph, state, pb::JobStatus::Failed, cause, details, now_ms)
+}
+
+/// The description of such a job until its result is written: it has not ended before that.
+pub fn before_its_end(result: &pb::JobResult) -> pb::JobDetails {
+    let mut details = result.details.clone().unwrap_or_default();
+    details.status = pb::JobStatus::Initializing.into();
+    details.ended_at_ms = 0;
+    details.timestamps.retain(|it| it.status != result.status);
+    details.events.retain(|it| it.status != result.status);
+    details.cleaning_up = true;
+    details.cause.clone_from(&result.cause);
+    details
+}
+
+/// The directories of the graph's file sinks, each once.
+fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    let directory = |operator: &pb::Operator| match serde_json::from_str(&operator.spec) {
+        Ok(OperatorSpec::FileSink { path }) => Some(path),
+        Ok(_) | Err(_) => None,
+    };
+    let mut directories: Vec<String> = operators.filter_map(directory).collect();
+    directories.sort();
+    directories.dedup();
+    directories
+}
+
+fn edge_details(edge: &pb::JobEdge) -> pb::JobEdgeDetails {
+    let partitioning = match edge.partitioning() {
+        pb::Partitioning::Unspecified => "",
+        pb::Partitioning::Forward => "forward",
+        pb::Partitioning::Hash => "hash",
+        pb::Partitioning::Rebalance => "rebalance",
+        pb::Partitioning::Broadcast => "broadcast",
+        pb::Partitioning::Global => "global",
+    };
+    pb::JobEdgeDetails {
+        source: edge.source.clone(),
+        target: edge.target.clone(),
+        partitioning: partitioning.to_owned(),
+        blocking: edge.exchange() == pb::Exchange::Blocking,
+    }
+}

@@ -1,0 +1,97 @@
+//! The part of the core that records failures and the failures that came with them.
+//!
+//! A failure that leads to a decision is an entry of its own, written with that decision. A failure at the
+//! same moment, or before the restart has happened, is *concurrent* to it: mostly tasks that lost their
+//! connection to the first one, and tasks whose output was lost with it and is produced again. Those are part
+//! of the next write, which always follows: of the new placement, or of the job's end.
+
+use std::sync::Arc;
+
+use tanist_proto::v1 as pb;
+
+use super::{Failure, JobMasterCore};
+
+/// Maximum number of concurrent failures kept with one failure.
+const KEPT_CONCURRENT: usize = 16;
+/// Length to which the cause of each of those is cut, in bytes.
+const KEPT_CAUSE: usize = 1024;
+
+impl JobMasterCore {
+    /// Records the first failure, if there is any, as an entry of its own, and all others as concurrent to
+    /// it.
+    pub(super) fn note_failures(
+        &mut self,
+        failures: &[Failure],
+        others: Vec<Failure>,
+        now_ms: u64,
+    ) {
+        if let Some((first, with_it)) = failures.split_first() {
+            let first = record_of(first.clone(), now_ms);
+            self.add_failure(first);
+            for failure in with_it {
+                self.note_concurrent(failure.clone(), now_ms);
+            }
+        }
+        for failure in others {
+            self.note_concurrent(failure, now_ms);
+        }
+    }
+
+    /// Records a failure of the whole job.
+    pub(super) fn note_job_failure(&mut self, cause: String, now_ms: u64) {
+        self.add_failure(pb::FailureRecord {
+            at_ms: now_ms,
+            cause,
+            ..pb::FailureRecord::default()
+        });
+    }
+
+    fn add_failure(&mut self, failure: pb::FailureRecord) {
+        let failures = &mut Arc::make_mut(&mut self.record).failures;
+        failures.push(failure);
+        let kept = self.options.exception_history_size.max(1);
+        let surplus = failures.len().saturating_sub(kept);
+        failures.drain(..surplus);
+    }
+
+    /// Records a failure that leads to no decision. When a job is cancelled, the way its tasks end is not
+    /// recorded.
+    pub(super) fn note_concurrent(&mut self, failure: Failure, now_ms: u64) {
+        if self.record.wanted() == pb::WantedStatus::Canceled || failure.task.is_empty() {
+            return;
+        }
+        let Some(root) = self.record.failures.last() else {
+            return;
+        };
+        let is_it = |it: &pb::FailureRecord| it.task == failure.task && it.cause == failure.cause;
+        let is_known = is_it(root) || root.concurrent.iter().any(is_it);
+        if is_known || root.concurrent.len() >= KEPT_CONCURRENT {
+            return;
+        }
+        let mut concurrent = record_of(failure, now_ms);
+        shorten(&mut concurrent.cause, KEPT_CAUSE);
+        let failures = &mut Arc::make_mut(&mut self.record).failures;
+        if let Some(root) = failures.last_mut() {
+            root.concurrent.push(concurrent);
+        }
+    }
+}
+
+fn record_of(failure: Failure, at_ms: u64) -> pb::FailureRecord {
+    pb::FailureRecord {
+        at_ms,
+        cause: failure.cause,
+        task: failure.task,
+        host: failure.host,
+        resource_id: failure.resource_id,
+        concurrent: Vec::new(),
+    }
+}
+
+/// Cuts a text to `bytes`.
+pub(super) fn shorten(text: &mut String, bytes: usize) {
+    if text.len() > bytes {
+        text.truncate(text.floor_char_boundary(bytes));
+        text.push_str(" ...");
+    }
+}

@@ -1,0 +1,520 @@
+//! The decisions of a JobMaster, pure: (state, now, event) -> effects.
+//!
+//! There are two copies of the job's record: `record` is the decided state, `written` the durable one. Events
+//! change `record` and the ExecutionGraph. Everything that *acts* (deploy, cancel, acknowledge, commit,
+//! answer) is derived from `written` alone, after each event (`decide.rs`). So nothing acts on a decision
+//! that the store does not have, and a record read from the store has the same effects as one that was just
+//! written.
+//!
+//! A generation is given up by a write of the next one without placements. Placing that one is another write.
+//! Invariants: generations only grow; only what `written` says is deployed, in the epoch that wrote it, once.
+
+mod adopted_slots;
+mod answers;
+mod blocked_reasons;
+mod blocking;
+mod building;
+mod coordinator;
+mod deadlines;
+mod decide;
+mod deployment;
+mod details;
+mod dirty;
+mod durable_effects;
+mod effect;
+mod event;
+mod exceptions;
+mod execution;
+mod execution_graph;
+mod failover;
+mod idle_slots;
+mod indexes;
+mod isolation;
+mod job_events;
+mod kept_graph;
+mod log_line;
+mod moving;
+mod options;
+mod orphan_executions;
+mod outputs;
+mod profiles;
+mod reconciling;
+mod recovery;
+mod registering;
+mod reports;
+mod restart;
+mod scheduling;
+mod slot_assignment;
+mod slot_pool;
+mod slot_uses;
+mod slot_wait;
+mod status;
+mod stopped;
+mod terminal_states;
+#[cfg(test)]
+pub(crate) mod tests;
+mod transitions;
+mod waiting_list;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tanist_compact::SmallMap;
+use tanist_gateway::Unfulfillable;
+use tanist_ha::election::Epoch;
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use self::adopted_slots::AdoptedSlots;
+pub use self::building::BuildError;
+use self::coordinator::Coordination;
+pub use self::coordinator::{Coordinated, Kind, Unprepared, cut};
+pub use self::details::{before_its_end, failed_initialization};
+use self::dirty::{Dirty, LookedAt};
+pub use self::effect::{CancelAnswer, CoordinatorAnswer, Effect, Milestone, Needs};
+pub use self::event::{
+    Connection, CoordinatorRequest, Event, Refusal, Registration, SubmitOutcome,
+};
+use self::execution::Cancellation;
+use self::execution_graph::ExecutionGraph;
+pub use self::failover::FailoverStrategy;
+use self::job_events::JobEvents;
+pub use self::kept_graph::KeptGraph;
+pub use self::log_line::LogLine;
+use self::moving::Moves;
+pub use self::options::CoreOptions;
+use self::orphan_executions::OrphanExecutions;
+use self::reconciling::Reconciliation;
+use self::restart::RestartBackoff;
+pub use self::restart::RestartStrategy;
+use self::slot_pool::SlotPool;
+use self::slot_wait::SlotWait;
+
+/// A registered TaskManager.
+#[derive(Debug, Clone)]
+struct TaskManager {
+    registration: Registration,
+    location: Arc<pb::TaskManagerLocation>,
+    // Ended executions that it reports until they are acknowledged: (index of the task, generation).
+    unacknowledged: BTreeSet<(usize, u64)>,
+    // Outputs that it keeps, and the progress of their release.
+    outputs: BTreeMap<(usize, u64), Cancellation>,
+    // Whether it received, in this registration, the request that sources end.
+    is_told_to_stop: bool,
+}
+
+/// A task failed, or could not be placed.
+#[derive(Debug, Clone)]
+struct Failure {
+    region: usize,
+    cause: String,
+    task: String,
+    host: String,
+    resource_id: String,
+    // Whether the restart strategy counts it.
+    is_counted: bool,
+    // Whether a restart can't help.
+    is_unrecoverable: bool,
+}
+
+impl Failure {
+    /// A failure of a region in which no task failed: it could not be placed.
+    fn of_region(region: usize, cause: String) -> Failure {
+        let (task, host, resource_id) = Default::default();
+        Failure {
+            region,
+            cause,
+            task,
+            host,
+            resource_id,
+            is_counted: true,
+            is_unrecoverable: false,
+        }
+    }
+}
+
+/// Progress of the sinks' commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Commit {
+    NotYet,
+    Running { since_ms: u64, retry_delay_ms: u64 },
+    RetryAt { at_ms: u64, retry_delay_ms: u64 },
+    Done,
+}
+
+/// The write in flight.
+#[derive(Debug, Clone)]
+struct Write {
+    number: u64,
+    revision: u64,
+    since_ms: u64,
+    state: Arc<pb::JobState>,
+}
+
+/// The state of one JobMaster.
+#[derive(Debug)]
+pub struct JobMasterCore {
+    graph: KeptGraph,
+    options: CoreOptions,
+    epoch: Epoch,
+    is_recovered: bool,
+    execution: ExecutionGraph,
+    pool: SlotPool,
+    task_managers: SmallMap<ResourceId, Box<TaskManager>>,
+    seen: SmallMap<ResourceId, Registration>,
+    orphans: OrphanExecutions,
+    dirty: Dirty,
+    looked_at: LookedAt,
+    // Shared with `written` and `writing` until it changes.
+    record: Arc<pb::JobState>,
+    revision: u64,
+    written: Arc<pb::JobState>,
+    written_revision: u64,
+    // Index of the task -> its terminal state in `written`, for the generation that `written` has.
+    durable_ends: BTreeMap<usize, ExecutionState>,
+    // Number of FINISHED ones among `durable_ends`.
+    durably_finished: usize,
+    writing: Option<Write>,
+    last_write: u64,
+    is_durable: bool,
+    refusal: Option<String>,
+    backoff: RestartBackoff,
+    failures: Vec<Failure>,
+    reconciliation: Reconciliation,
+    cancel_is_requested: bool,
+    stop_is_requested: bool,
+    commit: Commit,
+    commit_failure: Option<Box<pb::FailureRecord>>,
+    // The slots needed as of the last event: their number by profile.
+    profiles_needed: Vec<(ResourceProfile, u32)>,
+    // Number of changes of `task_managers`: a TaskManager registers, registers again or leaves.
+    registrations_version: u64,
+    slot_wait: SlotWait,
+    // (until ms, region): a region that was given up is not placed before that time.
+    held_until: BTreeSet<(u64, usize)>,
+    adopted_slots: AdoptedSlots,
+    // Whether `record` has placements that no write has.
+    has_placed: bool,
+    // Since when slots are collected to place several regions in one write.
+    collecting_since_ms: Option<u64>,
+    // Whether `record` may have terminal states of generations that were given up.
+    has_stale_ends: bool,
+    declared: Option<Arc<Needs>>,
+    // The part of the needs that no TaskManager could ever fulfil, according to the ResourceManager.
+    unfulfillable: Option<Box<Unfulfillable>>,
+    moves: Moves,
+    // Whether all regions end by themselves.
+    is_bounded: bool,
+    // None if no operator has a coordinator.
+    coordination: Option<Box<Coordination>>,
+    result: Option<Box<pb::JobResult>>,
+    job_events: JobEvents,
+    decided_at_ms: u64,
+    turn: u64,
+    effects: Vec<Effect>,
+    log: Vec<LogLine>,
+}
+
+impl JobMasterCore {
+    /// Builds the ExecutionGraph of `graph` in the state that `state` records. Decides nothing yet.
+    pub fn build(
+        graph: impl Into<Arc<pb::JobGraph>>,
+        state: impl Into<Arc<pb::JobState>>,
+        is_recovered: bool,
+        epoch: Epoch,
+        options: CoreOptions,
+        now_ms: u64,
+    ) -> Result<JobMasterCore, BuildError> {
+        let graph = graph.into();
+        let mut state: Arc<pb::JobState> = state.into();
+        if state.job_id != graph.job_id {
+            let other = format!(
+                "it is of job {}, the graph of {}",
+                state.job_id, graph.job_id
+            );
+            return Err(BuildError::OtherGraph(other));
+        }
+        let mut execution = ExecutionGraph::of_record(&graph, &mut state, options.max_regions)?;
+        let in_graph = graph
+            .options
+            .as_ref()
+            .and_then(|options| options.restart_strategy.as_ref());
+        let strategy = in_graph.and_then(RestartStrategy::from_proto);
+        let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
+        let coordination = Coordination::of(&graph, &mut execution);
+        let is_bounded = execution.regions.iter().all(|region| region.is_bounded);
+        let job_events = JobEvents::of(&state, is_recovered, epoch.get(), now_ms);
+        let mut core = JobMasterCore {
+            graph: KeptGraph::of(&graph),
+            epoch,
+            is_recovered,
+            execution,
+            pool: SlotPool::default(),
+            task_managers: SmallMap::new(),
+            seen: SmallMap::new(),
+            orphans: OrphanExecutions::default(),
+            dirty: Dirty::default(),
+            looked_at: LookedAt::default(),
+            record: state.clone(),
+            revision: 0,
+            written: state,
+            written_revision: 0,
+            durable_ends: BTreeMap::new(),
+            durably_finished: 0,
+            writing: None,
+            last_write: 0,
+            is_durable: false,
+            refusal: None,
+            backoff: RestartBackoff::new(strategy),
+            failures: Vec::new(),
+            reconciliation: Reconciliation::default(),
+            cancel_is_requested: false,
+            stop_is_requested: false,
+            commit: Commit::NotYet,
+            commit_failure: None,
+            profiles_needed: Vec::new(),
+            registrations_version: 0,
+            slot_wait: SlotWait::default(),
+            held_until: BTreeSet::new(),
+            adopted_slots: AdoptedSlots::default(),
+            has_placed: false,
+            collecting_since_ms: None,
+            has_stale_ends: false,
+            declared: None,
+            unfulfillable: None,
+            moves: Moves::default(),
+            is_bounded,
+            coordination,
+            result: None,
+            job_events,
+            decided_at_ms: 0,
+            turn: 0,
+            effects: Vec::new(),
+            log: Vec::new(),
+            options,
+        };
+        core.note_durable_ends();
+        core.take_over(now_ms)?;
+        core.note_status(now_ms);
+        Ok(core)
+    }
+
+    /// Takes the collected lines for the log, which precede the effects.
+    pub fn take_log(&mut self) -> Vec<LogLine> {
+        let mut log = std::mem::take(&mut self.log);
+        log.append(&mut self.execution.log);
+        log
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &KeptGraph {
+        &self.graph
+    }
+
+    /// Handles an event. On an error nothing has changed.
+    pub fn handle(&mut self, now_ms: u64, event: Event) -> Result<Vec<Effect>, Refusal> {
+        self.turn += 1;
+        self.note_slot_wait(now_ms);
+        let answer = self.take(now_ms, event);
+        if answer.is_ok() {
+            self.decide(now_ms);
+            self.dirty = Dirty::default();
+        }
+        let effects = std::mem::take(&mut self.effects);
+        answer.map(|()| effects)
+    }
+
+    fn take(&mut self, now_ms: u64, event: Event) -> Result<(), Refusal> {
+        match event {
+            Event::Started | Event::TimePassed => {}
+            Event::Registered {
+                connection,
+                location,
+                executions,
+                slots,
+                outputs,
+            } => {
+                let reported = (executions.as_slice(), slots.as_slice());
+                self.register(&connection, location, reported, now_ms)?;
+                self.note_outputs(&connection.task_manager, &outputs, None);
+            }
+            Event::SlotsOffered { connection, slots } => {
+                self.check(&connection)?;
+                let (accepted, rejected) = self.offer(&connection.task_manager, &slots, now_ms);
+                self.effects
+                    .push(Effect::AnswerOffer { accepted, rejected });
+            }
+            Event::SlotFailed {
+                connection,
+                allocation,
+                cause,
+            } => {
+                self.check(&connection)?;
+                let held = self.pool.get(&allocation);
+                if held.is_some_and(|slot| slot.task_manager == connection.task_manager) {
+                    self.lose_slot(&allocation, &cause, now_ms);
+                }
+            }
+            Event::ExecutionsReported {
+                connection,
+                executions,
+            } => {
+                self.check(&connection)?;
+                self.hear(&connection.task_manager, &executions, now_ms);
+            }
+            Event::HeartbeatAnswered {
+                connection,
+                asked_in,
+                executions,
+                allocations,
+                outputs,
+            } => {
+                self.check(&connection)?;
+                self.reconcile(&connection.task_manager, asked_in, &executions, now_ms);
+                self.reconcile_slots(&connection.task_manager, asked_in, &allocations, now_ms);
+                self.note_outputs(&connection.task_manager, &outputs, Some(asked_in));
+            }
+            Event::TaskManagerLost { connection, cause } => {
+                self.check(&connection)?;
+                self.lose_task_manager(&connection.task_manager, &cause, now_ms);
+            }
+            Event::TaskManagerLeft { connection, cause } => {
+                self.check(&connection)?;
+                self.let_task_manager_go(&connection.task_manager, &cause, now_ms);
+            }
+            Event::TaskManagerGone {
+                task_manager,
+                incarnation,
+            } => self.miss_task_manager(&task_manager, &incarnation, now_ms),
+            Event::TasksSubmitted {
+                connection,
+                tasks,
+                outcome,
+            } => {
+                self.check(&connection)?;
+                self.note_submitted(&connection.task_manager, &tasks, outcome);
+            }
+            Event::TasksCancelled {
+                connection,
+                tasks,
+                is_confirmed,
+            } => {
+                self.check(&connection)?;
+                self.note_cancelled(&connection, &tasks, is_confirmed);
+                self.note_released(&connection.task_manager, &tasks, is_confirmed);
+            }
+            Event::Prepared {
+                region,
+                generation,
+                outcome,
+            } => self.note_prepared(region, generation, outcome),
+            Event::CoordinatorAsked {
+                connection,
+                request,
+            } => {
+                self.check(&connection)?;
+                self.ask(&connection, request)?;
+            }
+            Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
+            Event::HasRoom(has_room) => self.slot_wait.has_room = has_room,
+            Event::Leaving(leaving) => self.moves.leaving = leaving,
+            Event::CancelRequested => self.cancel_is_requested = true,
+            Event::StopRequested => self.stop_is_requested = true,
+            Event::Persisted(number) => {
+                if let Some(write) = self.writing.take_if(|write| write.number == number) {
+                    self.written = write.state;
+                    self.written_revision = write.revision;
+                    self.is_durable = true;
+                    self.dirty.has_written = true;
+                    self.begin_reconciliation(now_ms);
+                    self.note_durable_ends();
+                }
+            }
+            Event::PersistRefused(number, reason) => {
+                if self
+                    .writing
+                    .take_if(|write| write.number == number)
+                    .is_some()
+                {
+                    self.refusal = Some(reason);
+                }
+            }
+            Event::SinksCommitted => self.commit = Commit::Done,
+            Event::SinksFailed(reason) => self.note_commit_failure(reason, now_ms),
+            Event::SinksRefused(reason) => self.give_up_commit(&reason, now_ms),
+        }
+        Ok(())
+    }
+
+    /// Whether the record says that the job ends without finishing, durable or not.
+    fn is_stopping(&self) -> bool {
+        self.record.wanted() == pb::WantedStatus::Canceled || !self.record.fatal_cause.is_empty()
+    }
+
+    /// The number of the last event. Sent with a heartbeat, so that its answer can be compared with later
+    /// events.
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    /// Whether it is decided, durable or not, that the job ends without finishing, or it has ended.
+    #[cfg(test)]
+    fn is_to_end(&self) -> bool {
+        self.is_stopping() || self.result.is_some()
+    }
+
+    /// Whether a write of this JobMaster is durable, so that the record names it.
+    pub fn is_durable(&self) -> bool {
+        self.is_durable
+    }
+
+    /// The number of JobMasters that this job has had, including this one.
+    pub fn job_incarnation(&self) -> u64 {
+        self.record.job_incarnation
+    }
+
+    /// All registered TaskManagers and the slots held on each.
+    pub fn connections(
+        &self,
+    ) -> Vec<(Connection, Arc<pb::TaskManagerLocation>, Vec<AllocationId>)> {
+        let known = self.task_managers.iter();
+        let described = known.map(|(id, known)| {
+            let connection = Connection {
+                task_manager: id.clone(),
+                registration: known.registration,
+            };
+            (connection, known.location.clone(), self.pool.slots_of(id))
+        });
+        described.collect()
+    }
+
+    /// Version of [`JobMasterCore::registrations`]; changes whenever they do.
+    pub fn registrations_version(&self) -> u64 {
+        self.registrations_version
+    }
+
+    /// All registered TaskManagers.
+    pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
+        let known = self.task_managers.iter();
+        known.map(|(id, known)| (id, known.registration))
+    }
+
+    /// The slots held on a TaskManager.
+    pub fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
+        self.pool.slots_of(task_manager)
+    }
+
+    /// The location of a TaskManager, if it is registered.
+    pub fn location(&self, task_manager: &ResourceId) -> Option<&Arc<pb::TaskManagerLocation>> {
+        self.task_managers
+            .get(task_manager)
+            .map(|known| &known.location)
+    }
+}
+
+/// Parses an id.
+pub fn parse<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}

@@ -1,0 +1,371 @@
+//! The part of the core that tracks the outputs of finished tasks which other regions read later, over
+//! blocking edges (`docs/adr/0011`): where they are kept, which are lost but needed, and which are not needed
+//! any more.
+//!
+//! An output belongs to a task, with all its blocking edges, at the generation in which it finished, on the
+//! TaskManager where the record places it. A deployed region that reads an output is left alone if that gets
+//! lost: it has read all it needs, or fails and reports it. Nothing of this is persisted: after a change of
+//! the leader outputs are awaited like executions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_proto::id::ResourceId;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::blocking::OfVertices;
+use super::deployment::execution_id;
+use super::execution::Cancellation;
+use super::execution_graph::RegionPhase;
+use super::{Connection, Effect, Failure, JobMasterCore};
+
+/// The reason of an output that was released after all its readers had read it.
+const RELEASED: &str = "it was released when no task needed it any more";
+
+/// The output of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// It can't be read, for this reason. Empty: it is not complete.
+    Gone(String),
+    /// The TaskManager where it should be has not registered yet.
+    Awaited,
+    /// It is complete and available. Full reports that were requested after this step contain it.
+    Kept {
+        /// The step of the core.
+        since: u64,
+    },
+}
+
+impl Default for Output {
+    fn default() -> Output {
+        Output::Gone(String::new())
+    }
+}
+
+impl JobMasterCore {
+    /// Notes that a task has finished and its output is where it ran.
+    pub(super) fn note_output(&mut self, task: usize) {
+        if !self.execution.vertex_of(task).is_kept {
+            return;
+        }
+        let since = self.turn;
+        self.execution.set_output(task, Output::Kept { since });
+        let execution = &self.execution.tasks[task].execution;
+        let generation = execution.generation.get();
+        let place = execution.place.as_ref();
+        let known = place.and_then(|place| self.task_managers.get_mut(&place.task_manager));
+        if let Some(known) = known {
+            let asked = Cancellation::NotAsked;
+            known.outputs.insert((task, generation), asked);
+            let task_manager = place.map(|place| place.task_manager.clone());
+            self.dirty.outputs_of.extend(task_manager);
+        }
+    }
+
+    /// After a recovery: marks outputs that other regions still need as awaited.
+    pub(super) fn await_outputs(&mut self) {
+        let mut known = OfVertices::default();
+        let is_unfinished = |region: usize| {
+            let mut tasks = self.execution.regions[region].tasks.iter();
+            tasks
+                .any(|task| self.execution.tasks[*task].execution.state != ExecutionState::Finished)
+        };
+        let mut found = Vec::new();
+        for (task, at) in self.execution.tasks.iter().enumerate() {
+            let execution = &at.execution;
+            let is_kept = execution.state == ExecutionState::Finished
+                && execution.place.is_some()
+                && self.execution.vertex_of(task).is_kept;
+            if is_kept {
+                let is_needed = !self.is_stopping()
+                    && self.execution.is_read_by(task, &mut known, is_unfinished);
+                found.push((task, is_needed));
+            }
+        }
+        for (task, is_needed) in found {
+            let output = match is_needed {
+                true => Output::Awaited,
+                false => Output::Gone(RELEASED.to_owned()),
+            };
+            self.execution.set_output(task, output);
+        }
+    }
+
+    /// Whether outputs are awaited.
+    pub(super) fn awaits_outputs(&self) -> bool {
+        !self.has_reconciled() && self.execution.indexes.outputs_awaited > 0
+    }
+
+    /// Applies a full report of the outputs on a TaskManager, from a registration or from a heartbeat that
+    /// was sent in step `asked_in`.
+    pub(super) fn note_outputs(
+        &mut self,
+        task_manager: &ResourceId,
+        reported: &[pb::ExecutionId],
+        asked_in: Option<u64>,
+    ) {
+        let find = |id: &pb::ExecutionId| {
+            let task = self.execution.find(&id.vertex_id, id.subtask)?;
+            Some((task, id.generation))
+        };
+        let reported: BTreeSet<(usize, u64)> = reported.iter().filter_map(find).collect();
+        let turn = self.turn;
+        let Some(known) = self.task_managers.get_mut(task_manager) else {
+            return;
+        };
+        // A requested release whose output is still there is requested again.
+        let asked = |key: &(usize, u64)| match known.outputs.get(key) {
+            Some(Cancellation::Asked) if asked_in.is_some() => Cancellation::Asked,
+            Some(_) | None => Cancellation::NotAsked,
+        };
+        known.outputs = reported.iter().map(|key| (*key, asked(key))).collect();
+        if !reported.is_empty() {
+            self.dirty.outputs_of.insert(task_manager.clone());
+        }
+        let incarnation = known.location.incarnation.clone();
+        for task in self.execution.tasks_on(task_manager) {
+            let execution = &self.execution.tasks[task].execution;
+            let Some(place) = &execution.place else {
+                continue;
+            };
+            let is_older = match execution.output {
+                Output::Gone(_) => continue,
+                Output::Awaited => true,
+                Output::Kept { since } => asked_in.is_none_or(|asked_in| since <= asked_in),
+            };
+            let is_there = reported.contains(&(task, execution.generation.get()));
+            let output = if place.location.incarnation != incarnation {
+                Output::Gone("its TaskManager was restarted".to_owned())
+            } else if is_there && execution.output == Output::Awaited {
+                Output::Kept { since: turn }
+            } else if !is_there && is_older {
+                Output::Gone("its TaskManager doesn't have it".to_owned())
+            } else {
+                continue;
+            };
+            self.execution.set_output(task, output);
+        }
+    }
+
+    /// Marks the outputs of these tasks for which `is_meant` is true as lost.
+    pub(super) fn lose_outputs(
+        &mut self,
+        tasks: Vec<usize>,
+        is_meant: impl Fn(&Output) -> bool,
+        cause: &str,
+    ) {
+        for task in tasks {
+            let output = &self.execution.tasks[task].execution.output;
+            let is_known = !matches!(output, Output::Gone(_));
+            if is_known && is_meant(output) {
+                self.execution
+                    .set_output(task, Output::Gone(cause.to_owned()));
+            }
+        }
+    }
+
+    /// Notes that a task could not read another task's output, even if a TaskManager reports it as kept.
+    pub(super) fn note_unreadable(&mut self, id: &pb::ExecutionId, cause: &str) {
+        let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
+            return;
+        };
+        let is_kept = self.execution.vertex_of(task).is_kept;
+        let execution = &self.execution.tasks[task].execution;
+        if is_kept && execution.generation.get() == id.generation {
+            self.execution
+                .set_output(task, Output::Gone(cause.to_owned()));
+        }
+    }
+
+    /// Restarts regions whose output is lost and which another region waits to read.
+    pub(super) fn restart_lost(&mut self, now_ms: u64) {
+        let reads = self.execution.news.reads;
+        let has_changed = std::mem::replace(&mut self.looked_at.outputs, reads) != reads;
+        if !self.execution.has_blocking_edges() || !has_changed {
+            return;
+        }
+        // A restarted region may need outputs of others that were lost too. If the job was being stopped it
+        // may fail instead, which ends the loop.
+        while !self.is_stopping() {
+            let mut all: Vec<Failure> = Vec::new();
+            for (task, cause) in self.lost_and_needed() {
+                let cause = match cause.as_str() {
+                    RELEASED => format!("its output is needed again: {cause}"),
+                    _ => format!("its output was lost and is needed: {cause}"),
+                };
+                let lost = self.failure_of(task, cause);
+                if all.last().is_none_or(|last| last.region != lost.region) {
+                    all.push(lost);
+                }
+            }
+            if all.is_empty() {
+                return;
+            }
+            self.log_failures(&all, "region runs again");
+            let regions: Vec<usize> = all.iter().map(|lost| lost.region).collect();
+            self.note_lost(all, now_ms);
+            self.restart_all(&regions, now_ms);
+        }
+    }
+
+    /// Records lost outputs as failures of their own, or as consequences of a failure at the same moment: the
+    /// loss of their TaskManager, or a restart that needs them again.
+    fn note_lost(&mut self, lost: Vec<Failure>, now_ms: u64) {
+        let root = self.record.failures.last();
+        match root.is_some_and(|root| root.at_ms == now_ms) {
+            true => self.note_failures(&[], lost, now_ms),
+            false => self.note_failures(&lost, Vec::new(), now_ms),
+        }
+    }
+
+    /// The tasks whose output is lost and needed, in the order of regions, with the reasons.
+    fn lost_and_needed(&self) -> Vec<(usize, String)> {
+        let waits = |region: usize| match self.execution.regions[region].phase {
+            RegionPhase::AwaitingInput
+            | RegionPhase::Waiting { .. }
+            | RegionPhase::Stopping {
+                restart_at_ms: Some(_),
+            } => true,
+            RegionPhase::Reconciling
+            | RegionPhase::Placed
+            | RegionPhase::Deployed
+            | RegionPhase::Stopping {
+                restart_at_ms: None,
+            } => false,
+        };
+        let mut known = OfVertices::default();
+        let mut lost = Vec::new();
+        for region in self.execution.in_phase(RegionPhase::Deployed) {
+            for task in &self.execution.regions[*region].tasks {
+                let execution = &self.execution.tasks[*task].execution;
+                let Output::Gone(cause) = &execution.output else {
+                    continue;
+                };
+                let is_lost = self.execution.vertex_of(*task).is_kept
+                    && execution.state == ExecutionState::Finished;
+                if is_lost && self.execution.is_read_by(*task, &mut known, waits) {
+                    lost.push((*task, cause.clone()));
+                }
+            }
+        }
+        lost
+    }
+
+    /// Whether all inputs of a region over blocking edges have durably finished and are available. The output
+    /// of a region that is about to run again is not: by the time its reader is deployed it has another
+    /// generation.
+    pub(super) fn is_consumable(&self, region: usize, known: &mut OfVertices) -> bool {
+        self.execution.reads_only(region, known, |task| {
+            let at = &self.execution.tasks[task];
+            let wanted = self.record.regions[at.region].generation;
+            let is_present = at.execution.generation.get() == wanted;
+            let is_durable = self.durable_ends.get(&task) == Some(&ExecutionState::Finished);
+            let is_there = matches!(at.execution.output, Output::Kept { .. });
+            is_present && is_durable && is_there
+        })
+    }
+
+    /// Prefers slots near the input: a subtask that reads the output of one other subtask is placed best
+    /// where that output is.
+    pub(super) fn prefer_inputs(&mut self, region: usize) {
+        for (task, producer) in self.execution.read_one_to_one(region) {
+            if let Some(place) = &self.execution.tasks[producer].execution.place {
+                let key = self.execution.slot_key(task);
+                self.pool
+                    .remember(key, place.task_manager.clone(), place.allocation);
+            }
+        }
+    }
+
+    /// Releases outputs on TaskManagers that are not needed any more according to the durable record.
+    pub(super) fn release_outputs(&mut self) {
+        if !self.is_durable {
+            return;
+        }
+        let mut released: BTreeMap<ResourceId, Vec<(usize, u64)>> = BTreeMap::new();
+        let mut known_needs = OfVertices::default();
+        let of_all = self.dirty.has_written;
+        let changed = &self.dirty.outputs_of;
+        let looked_at = self.task_managers.iter();
+        for (task_manager, known) in looked_at.filter(|(id, _)| of_all || changed.contains(*id)) {
+            for ((task, generation), asked) in &known.outputs {
+                if *asked == Cancellation::NotAsked
+                    && !self.is_needed(*task, *generation, &mut known_needs)
+                {
+                    let of_one = released.entry(task_manager.clone()).or_default();
+                    of_one.push((*task, *generation));
+                }
+            }
+        }
+        for (task_manager, outputs) in released {
+            let Some(known) = self.task_managers.get_mut(&task_manager) else {
+                continue;
+            };
+            let connection = Connection {
+                task_manager,
+                registration: known.registration,
+            };
+            let mut tasks = Vec::new();
+            for (task, generation) in outputs {
+                known
+                    .outputs
+                    .insert((task, generation), Cancellation::Asked);
+                let id = execution_id(&self.execution, task, generation);
+                tasks.push(super::durable_effects::cancellation(id));
+                if self.execution.tasks[task].execution.generation.get() == generation {
+                    let released = Output::Gone(RELEASED.to_owned());
+                    self.execution.set_output(task, released);
+                }
+            }
+            self.effects.push(Effect::Cancel { connection, tasks });
+        }
+    }
+
+    /// Notes whether a TaskManager confirmed releases.
+    pub(super) fn note_released(
+        &mut self,
+        task_manager: &ResourceId,
+        tasks: &[pb::TaskCancellation],
+        is_confirmed: bool,
+    ) {
+        for id in tasks {
+            let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
+                continue;
+            };
+            let Some(known) = self.task_managers.get_mut(task_manager) else {
+                continue;
+            };
+            for ((output, generation), asked) in &mut known.outputs {
+                let is_meant = *output == task && *generation <= id.up_to_generation;
+                if is_meant && *asked == Cancellation::Asked {
+                    *asked = match is_confirmed {
+                        true => Cancellation::Confirmed,
+                        false => Cancellation::Failed,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Whether a region may still read an output. A generation above the durable one is unexpected and counts
+    /// as needed.
+    fn is_needed(&self, task: usize, generation: u64, known: &mut OfVertices) -> bool {
+        let durable = &self.written.regions;
+        let region = self.execution.tasks[task].region;
+        if generation != durable[region].generation {
+            return generation > durable[region].generation;
+        }
+        let may_read = |reader: usize| {
+            let is_present = durable[reader].generation == self.record.regions[reader].generation;
+            !is_present || !self.has_durably_finished(reader)
+        };
+        // Output for readers in the task's own region, over pipelined edges, is released together with it.
+        !self.has_durably_finished(region) || self.execution.is_read_by(task, known, may_read)
+    }
+
+    fn has_durably_finished(&self, region: usize) -> bool {
+        let finished =
+            |task: &usize| self.durable_ends.get(task) == Some(&ExecutionState::Finished);
+        self.execution.regions[region].tasks.iter().all(finished)
+    }
+}

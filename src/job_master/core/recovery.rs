@@ -1,0 +1,175 @@
+//! The part of the core that restores a stored record: finished executions stay, placed ones are awaited, and
+//! regions that an earlier term left unplaced start again. `reconciling.rs` decides about awaited ones.
+
+use std::sync::Arc;
+
+use tanist_proto::id::Generation;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::BuildError;
+use super::execution::{Execution, Place};
+use super::execution_graph::RegionPhase;
+use super::status::illegal;
+use super::{JobMasterCore, parse};
+
+impl JobMasterCore {
+    /// Restores the state from the record. Finished executions stay. Placed ones are awaited on their
+    /// TaskManagers. A region that was given up and not placed again gets a new generation, to be placed when
+    /// its recorded backoff is over.
+    pub(super) fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
+        self.decided_at_ms = now_ms;
+        for region in 0..self.execution.regions.len() {
+            self.restore_executions(region)?;
+        }
+        self.restore_ends()?;
+        let waits_for_others = self.is_stop_first() || self.begins_together();
+        for region in 0..self.execution.regions.len() {
+            let state = &self.record.regions[region];
+            let generation = state.generation;
+            let was_placed = state.placed_before;
+            // The clocks of two leaders may differ.
+            let latest_ms = now_ms.saturating_add(state.restart_delay_ms);
+            let restart_at_ms = state.restart_at_ms.clamp(now_ms, latest_ms);
+            let tasks = &self.execution.regions[region].tasks;
+            let executions = tasks
+                .iter()
+                .map(|task| &self.execution.tasks[*task].execution);
+            let is_finished = executions
+                .clone()
+                .all(|execution| execution.state == ExecutionState::Finished);
+            let is_placed = executions.clone().all(|execution| {
+                execution.state == ExecutionState::Reconciling
+                    || execution.state == ExecutionState::Finished
+            });
+            let phase = if is_finished {
+                RegionPhase::Deployed
+            } else if self.is_stopping() {
+                RegionPhase::Stopping {
+                    restart_at_ms: None,
+                }
+            } else if is_placed {
+                RegionPhase::Reconciling
+            } else if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
+                // The former term's knowledge about the ends of older generations is lost. That matters for
+                // regions that were placed.
+                self.supersede(region);
+                self.promise_restart(region, restart_at_ms);
+                self.execution.regions[region].is_end_unknown = was_placed;
+                if restart_at_ms > now_ms {
+                    self.backoff.go_on(restart_at_ms);
+                }
+                RegionPhase::Stopping {
+                    restart_at_ms: Some(restart_at_ms),
+                }
+            } else {
+                if generation > 0 {
+                    self.supersede(region);
+                }
+                self.renew_executions(region);
+                RegionPhase::Waiting { since_ms: now_ms }
+            };
+            self.execution.regions[region].phase = phase;
+        }
+        self.execution.recount();
+        self.await_outputs();
+        self.note_adopted_slots();
+        self.promise_to_wait();
+        let record = Arc::make_mut(&mut self.record);
+        record.job_incarnation = record.job_incarnation.saturating_add(1);
+        let failures = record
+            .restarts
+            .iter_mut()
+            .flat_map(|it| &mut it.failures_ms);
+        // These failures are in the past, even if the clock of the leader that noted them was ahead.
+        failures.for_each(|at_ms| *at_ms = (*at_ms).min(now_ms));
+        self.revision += 1;
+        self.announce_reconciliation();
+        Ok(())
+    }
+
+    /// Marks the region's executions as awaited where the record places them.
+    fn restore_executions(&mut self, region: usize) -> Result<(), BuildError> {
+        let state = self.record.regions[region].clone();
+        for task in self.execution.regions[region].tasks.clone() {
+            self.execution.tasks[task].execution =
+                Execution::created(Generation::new(state.generation));
+        }
+        let unknown = |what: &str| BuildError::OtherGraph(format!("it names {what}"));
+        let mut before: Option<Arc<pb::TaskManagerLocation>> = None;
+        for placement in &state.placements {
+            let task = self.execution.find(&placement.vertex_id, placement.subtask);
+            let task = task.ok_or_else(|| unknown(&placement.vertex_id))?;
+            let location = placement.location.clone().unwrap_or_default();
+            // Saves memory: neighbours are often on the same TaskManager.
+            let location = match before.take() {
+                Some(before) if *before == location => before,
+                _ => Arc::new(location),
+            };
+            before = Some(location.clone());
+            let place = Place {
+                task_manager: parse(&location.resource_id)
+                    .ok_or_else(|| unknown("no TaskManager"))?,
+                allocation: parse(&placement.allocation_id).ok_or_else(|| unknown("no slot"))?,
+                location,
+            };
+            let key = self.execution.slot_key(task);
+            self.pool
+                .remember(key, place.task_manager.clone(), place.allocation);
+            if !self.durable_ends.contains_key(&task) {
+                self.pool.begin_use(place.allocation);
+            }
+            let execution = &mut self.execution.tasks[task].execution;
+            execution.started_at_ms = state.placed_at_ms;
+            let entered = [
+                (ExecutionState::Created, state.created_at_ms),
+                (ExecutionState::Scheduled, state.scheduled_at_ms),
+                (ExecutionState::Deploying, state.placed_at_ms),
+            ];
+            for (state, at_ms) in entered {
+                execution.note_entered(state, at_ms);
+            }
+            execution.enter(ExecutionState::Reconciling, self.decided_at_ms);
+            execution.place = Some(place);
+        }
+        Ok(())
+    }
+
+    /// Restores the recorded terminal states of executions.
+    fn restore_ends(&mut self) -> Result<(), BuildError> {
+        for end in &self.record.terminal {
+            let Some(task) = self.execution.find(&end.vertex_id, end.subtask) else {
+                return Err(BuildError::OtherGraph(format!(
+                    "it names {}",
+                    end.vertex_id
+                )));
+            };
+            let region = self.execution.tasks[task].region;
+            if end.generation != self.record.regions[region].generation {
+                continue;
+            }
+            let execution = &mut self.execution.tasks[task].execution;
+            let entered = [
+                (ExecutionState::Initializing, end.initializing_at_ms),
+                (ExecutionState::Running, end.running_at_ms),
+                (ExecutionState::Canceling, end.canceling_at_ms),
+            ];
+            for (state, at_ms) in entered {
+                execution.note_entered(state, at_ms);
+            }
+            // Without a placement in the record, only the terminal state matters.
+            if execution.place.is_none() {
+                execution.enter(ExecutionState::Reconciling, self.decided_at_ms);
+            }
+            let (from, to) = (execution.state, end.state());
+            if !execution.enter(to, end.ended_at_ms) {
+                self.log.push(illegal(&self.record.job_id, &from, &to));
+                continue;
+            }
+            execution.cause.clone_from(&end.cause);
+            execution.committables.clone_from(&end.committables);
+            execution.is_recorded = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,424 @@
+//! The part of the core that handles reports: it compares what TaskManagers report about executions and slots
+//! with its own state.
+//!
+//! An execution that is deployed according to this state and missing in a full report has failed. One that is
+//! reported and not wanted becomes an *orphan*; it is cancelled up to its generation once the record says
+//! that it is not wanted. A full report may be older than the state it is compared with: it counts against an
+//! execution or a slot only if it was requested after the TaskManager was known to have it.
+
+use std::collections::BTreeSet;
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::execution::{Cancellation, is_terminal};
+use super::execution_graph::RegionPhase;
+use super::orphan_executions::OrphanExecution;
+use super::{Failure, JobMasterCore, LogLine, parse};
+
+impl JobMasterCore {
+    /// Applies reports of changed executions.
+    pub(super) fn hear(
+        &mut self,
+        task_manager: &ResourceId,
+        reports: &[pb::ExecutionReport],
+        now_ms: u64,
+    ) {
+        for report in reports {
+            let Some(task) = self.execution.find(&report.vertex_id, report.subtask) else {
+                self.log.push(LogLine::UnknownTask {
+                    task_manager: task_manager.clone(),
+                    vertex: report.vertex_id.clone(),
+                });
+                continue;
+            };
+            let execution = &self.execution.tasks[task].execution;
+            // An execution that was given up with its TaskManager and is still alive is an orphan.
+            let is_given_up = execution.is_ended() && execution.state != ExecutionState::Finished;
+            let is_present = execution.generation.get() == report.generation
+                && execution.is_on(task_manager)
+                && !is_given_up;
+            if is_terminal(report.state())
+                && let Some(known) = self.task_managers.get_mut(task_manager)
+            {
+                known.unacknowledged.insert((task, report.generation));
+                let end = (task_manager.clone(), task, report.generation);
+                self.dirty.reported_ends.insert(end);
+            }
+            if is_present {
+                self.hear_of_present(task, report, now_ms);
+            } else {
+                self.hear_of_orphan(task_manager, task, report, now_ms);
+            }
+        }
+    }
+
+    fn hear_of_present(&mut self, task: usize, report: &pb::ExecutionReport, now_ms: u64) {
+        let turn = self.turn;
+        let execution = &mut self.execution.tasks[task].execution;
+        if execution.is_ended() || !execution.is_deployed() {
+            return;
+        }
+        execution.known_since.get_or_insert(turn);
+        execution.note_ages(&report.ages, now_ms);
+        if report.metrics.is_some() {
+            execution.metrics = report.metrics;
+        }
+        if execution.cancellation == Cancellation::Failed {
+            execution.cancellation = Cancellation::NotAsked;
+            self.dirty.to_cancel.insert(task);
+        }
+        match report.state() {
+            ExecutionState::Finished => {
+                execution.committables.clone_from(&report.committables);
+                if self
+                    .execution
+                    .advance(task, ExecutionState::Finished, now_ms)
+                {
+                    self.note_output(task);
+                }
+            }
+            ExecutionState::Failed => {
+                if let Some(unreadable) = &report.unreadable {
+                    self.note_unreadable(unreadable, &report.cause);
+                }
+                let cause = if report.cause.is_empty() {
+                    "it failed"
+                } else {
+                    &report.cause
+                };
+                if !self.is_to_stop(task) {
+                    self.note_failed_by_itself(self.execution.tasks[task].region);
+                }
+                if report.unrecoverable {
+                    self.fail_for_good(task, cause, now_ms);
+                } else {
+                    self.fail_task(task, cause, now_ms);
+                }
+            }
+            ExecutionState::Canceled => {
+                let cause = if report.cause.is_empty() {
+                    "its TaskManager cancelled it"
+                } else {
+                    &report.cause
+                };
+                self.note_gone(task, cause, now_ms);
+            }
+            state @ (ExecutionState::Deploying
+            | ExecutionState::Initializing
+            | ExecutionState::Running) => {
+                self.execution.advance(task, state, now_ms);
+            }
+            ExecutionState::Canceling => {
+                // No leader decided that, so its TaskManager did while there was no leader.
+                if execution.state == ExecutionState::Reconciling {
+                    self.execution
+                        .advance(task, ExecutionState::Canceling, now_ms);
+                    self.miss(task, "its TaskManager is cancelling it");
+                }
+            }
+            ExecutionState::Created | ExecutionState::Scheduled | ExecutionState::Reconciling => {}
+        }
+    }
+
+    fn hear_of_orphan(
+        &mut self,
+        task_manager: &ResourceId,
+        task: usize,
+        report: &pb::ExecutionReport,
+        now_ms: u64,
+    ) {
+        let turn = self.turn;
+        if !self.task_managers.contains_key(task_manager) {
+            return;
+        }
+        let key = (task, report.generation);
+        if is_terminal(report.state()) {
+            self.orphans.remove(task_manager, key);
+            return;
+        }
+        let orphan = self.orphans.note(task_manager, key, || OrphanExecution {
+            allocation: parse(&report.allocation_id),
+            noted_in: turn,
+            cancellation: Cancellation::NotAsked,
+            canceling_since_ms: now_ms,
+        });
+        orphan.noted_in = turn;
+        if orphan.cancellation == Cancellation::Failed {
+            orphan.cancellation = Cancellation::NotAsked;
+        }
+    }
+
+    /// Applies the full report in the answer to a heartbeat that was sent in step `asked_in`.
+    pub(super) fn reconcile(
+        &mut self,
+        task_manager: &ResourceId,
+        asked_in: u64,
+        reports: &[pb::ExecutionReport],
+        now_ms: u64,
+    ) {
+        self.hear(task_manager, reports, now_ms);
+        let reported = self.reported(reports);
+        for task in self.execution.live_on(task_manager) {
+            let execution = &mut self.execution.tasks[task].execution;
+            if execution.cancellation == Cancellation::Failed {
+                execution.cancellation = Cancellation::NotAsked;
+                self.dirty.to_cancel.insert(task);
+            }
+            let generation = execution.generation.get();
+            let is_missing = execution.is_deployed() && !reported.contains(&(task, generation));
+            if is_missing && execution.known_since.is_some_and(|since| since <= asked_in) {
+                self.note_gone(task, "its TaskManager doesn't have it any more", now_ms);
+            }
+        }
+        self.orphans.retain(task_manager, |key, orphan| {
+            orphan.noted_in > asked_in || reported.contains(key)
+        });
+    }
+
+    /// Applies the full report of a registration. Executions that are not in it are gone: the TaskManager
+    /// refuses earlier messages.
+    pub(super) fn reconcile_all(
+        &mut self,
+        task_manager: &ResourceId,
+        reports: &[pb::ExecutionReport],
+        now_ms: u64,
+    ) {
+        let incarnation = self.location(task_manager).map(|it| it.incarnation.clone());
+        for task in self.execution.live_on(task_manager) {
+            let execution = &self.execution.tasks[task].execution;
+            let place = execution.place.as_ref();
+            let is_here = place.map(|place| &place.location.incarnation) == incarnation.as_ref();
+            if execution.is_deployed() && !is_here {
+                self.doubt_end(task);
+                self.note_gone(task, "its TaskManager was restarted", now_ms);
+            }
+        }
+        self.hear(task_manager, reports, now_ms);
+        let reported = self.reported(reports);
+        for task in self.execution.live_on(task_manager) {
+            let execution = &mut self.execution.tasks[task].execution;
+            if !execution.is_deployed() {
+                continue;
+            }
+            // A cancellation that was sent under the former registration may have been refused.
+            if execution.cancellation != Cancellation::Confirmed {
+                execution.cancellation = Cancellation::NotAsked;
+                self.dirty.to_cancel.insert(task);
+            }
+            if reported.contains(&(task, execution.generation.get())) {
+                continue;
+            }
+            let cause = "its TaskManager connected again without it";
+            match (execution.known_since, execution.state) {
+                (None, ExecutionState::Deploying) => self.note_never_started(task, cause, now_ms),
+                _ => self.note_gone(task, cause, now_ms),
+            }
+        }
+        self.orphans
+            .retain(task_manager, |key, _| reported.contains(key));
+        for (_, orphan) in self.orphans.of_mut(task_manager) {
+            if orphan.cancellation != Cancellation::Confirmed {
+                orphan.cancellation = Cancellation::NotAsked;
+            }
+        }
+    }
+
+    fn reported(&self, reports: &[pb::ExecutionReport]) -> BTreeSet<(usize, u64)> {
+        let find = |report: &pb::ExecutionReport| {
+            let task = self.execution.find(&report.vertex_id, report.subtask)?;
+            Some((task, report.generation))
+        };
+        reports.iter().filter_map(find).collect()
+    }
+
+    /// Applies the list of slots that a TaskManager holds for the job: held slots that are not in it are
+    /// lost.
+    pub(super) fn reconcile_slots(
+        &mut self,
+        task_manager: &ResourceId,
+        asked_in: u64,
+        allocations: &[AllocationId],
+        now_ms: u64,
+    ) {
+        for allocation in self.pool.slots_of(task_manager) {
+            let held = self.pool.get(&allocation);
+            let is_older = held.is_some_and(|slot| slot.accepted_in <= asked_in);
+            if is_older && !allocations.contains(&allocation) {
+                self.lose_slot(&allocation, "its TaskManager freed it", now_ms);
+            }
+        }
+    }
+
+    pub(super) fn lose_slot(&mut self, allocation: &AllocationId, cause: &str, now_ms: u64) {
+        if let Some(slot) = self.pool.remove(allocation) {
+            self.fail_slot(&slot.task_manager, allocation, cause, now_ms);
+        }
+    }
+
+    /// Fails the executions in a slot that is lost.
+    pub(super) fn fail_slot(
+        &mut self,
+        task_manager: &ResourceId,
+        allocation: &AllocationId,
+        cause: &str,
+        now_ms: u64,
+    ) {
+        for task in self.execution.live_on(task_manager) {
+            let execution = &self.execution.tasks[task].execution;
+            let is_in_it = execution
+                .place
+                .as_ref()
+                .is_some_and(|place| place.allocation == *allocation);
+            if !is_in_it {
+                continue;
+            }
+            let cause = format!("slot {allocation} was lost: {cause}");
+            match execution.is_deployed() {
+                true => {
+                    self.doubt_end(task);
+                    self.note_gone(task, &cause, now_ms);
+                }
+                false => self.note_never_started(task, &cause, now_ms),
+            }
+        }
+    }
+
+    /// Removes a TaskManager: its slots are lost, and its executions have failed but may still run.
+    pub(super) fn lose_task_manager(
+        &mut self,
+        task_manager: &ResourceId,
+        cause: &str,
+        now_ms: u64,
+    ) {
+        if self.task_managers.contains_key(task_manager) {
+            for task in self.execution.live_on(task_manager) {
+                self.doubt_end(task);
+            }
+        }
+        self.let_task_manager_go(task_manager, cause, now_ms);
+    }
+
+    /// Removes a TaskManager on which nothing of the job runs any more.
+    pub(super) fn let_task_manager_go(
+        &mut self,
+        task_manager: &ResourceId,
+        cause: &str,
+        now_ms: u64,
+    ) {
+        let Some(known) = self.task_managers.remove(task_manager) else {
+            return;
+        };
+        self.registrations_version += 1;
+        self.orphans.remove_all_of(task_manager);
+        self.log.push(LogLine::TaskManagerLost {
+            task_manager: task_manager.clone(),
+            cause: cause.to_owned(),
+        });
+        self.pool.remove_all_of(task_manager);
+        let address = &known.location.rpc_address;
+        let cause = format!("TaskManager {task_manager} ({address}) was lost: {cause}");
+        for task in self.execution.live_on(task_manager) {
+            self.note_gone(task, &cause, now_ms);
+        }
+        let there = self.execution.tasks_on(task_manager);
+        self.lose_outputs(there, |_| true, &cause);
+    }
+
+    /// Whether an execution is supposed to end.
+    fn is_to_stop(&self, task: usize) -> bool {
+        let region = &self.execution.regions[self.execution.tasks[task].region];
+        self.is_stopping() || matches!(region.phase, RegionPhase::Stopping { .. })
+    }
+
+    /// Notes that an execution does not run any more, or is assumed not to: it is canceled if it was to stop,
+    /// else failed. If it was awaited, it failed while there was no leader, and the restart strategy does not
+    /// count that.
+    pub(super) fn note_gone(&mut self, task: usize, cause: &str, now_ms: u64) {
+        if self.is_to_stop(task) {
+            self.execution
+                .advance(task, ExecutionState::Canceled, now_ms);
+        } else if self.execution.tasks[task].execution.state == ExecutionState::Reconciling {
+            self.execution.advance(task, ExecutionState::Failed, now_ms);
+            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            self.miss(task, cause);
+        } else {
+            self.fail_task(task, cause, now_ms);
+        }
+    }
+
+    /// Notes that an execution never started and never will: it was not sent to its TaskManager, or under a
+    /// registration that this did not have any more. Nothing of the job has failed: its region is placed
+    /// again, and the restart strategy does not count that.
+    fn note_never_started(&mut self, task: usize, cause: &str, now_ms: u64) {
+        self.execution.tasks[task].execution.started_at_ms = 0;
+        if self.is_to_stop(task) {
+            self.execution
+                .advance(task, ExecutionState::Canceled, now_ms);
+        } else if self.execution.advance(task, ExecutionState::Failed, now_ms) {
+            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            let failure = Failure {
+                is_counted: false,
+                ..self.failure_of(task, format!("it was never started: {cause}"))
+            };
+            self.failures.push(failure);
+        }
+    }
+
+    /// Notes that an execution has failed.
+    pub(super) fn fail_task(&mut self, task: usize, cause: &str, now_ms: u64) {
+        let is_to_stop = self.is_to_stop(task);
+        if self.execution.advance(task, ExecutionState::Failed, now_ms) {
+            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            if is_to_stop {
+                let failure = self.failure_of(task, cause.to_owned());
+                self.note_concurrent(failure, now_ms);
+            } else {
+                self.fail_region_of(task, cause.to_owned());
+            }
+        }
+    }
+
+    /// Notes that an execution has failed for a reason that no restart can fix. That counts even if its
+    /// region is about to restart: other tasks fail because of this one, and their reports may arrive first.
+    fn fail_for_good(&mut self, task: usize, cause: &str, now_ms: u64) {
+        if self.execution.advance(task, ExecutionState::Failed, now_ms) {
+            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            if !self.is_stopping() {
+                let failure = Failure {
+                    is_unrecoverable: true,
+                    ..self.failure_of(task, cause.to_owned())
+                };
+                self.failures.push(failure);
+            }
+        }
+    }
+
+    /// Notes that the region of a task has failed because of that task.
+    pub(super) fn fail_region_of(&mut self, task: usize, cause: String) {
+        if self.is_to_stop(task) {
+            return;
+        }
+        let failure = self.failure_of(task, cause);
+        self.failures.push(failure);
+    }
+
+    /// A failure of a task, with its TaskManager.
+    pub(super) fn failure_of(&self, task: usize, cause: String) -> Failure {
+        let place = self.execution.tasks[task].execution.place.as_ref();
+        Failure {
+            region: self.execution.tasks[task].region,
+            cause,
+            task: self.execution.task_name(task),
+            host: place
+                .map(|place| place.location.rpc_address.clone())
+                .unwrap_or_default(),
+            resource_id: place
+                .map(|place| place.task_manager.to_string())
+                .unwrap_or_default(),
+            is_counted: true,
+            is_unrecoverable: false,
+        }
+    }
+}

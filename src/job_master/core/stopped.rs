@@ -1,0 +1,204 @@
+//! The part of the core that stops a job: its sources end, the records that they have read are processed, and
+//! the job finishes.
+//!
+//! *Decide in the store, then act*, like a cancellation: the record says that STOPPED is wanted, then the
+//! request is acknowledged, then every TaskManager receives the stop with each heartbeat and each deployment,
+//! as long as the job runs. So the stop needs no answer, and the next leader goes on with it. A cancellation
+//! wins, before and after.
+//!
+//! Without checkpoints a restarted source would begin at the beginning and end there at once, as the job is
+//! being stopped: the records that it had read would be missing from a job that has FINISHED. So a region
+//! whose sources have read is not restarted any more: the job fails with that cause. A region whose sources
+//! were never deployed is placed and deployed as usual; its sources end without records. For the same reason
+//! a stop is refused while sources wait to restart. A job that was never placed has read nothing and has
+//! nothing to finish: it is cancelled, and requests no slots.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use tanist_gateway::persistence::was_never_placed;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::decide::status_name;
+use super::execution_graph::RegionPhase;
+use super::{CancelAnswer, Connection, Effect, JobMasterCore};
+
+impl JobMasterCore {
+    /// Whether it is durable that sources have to end.
+    pub fn tells_to_stop(&self) -> bool {
+        self.is_durable && self.written.wanted() == pb::WantedStatus::Stopped
+    }
+
+    /// Decides a stop unless the job ends in another way. That is not known while a write is in flight.
+    pub(super) fn decide_stop(&mut self) {
+        if !self.stop_is_requested {
+            return;
+        }
+        let answer = if let Some(result) = &self.result {
+            match result.status() {
+                pb::JobStatus::Finished => CancelAnswer::Decided,
+                status => CancelAnswer::TooLate(format!("the job is {}", status_name(status))),
+            }
+        } else if self.writing.is_some() {
+            return;
+        } else if self.written.wanted() == pb::WantedStatus::Stopped {
+            CancelAnswer::Decided
+        } else if self.written.wanted() == pb::WantedStatus::Canceled {
+            match was_never_placed(&self.written) {
+                true => CancelAnswer::Decided,
+                false => CancelAnswer::TooLate("the job is being cancelled".to_owned()),
+            }
+        } else if !self.written.fatal_cause.is_empty() {
+            CancelAnswer::TooLate(format!("the job fails: {}", self.written.fatal_cause))
+        } else if let Some(reason) = &self.refusal {
+            CancelAnswer::Refused(reason.clone())
+        } else if self.is_durable && self.all_have_durably_finished() {
+            match &self.commit_failure {
+                None => CancelAnswer::Decided,
+                Some(failure) => CancelAnswer::TooLate(format!(
+                    "all tasks have finished, and what they wrote can't be made visible: {}",
+                    failure.cause
+                )),
+            }
+        } else if !self.is_stopping() && self.sources_start_again() {
+            CancelAnswer::TooLate(
+                "the job is being restarted, and what its sources had read before would be missing: stop it when its tasks run \
+                 again, or cancel it"
+                    .to_owned(),
+            )
+        } else {
+            // If the next write decides on another end, that wins.
+            if !self.is_stopping() && self.record.wanted() != pb::WantedStatus::Stopped {
+                self.want_stopped();
+            }
+            return;
+        };
+        self.stop_is_requested = false;
+        self.effects.push(Effect::AnswerStops(answer));
+    }
+
+    fn want_stopped(&mut self) {
+        let (wanted, text) = match was_never_placed(&self.record) {
+            true => (pb::WantedStatus::Canceled, "none of its tasks had begun"),
+            false => (pb::WantedStatus::Stopped, ""),
+        };
+        Arc::make_mut(&mut self.record).set_wanted(wanted);
+        self.revision += 1;
+        let kind = pb::JobEventKind::Stop;
+        self.job_events
+            .tell(kind, text.to_owned(), self.decided_at_ms);
+    }
+
+    /// Whether sources that may have read have to read from their beginning again and have not begun to.
+    fn sources_start_again(&self) -> bool {
+        let regions = self.record.regions.iter().zip(&self.execution.regions);
+        let mut given_up = regions.filter(|(state, _)| state.placed_before);
+        given_up.any(|(_, region)| {
+            let mut sources = region.tasks.iter().filter(|task| self.is_source(**task));
+            match region.phase {
+                RegionPhase::Stopping { .. }
+                | RegionPhase::Waiting { .. }
+                | RegionPhase::AwaitingInput => sources.next().is_some(),
+                RegionPhase::Placed | RegionPhase::Deployed => sources.any(|task| {
+                    let execution = &self.execution.tasks[*task].execution;
+                    execution.started_at_ms == 0 && execution.state != ExecutionState::Finished
+                }),
+                RegionPhase::Reconciling => false,
+            }
+        })
+    }
+
+    fn is_source(&self, task: usize) -> bool {
+        let vertex = self.execution.tasks[task].vertex;
+        !self
+            .execution
+            .edges
+            .iter()
+            .any(|edge| edge.target == vertex)
+    }
+
+    /// Sends a heartbeat immediately to TaskManagers that have not received the stop in their present
+    /// registration.
+    pub(super) fn tell_stop(&mut self) {
+        let registrations = Some(self.registrations_version);
+        if !self.tells_to_stop()
+            || self.is_stopping()
+            || self.looked_at.told_to_stop == registrations
+        {
+            return;
+        }
+        self.looked_at.told_to_stop = registrations;
+        for (task_manager, known) in &mut self.task_managers {
+            if !known.is_told_to_stop {
+                known.is_told_to_stop = true;
+                self.effects.push(Effect::AskReport(Connection {
+                    task_manager: task_manager.clone(),
+                    registration: known.registration,
+                }));
+            }
+        }
+    }
+
+    /// Whether a restart of the region would lose records that its sources have read.
+    pub(super) fn would_lose_input(&self, region: usize) -> bool {
+        if self.record.wanted() != pb::WantedStatus::Stopped {
+            return false;
+        }
+        // While executions of a former term are awaited, their progress is unknown.
+        let is_awaited = self.execution.regions[region].phase == RegionPhase::Reconciling;
+        let has_read = |task: &usize| {
+            let execution = &self.execution.tasks[*task].execution;
+            // A deployment that was sent may have started, regardless of its answer and of its TaskManager's
+            // state since.
+            let may_have = is_awaited
+                || execution.started_at_ms > 0
+                || execution.state == ExecutionState::Finished;
+            self.is_source(*task) && may_have
+        };
+        self.execution.regions[region].tasks.iter().any(has_read)
+    }
+
+    /// Fails the job with the failure that was noted last as its cause.
+    pub(super) fn give_up_stopped(&mut self) {
+        if self.is_stopping() {
+            return;
+        }
+        let last = self.record.failures.last();
+        let cause = last.map_or_else(String::new, |last| {
+            if last.task.is_empty() {
+                format!("{}: ", last.cause)
+            } else {
+                format!("{}: {}: ", last.task, last.cause)
+            }
+        });
+        Arc::make_mut(&mut self.record).fatal_cause = format!(
+            "{cause}not restarted, as the job was being stopped, and without a checkpoint what its sources had read would be missing"
+        );
+        self.revision += 1;
+    }
+
+    /// The blocked reason of a job that is being stopped, with the number of unfinished tasks.
+    pub(super) fn winding_up(&self) -> Option<pb::BlockedReason> {
+        if !self.tells_to_stop() {
+            return None;
+        }
+        let left = self.execution.tasks.iter().map(|task| &task.execution);
+        let left = left.filter(|execution| execution.state != ExecutionState::Finished);
+        let (begun, to_begin): (Vec<_>, Vec<_>) =
+            left.partition(|execution| execution.place.is_some());
+        let mut text = format!(
+            "it is being stopped: its sources have been told to end, and {} tasks have not finished yet",
+            begun.len()
+        );
+        if !to_begin.is_empty() {
+            write!(text, "; {} have not begun", to_begin.len())
+                .expect("writing to a string succeeds");
+        }
+        Some(pb::BlockedReason {
+            kind: pb::BlockedReasonKind::Stopping.into(),
+            text,
+            ..pb::BlockedReason::default()
+        })
+    }
+}

@@ -1,0 +1,157 @@
+//! Jobs whose tasks have all finished and whose output can't be made visible.
+
+use tanist_proto::v1::{ExecutionState as S, JobStatus};
+
+use super::recovered::{Recovered, both, one_region, options};
+use super::testing::submitted;
+use crate::core::decide::COMMIT_TIMEOUT_MS;
+use crate::core::{CancelAnswer, Effect, Event};
+
+/// All tasks have finished, and the first commit is in progress.
+fn committing() -> Recovered {
+    let graph = one_region();
+    let mut job = Recovered::with_options(&graph, submitted(&graph), 2, options());
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    job.reports("tm0", both(0, 1, S::Finished));
+    job.reports("tm1", both(1, 1, S::Finished));
+    assert_eq!(commits(&job), 1);
+    job
+}
+
+fn commits(job: &Recovered) -> usize {
+    let commits = job.effects.iter();
+    commits
+        .filter(|effect| matches!(effect, Effect::CommitSinks(_)))
+        .count()
+}
+
+fn answers(job: &Recovered) -> Vec<CancelAnswer> {
+    let answers = job.effects.iter().filter_map(|effect| match effect {
+        Effect::AnswerCancels(answer) => Some(answer.clone()),
+        _ => None,
+    });
+    answers.collect()
+}
+
+fn fails(job: &mut Recovered) {
+    job.hear(Event::SinksFailed("the directory is not there".to_owned()));
+}
+
+/// The commit that has just begun is not answered. The core is woken at each of its deadlines.
+fn wait_out(job: &mut Recovered) {
+    let until_ms = job.now_ms + COMMIT_TIMEOUT_MS;
+    while job.now_ms < until_ms {
+        let due_ms = job.core.next_deadline_ms();
+        let due_ms = due_ms.filter(|due_ms| *due_ms <= until_ms);
+        job.pass(due_ms.expect("the wait has a deadline") - job.now_ms);
+    }
+}
+
+#[test]
+fn output_that_can_not_be_made_visible_is_given_up_by_a_cancellation() {
+    let mut job = committing();
+    fails(&mut job);
+    job.hear(Event::CancelRequested);
+    assert_eq!(answers(&job), [CancelAnswer::Decided]);
+    assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+    job.pass(60_000);
+    assert_eq!(commits(&job), 1, "nothing is tried any more");
+    let events = job.core.details().events;
+    let told = events
+        .iter()
+        .any(|event| event.text.contains("the directory is not there"));
+    assert!(told, "{events:?}");
+}
+
+#[test]
+fn a_leader_that_follows_the_cancellation_does_not_try_either() {
+    let mut former = committing();
+    fails(&mut former);
+    let before = former.stored.clone();
+    former.hear(Event::CancelRequested);
+    assert_ne!(former.stored, before, "it was decided in the record");
+    let job = Recovered::with_options(&one_region(), former.stored, 3, options());
+    assert_eq!(
+        (commits(&job), job.ended_as()),
+        (0, Some(JobStatus::Canceled))
+    );
+}
+
+#[test]
+fn while_output_is_being_made_visible_a_cancellation_waits_for_what_becomes_of_that() {
+    let mut job = committing();
+    fails(&mut job);
+    job.pass(1_000);
+    assert_eq!(commits(&job), 2);
+    job.hear(Event::CancelRequested);
+    assert_eq!(answers(&job), []);
+    job.hear(Event::SinksCommitted);
+    assert_eq!(job.ended_as(), Some(JobStatus::Finished));
+    assert!(matches!(answers(&job)[..], [CancelAnswer::TooLate(_)]));
+
+    let mut job = committing();
+    fails(&mut job);
+    job.pass(1_000);
+    job.hear(Event::CancelRequested);
+    fails(&mut job);
+    assert_eq!(answers(&job), [CancelAnswer::Decided]);
+    assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+}
+
+#[test]
+fn as_long_as_nothing_has_failed_a_job_that_has_finished_is_not_cancelled() {
+    let mut job = committing();
+    job.hear(Event::CancelRequested);
+    assert!(matches!(answers(&job)[..], [CancelAnswer::TooLate(_)]));
+}
+
+#[test]
+fn it_says_since_when_output_is_being_made_visible() {
+    let mut job = committing();
+    let since = |job: &Recovered| job.core.blocked_reasons()[0].since_ms;
+    let began_ms = job.now_ms;
+    job.pass(60_000);
+    assert_eq!(since(&job), began_ms);
+    fails(&mut job);
+    assert_eq!(since(&job), 0, "until the next try nothing is under way");
+    job.pass(1_000);
+    assert_eq!(since(&job), job.now_ms);
+}
+
+#[test]
+fn output_of_which_nothing_is_heard_is_given_up_by_a_cancellation() {
+    let mut job = committing();
+    wait_out(&mut job);
+    assert!(
+        job.core.blocked_reasons()[0].text.contains("no answer"),
+        "{:?}",
+        job.core.blocked_reasons()
+    );
+    job.hear(Event::CancelRequested);
+    assert_eq!(answers(&job), [CancelAnswer::Decided]);
+    assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+    assert_eq!(commits(&job), 1, "nothing else is tried beside it");
+}
+
+#[test]
+fn a_cancellation_that_waits_for_a_try_is_decided_when_that_gives_no_answer() {
+    let mut job = committing();
+    fails(&mut job);
+    job.pass(1_000);
+    assert_eq!(commits(&job), 2);
+    job.hear(Event::CancelRequested);
+    assert_eq!(answers(&job), []);
+    wait_out(&mut job);
+    assert_eq!(answers(&job), [CancelAnswer::Decided]);
+    assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+}
+
+#[test]
+fn a_slow_commit_that_nobody_gives_up_ends_the_job_as_any_other() {
+    let mut job = committing();
+    job.pass(3_600_000);
+    assert_eq!(commits(&job), 1);
+    job.hear(Event::SinksCommitted);
+    assert_eq!(job.ended_as(), Some(JobStatus::Finished));
+}

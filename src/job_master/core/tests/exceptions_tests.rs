@@ -1,0 +1,123 @@
+//! Which failures are recorded, and which of them the next leader knows.
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::{ExecutionState as S, JobStatus};
+
+use super::recovered::{Recovered, both, one_region, options, placed, report, two_regions};
+use crate::core::restart::RestartStrategy;
+use crate::core::{CoreOptions, Event};
+
+fn restarting(history: usize) -> CoreOptions {
+    CoreOptions {
+        restart_strategy: RestartStrategy::FixedDelay {
+            attempts: 99,
+            delay_ms: 1_000,
+        },
+        exception_history_size: history,
+        ..options()
+    }
+}
+
+fn running(graph: &pb::JobGraph, options: CoreOptions) -> Recovered {
+    let mut job = Recovered::with_options(graph, placed(graph, 1), 2, options);
+    job.register("tm0", "1", both(0, 1, S::Running));
+    job.register("tm1", "1", both(1, 1, S::Running));
+    job
+}
+
+fn failed(vertex: u32, subtask: u32, generation: u64, cause: &str) -> pb::ExecutionReport {
+    pb::ExecutionReport {
+        cause: cause.to_owned(),
+        ..report(vertex, subtask, generation, S::Failed)
+    }
+}
+
+/// Each failure with the causes of its concurrent ones.
+fn told(failures: &[pb::FailureRecord]) -> Vec<(&str, Vec<&str>)> {
+    failures
+        .iter()
+        .map(|it| {
+            let others = it.concurrent.iter().map(|it| it.cause.as_str());
+            (it.cause.as_str(), others.collect())
+        })
+        .collect()
+}
+
+#[test]
+fn what_fails_before_the_restart_came_with_the_failure_and_the_next_leader_knows_both() {
+    let graph = one_region();
+    let mut job = running(&graph, restarting(16));
+    job.reports("tm0", vec![failed(1, 0, 1, "root")]);
+    job.now_ms += 5;
+    job.reports("tm1", vec![failed(2, 1, 1, "its input ended")]);
+    job.reports("tm1", vec![report(1, 1, 1, S::Canceled)]);
+    job.reports("tm0", vec![report(2, 0, 1, S::Canceled)]);
+    let expected = [("root", vec!["its input ended"])];
+    assert_eq!(told(&job.core.details().failures), expected);
+    let root = &job.core.details().failures[0];
+    assert_eq!(
+        (root.task.as_str(), root.host.as_str()),
+        ("a (1/2)", "tm0:1")
+    );
+    let other = &root.concurrent[0];
+    assert_eq!(
+        (other.task.as_str(), other.at_ms),
+        ("b (2/2)", root.at_ms + 5)
+    );
+    job.pass(1_000);
+    assert_eq!(job.generations(), [2]);
+    let next = Recovered::with_options(&graph, job.stored.clone(), 3, restarting(16));
+    assert_eq!(told(&next.core.details().failures), expected);
+}
+
+#[test]
+fn what_fails_at_the_same_moment_is_one_entry() {
+    let graph = two_regions();
+    let mut job = running(&graph, restarting(16));
+    let both = vec![failed(1, 0, 1, "one"), failed(2, 0, 1, "other")];
+    job.reports("tm0", both);
+    assert_eq!(
+        told(&job.stored.failures),
+        [("one", vec!["other"])],
+        "written with the restart"
+    );
+    assert_eq!(job.core.status(), JobStatus::Restarting);
+}
+
+#[test]
+fn so_many_are_remembered_as_is_configured() {
+    let graph = two_regions();
+    let mut job = running(&graph, restarting(2));
+    for generation in 1..=4 {
+        let cause = format!("failure {generation}");
+        job.reports("tm0", vec![failed(1, 0, generation, &cause)]);
+        job.reports("tm1", vec![report(1, 1, generation, S::Canceled)]);
+        job.pass(1_000);
+        job.reports("tm0", vec![report(1, 0, generation + 1, S::Running)]);
+    }
+    let expected = [("failure 3", vec![]), ("failure 4", vec![])];
+    assert_eq!(told(&job.core.details().failures), expected);
+}
+
+#[test]
+fn tasks_that_fail_while_a_job_is_cancelled_tell_nothing() {
+    let graph = one_region();
+    let mut job = running(&graph, restarting(16));
+    job.hear(Event::CancelRequested);
+    job.reports("tm0", vec![failed(1, 0, 1, "cut off")]);
+    assert_eq!(job.core.details().failures, []);
+}
+
+#[test]
+fn a_job_that_fails_tells_what_failed_beside() {
+    let graph = one_region();
+    let mut job = running(&graph, options());
+    job.reports("tm0", vec![failed(1, 0, 1, "root")]);
+    assert_eq!(job.core.status(), JobStatus::Failing);
+    job.reports("tm1", vec![failed(2, 1, 1, "its input ended")]);
+    job.reports("tm1", vec![report(1, 1, 1, S::Canceled)]);
+    job.reports("tm0", vec![report(2, 0, 1, S::Canceled)]);
+    assert_eq!(job.ended_as(), Some(JobStatus::Failed));
+    let expected = [("root", vec!["its input ended"])];
+    assert_eq!(told(&job.core.details().failures), expected);
+}

@@ -1,0 +1,290 @@
+//! Changes of an ExecutionGraph: an execution gets a place or another state or is replaced by the next one; a
+//! region gets another phase. Each change updates the [`Indexes`] and adds to the [`News`]. Pure.
+//!
+//! The cost of a change depends on its region, on the regions that share slots with it and on those that read
+//! from it; not on the number of regions.
+
+use tanist_proto::id::{Generation, ResourceId};
+use tanist_proto::v1::ExecutionState;
+
+use super::execution::{Execution, Place};
+use super::execution_graph::{ExecutionGraph, RegionPhase, as_index, number_of};
+use super::indexes::{Indexes, News, Share};
+use super::outputs::Output;
+use super::slot_pool::SlotKey;
+use super::slot_uses::KeyUse;
+use super::status::illegal;
+
+impl ExecutionGraph {
+    /// Computes all indexes again, after changes that were not made here.
+    pub fn recount(&mut self) {
+        self.indexes = Indexes::of(self);
+        self.news = News::of(self);
+    }
+
+    /// Replaces a task's execution. Returns the former one.
+    pub fn replace(&mut self, task: usize, execution: Execution) -> Execution {
+        self.note_place(task, execution.place.as_ref());
+        self.change(task, |at| std::mem::replace(at, execution))
+    }
+
+    /// Sets place and generation of a task's execution.
+    pub fn place(&mut self, task: usize, generation: Generation, place: Place) {
+        self.note_place(task, Some(&place));
+        self.change(task, |execution| {
+            execution.generation = generation;
+            execution.place = Some(place);
+        });
+    }
+
+    fn note_place(&mut self, task: usize, next: Option<&Place>) {
+        let places = &mut self.indexes.places;
+        if let Some(before) = &self.tasks[task].execution.place {
+            places.remove(&(before.task_manager.clone(), task));
+        }
+        places.extend(next.map(|next| (next.task_manager.clone(), task)));
+    }
+
+    /// Moves a task's execution to a state. Returns false if there is no such edge (a late or repeated
+    /// report).
+    pub fn advance(&mut self, task: usize, to: ExecutionState, now_ms: u64) -> bool {
+        self.change(task, |execution| execution.enter(to, now_ms))
+    }
+
+    /// Moves a task's execution to a state that the core decided. A missing edge is a bug.
+    pub fn decide(&mut self, task: usize, to: ExecutionState, now_ms: u64) {
+        let from = self.tasks[task].execution.state;
+        if !self.advance(task, to, now_ms) {
+            let line = illegal(&self.task_name(task), &from, &to);
+            self.log.push(line);
+        }
+    }
+
+    /// Sets the state of a task's output.
+    pub fn set_output(&mut self, task: usize, output: Output) {
+        let was_awaited = self.tasks[task].execution.output == Output::Awaited;
+        let is_new = matches!(output, Output::Kept { .. }) && !was_awaited;
+        // A complete output counts once it is durable that its task has finished.
+        self.news.reads += u64::from(!is_new);
+        self.change(task, |execution| execution.output = output);
+    }
+
+    /// Moves the start of all waits forward by `by_ms`.
+    pub fn put_off(&mut self, by_ms: u64) {
+        let waiting: Vec<(u64, usize)> = self.indexes.waiting_since.iter().copied().collect();
+        for (since_ms, region) in waiting {
+            let since_ms = since_ms.saturating_add(by_ms);
+            self.set_phase(region, RegionPhase::Waiting { since_ms });
+        }
+        let canceling: Vec<(u64, usize)> = self.indexes.canceling_since.iter().copied().collect();
+        for (since_ms, task) in canceling {
+            let since_ms = since_ms.saturating_add(by_ms);
+            self.change(task, |execution| execution.canceling_since_ms = since_ms);
+        }
+    }
+
+    /// Moves a region to a phase.
+    pub fn set_phase(&mut self, region: usize, phase: RegionPhase) {
+        let before = self.regions[region].phase;
+        if before == phase {
+            return;
+        }
+        let was_running = self.is_running(region);
+        self.indexes.unlist(region, before);
+        self.indexes.leave(region, before);
+        self.regions[region].phase = phase;
+        self.indexes.enter(region, phase);
+        self.count_running(region, was_running);
+        if before.is_placed() != phase.is_placed() {
+            self.count_placed_slots(region);
+        }
+        let could_run = phase != RegionPhase::AwaitingInput || self.inputs_have_finished(region);
+        self.let_run(region, could_run);
+        self.indexes.list(region, phase);
+        self.news.reads += 1;
+        match phase {
+            RegionPhase::Waiting { .. } => {
+                self.news.waiting.insert(region);
+            }
+            RegionPhase::Stopping { .. } => {
+                self.news.stopping.insert(region);
+                self.news.stopped.insert(region);
+            }
+            RegionPhase::AwaitingInput
+            | RegionPhase::Reconciling
+            | RegionPhase::Placed
+            | RegionPhase::Deployed => {}
+        }
+    }
+
+    /// Whether a region is placed and has not ended.
+    fn is_running(&self, region: usize) -> bool {
+        self.regions[region].phase.is_placed() && self.indexes.regions[region].live > 0
+    }
+
+    fn count_running(&mut self, region: usize, was_running: bool) {
+        let is_running = self.is_running(region);
+        let is_bounded = usize::from(self.regions[region].is_bounded);
+        if is_running && !was_running {
+            self.indexes.running += 1;
+            self.indexes.running_bounded += is_bounded;
+        } else if was_running && !is_running {
+            self.indexes.running -= 1;
+            self.indexes.running_bounded -= is_bounded;
+        }
+    }
+
+    /// Counts a region's slots as placed or as unplaced.
+    fn count_placed_slots(&mut self, region: usize) {
+        let at = &self.regions[region];
+        let (is_placed, is_endless) = (at.phase.is_placed(), !at.is_bounded);
+        for key in &at.slots {
+            self.indexes.slots.change(&self.kinds, *key, |key| {
+                count(&mut key.unplaced, !is_placed);
+                if is_endless {
+                    count(&mut key.endless, is_placed);
+                }
+            });
+        }
+    }
+
+    /// Sets whether a region could run. It must not be in a waiting list.
+    fn let_run(&mut self, region: usize, could_run: bool) {
+        let tally = &mut self.indexes.regions[region];
+        if std::mem::replace(&mut tally.could_run, could_run) == could_run {
+            return;
+        }
+        for index in 0..self.regions[region].tasks.len() {
+            let task = self.regions[region].tasks[index];
+            if !self.has_finished(task) {
+                let key = self.slot_key(task);
+                self.change_key(key, |key| count(&mut key.unfinished, could_run));
+            }
+        }
+    }
+
+    /// Changes an execution and updates all indexes.
+    fn change<T>(&mut self, task: usize, change: impl FnOnce(&mut Execution) -> T) -> T {
+        let execution = &mut self.tasks[task].execution;
+        let before = Share::of(execution);
+        let given = change(execution);
+        let after = Share::of(execution);
+        if before != after {
+            self.account(task, before, after);
+        }
+        given
+    }
+
+    fn account(&mut self, task: usize, before: Share, after: Share) {
+        let region = self.tasks[task].region;
+        let (phase, was_running) = (self.regions[region].phase, self.is_running(region));
+        let indexes = &mut self.indexes;
+        indexes.states[number_of(before.state)] -= 1;
+        indexes.states[number_of(after.state)] += 1;
+        if let Some(since_ms) = before.canceling_since_ms {
+            indexes.canceling_since.remove(&(since_ms, task));
+        }
+        let since_ms = after.canceling_since_ms;
+        let canceling = since_ms.map(|since_ms| (since_ms, task));
+        indexes.canceling_since.extend(canceling);
+        indexes.outputs_awaited -= usize::from(before.is_output_awaited);
+        indexes.outputs_awaited += usize::from(after.is_output_awaited);
+        let tally = &mut indexes.regions[region];
+        tally.awaited -= usize::from(before.is_awaited());
+        tally.awaited += usize::from(after.is_awaited());
+        tally.live -= usize::from(before.is_live);
+        tally.live += usize::from(after.is_live);
+        if tally.awaited == 0 && phase == RegionPhase::Reconciling {
+            self.news.reconciled.insert(region);
+        }
+        if tally.live == 0 && matches!(phase, RegionPhase::Stopping { .. }) {
+            self.news.stopped.insert(region);
+        }
+        if before.is_live && !after.is_live {
+            self.news.ended.push(task);
+        }
+        self.count_running(region, was_running);
+        if before.is_in_slot != after.is_in_slot {
+            let key = self.slot_key(task);
+            self.change_key(key, |key| count(&mut key.live, after.is_in_slot));
+        }
+        if before.has_finished() != after.has_finished() {
+            self.account_finished(task, after.has_finished());
+        }
+    }
+
+    /// Counts a task as finished or as unfinished again.
+    fn account_finished(&mut self, task: usize, has_finished: bool) {
+        let (region, vertex) = (self.tasks[task].region, self.tasks[task].vertex);
+        if self.indexes.regions[region].could_run {
+            let key = self.slot_key(task);
+            self.change_key(key, |key| count(&mut key.unfinished, !has_finished));
+        }
+        let finished = &mut self.indexes.finished[vertex];
+        *finished -= usize::from(!has_finished);
+        *finished += usize::from(has_finished);
+        // Regions that read the whole vertex are updated only when its last task has finished, or when that
+        // is no longer so.
+        let unfinished = as_index(self.vertices[vertex].parallelism) - *finished;
+        let is_turn = unfinished == usize::from(!has_finished);
+        for reader in self.readers_of(task, is_turn) {
+            let phase = self.regions[reader].phase;
+            if phase == RegionPhase::AwaitingInput {
+                let could_run = self.inputs_have_finished(reader);
+                self.indexes.unlist(reader, phase);
+                self.let_run(reader, could_run);
+                self.indexes.list(reader, phase);
+            }
+        }
+    }
+
+    /// Changes the counts of a key, and the needs of the regions that have it.
+    fn change_key(&mut self, key: SlotKey, change: impl FnOnce(&mut KeyUse)) {
+        if !self.indexes.slots.change(&self.kinds, key, change) {
+            return;
+        }
+        let kind = self.kinds.of(key);
+        let is_open = !self.indexes.slots.is_taken(&self.kinds, key);
+        for region in self.regions_with(key) {
+            let phase = self.regions[region].phase;
+            self.indexes.unlist(region, phase);
+            self.indexes.regions[region].need.change(kind, is_open);
+            self.indexes.list(region, phase);
+        }
+    }
+
+    /// The regions that need the slot of a key.
+    fn regions_with(&self, key: SlotKey) -> Vec<usize> {
+        let vertices = self.vertices.iter();
+        let sharing =
+            vertices.filter(|vertex| vertex.group == key.group && key.index < vertex.parallelism);
+        let tasks = sharing.map(|vertex| vertex.first + as_index(key.index));
+        let mut regions: Vec<usize> = tasks.map(|task| self.tasks[task].region).collect();
+        regions.sort_unstable();
+        regions.dedup();
+        regions
+    }
+
+    /// The tasks that are placed on a TaskManager, including ended ones.
+    pub fn tasks_on(&self, task_manager: &ResourceId) -> Vec<usize> {
+        let first = (task_manager.clone(), 0);
+        let tasks = self.indexes.places.range(first..);
+        let tasks = tasks.take_while(|(at, _)| at == task_manager);
+        tasks.map(|(_, task)| *task).collect()
+    }
+
+    /// Indices of the tasks whose present execution is on a TaskManager and has not ended.
+    pub fn live_on(&self, task_manager: &ResourceId) -> Vec<usize> {
+        let mut tasks = self.tasks_on(task_manager);
+        tasks.retain(|task| !self.tasks[*task].execution.is_ended());
+        tasks
+    }
+}
+
+/// Adds or subtracts one.
+fn count(number: &mut u32, is_more: bool) {
+    match is_more {
+        true => *number += 1,
+        false => *number -= 1,
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests of the whole JobMaster, on paused time, with scripted TaskExecutors around it.
+
+mod actor_tests;
+mod adoption_actor_tests;
+mod lost_task_managers_tests;
+mod registering_tests;
+mod scripted;
+mod start_limiter_tests;

@@ -1,0 +1,109 @@
+//! The directories of an embedded store and of the blobs: only the user of the processes may access them.
+
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+
+use tanist_config::{BackendOptions, HaOptions, StorageLocation};
+use tanist_ha::own_directory::{self, NotOwn};
+
+/// A directory that can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{key}: {path} can't be used: {source}{}", advice(.key, .source))]
+pub struct DirectoryError {
+    key: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// A directory that must not be used mostly belongs to another user.
+fn advice(key: &str, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::PermissionDenied => {
+            format!("; a directory of your own is named with -D {key}=DIR, or in the configuration")
+        }
+        _ => String::new(),
+    }
+}
+
+impl DirectoryError {
+    /// The directory that the option `key` names.
+    pub fn new(key: &'static str, path: PathBuf, source: io::Error) -> DirectoryError {
+        DirectoryError { key, path, source }
+    }
+}
+
+/// Creates the directory of an embedded store if it is missing, and makes sure that only this user can access
+/// it and the blob directory. An error if no process can use them as they are configured; a temporary failure
+/// is left to the processes that open the store.
+pub async fn make_directory(options: &HaOptions) -> Result<(), DirectoryError> {
+    check_directories(options).await?;
+    let BackendOptions::Embedded(embedded) = &options.backend else {
+        return Ok(());
+    };
+    let path = embedded.directory.join(options.cluster_id.as_str());
+    let making = path.clone();
+    match blocking(move || own_directory::make(&making)).await {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied
+                    | ErrorKind::NotFound
+                    | ErrorKind::NotADirectory
+                    | ErrorKind::AlreadyExists
+                    | ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            let key = "high-availability.embedded.dir";
+            Err(DirectoryError::new(key, path, error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Checks that the directories of an embedded store and of the blobs, if they exist, are accessible only to
+/// this user.
+pub async fn check_directories(options: &HaOptions) -> Result<(), DirectoryError> {
+    let mut directories = Vec::new();
+    if let BackendOptions::Embedded(embedded) = &options.backend {
+        let cluster = embedded.directory.join(options.cluster_id.as_str());
+        let key = "high-availability.embedded.dir";
+        directories.extend([(key, embedded.directory.clone()), (key, cluster)]);
+    }
+    if let Some(StorageLocation::Directory(path)) =
+        options.storage.as_ref().map(|storage| &storage.location)
+    {
+        directories.push(("high-availability.storageDir", path.clone()));
+    }
+    for (key, path) in directories {
+        let checking = path.clone();
+        match blocking(move || own_directory::check(&checking)).await {
+            // A directory that can't be read may be readable later. This error only an operator can correct.
+            Err(error) if error.get_ref().is_some_and(|inner| inner.is::<NotOwn>()) => {
+                return Err(DirectoryError::new(key, path, error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(io::Error::other).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_use_a_directory_is_told_how_to_name_another_one() {
+        let denied = io::Error::from(ErrorKind::PermissionDenied);
+        let error = DirectoryError::new("process.working-dir", "/tmp/tanist".into(), denied);
+        let told = error.to_string();
+        assert!(told.contains("-D process.working-dir=DIR"), "{told}");
+    }
+}

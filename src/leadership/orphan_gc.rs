@@ -1,0 +1,98 @@
+//! When a term sweeps orphaned objects and looks at their storage. Which objects are orphans, and how they are
+//! removed, is up to the store (`dispatcher/sweep.rs`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_dispatcher::{JobStore, JobStoreError, StorageUser};
+use tanist_ha::election::LeaderSession;
+use tanist_ha::retry::Backoff;
+use tracing::{debug, warn};
+
+use super::term::{FIRST_RETRY, SLOWEST_RETRY};
+
+/// Interval between two sweeps: short if orphans are kept only for a short time.
+const SHORTEST_SWEEP: Duration = Duration::from_millis(500);
+const LONGEST_SWEEP: Duration = Duration::from_secs(3600);
+/// Maximum time from the beginning of a term to its first sweep.
+const FIRST_SWEEP: Duration = Duration::from_secs(60);
+
+/// Maximum interval between two checks that the storage of large objects is there, and this cluster's alone.
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
+
+fn sweep_interval(grace: Duration) -> Duration {
+    (grace / 4).clamp(SHORTEST_SWEEP, LONGEST_SWEEP)
+}
+
+/// More frequent than sweeps: a copy of this cluster's store that shares the storage is noticed before a sweep.
+fn look_interval(grace: Duration) -> Duration {
+    sweep_interval(grace).min(LONGEST_LOOK)
+}
+
+/// Sets up the storage if that was never done, and checks it at intervals.
+pub(super) async fn watch_storage(
+    store: Arc<JobStore>,
+    session: LeaderSession,
+    user: StorageUser,
+    grace: Duration,
+) {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    loop {
+        let pause = match store.look_at_storage(&user).await {
+            Ok(()) => {
+                backoff.reset();
+                look_interval(grace)
+            }
+            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
+                debug!(%error, "the storage of large objects is looked at again");
+                backoff.next_delay()
+            }
+            Err(
+                JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),
+            ) => return,
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = session.over() => return,
+        }
+    }
+}
+
+/// Removes the chunks that former leaders left without a record, and at intervals orphaned objects.
+pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: Duration) {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    loop {
+        match store.remove_orphaned_chunks().await {
+            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
+                warn!(%error, "chunks without a record can't be looked for, this is tried again");
+            }
+            Err(
+                JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),
+            ) => return,
+            Ok(()) => break,
+        }
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+            () = session.over() => return,
+        }
+    }
+    let interval = sweep_interval(grace);
+    // Short terms sweep too.
+    let mut pause = interval.min(FIRST_SWEEP);
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = session.over() => return,
+        }
+        pause = interval;
+        match store.sweep(grace, 2 * look_interval(grace)).await {
+            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
+                warn!(%error, "orphaned objects can't be removed at present");
+            }
+            Err(
+                JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),
+            ) => return,
+            Ok(_) => {}
+        }
+    }
+}

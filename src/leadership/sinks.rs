@@ -1,0 +1,16 @@
+//! The work on the output of sinks that a term needs. The process brings it: what a sink is, only its dataflow
+//! knows.
+
+use std::sync::Arc;
+
+use tanist_dispatcher::SinkCleaner;
+use tanist_job_master::SinkCommitter;
+
+/// Commits the output of sinks, and removes what is left of it.
+#[derive(Debug, Clone)]
+pub struct Sinks {
+    /// Makes output visible.
+    pub committer: Arc<dyn SinkCommitter>,
+    /// Removes what a job left behind.
+    pub cleaner: Arc<dyn SinkCleaner>,
+}

@@ -1,0 +1,194 @@
+//! The work of a standby JobManager: it keeps the records of jobs warm, and reports how current its cache is.
+//!
+//! The cache is followed only while this process has no term; a term takes the records out of it, and
+//! afterwards it starts again empty. Reports are rare and only made on changes, so that standbys of an idle
+//! cluster write nothing.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use tanist_config::ClusterOptions;
+use tanist_dispatcher::JobStore;
+use tanist_ha::election::{LeaderElection, LeaderSession, Member, MemberCache};
+use tanist_ha::keys::{Key, Kind};
+use tanist_ha::retry::Backoff;
+use tanist_ha::store::CoordinationStore;
+use tanist_ha::store::cache::compare::{StoredNames, as_stored};
+use tanist_ha::store::cache::{CacheOptions, CacheStatus, Proof, Proven, Records, WarmCache};
+use tanist_ha::store::pipeline::CommitPipeline;
+use tanist_ha::{Error, Result};
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use super::peers::Reports;
+
+/// Minimum interval between two writes of the member's record because of its cache.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
+/// Timeout of a takeover for the names of the store's records, counted from the proof of the cache.
+const NAMES_TIMEOUT: Duration = Duration::from_millis(500);
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const SLOWEST_RETRY: Duration = Duration::from_secs(1);
+
+/// An empty cache of what a term needs.
+pub(super) fn cache(
+    options: &ClusterOptions,
+    store: Arc<dyn CoordinationStore>,
+    status: watch::Sender<CacheStatus>,
+) -> WarmCache {
+    let options = CacheOptions {
+        kinds: JobStore::KINDS.to_vec(),
+        max_bytes: options.ha.standby_cache_max_size.as_usize(),
+        compare_interval: options.ha.standby_cache_check_interval,
+    };
+    WarmCache::new(store, options, status)
+}
+
+/// The records at the beginning of a term, before it has written anything: proven against the number that its
+/// pipeline starts from, and compared with the names that the store lists, if it lists them in time. Retries
+/// until it succeeds or the term is over.
+///
+/// The pipeline has started, so the fence is up: a write that a former leader had sent was applied before, or
+/// is refused. Until this term writes, all reads show the same records in any order, except for manual changes.
+/// The names are therefore listed concurrently with the proof, and take no additional time.
+pub(super) async fn prove(
+    cache: &mut WarmCache,
+    store: &dyn CoordinationStore,
+    pipeline: &CommitPipeline,
+    session: &LeaderSession,
+) -> Result<Proven> {
+    let proving = pin!(prove_number(cache, pipeline, session));
+    let listing = pin!(names(store));
+    let (proven, names) = match select(proving, listing).await {
+        Either::Left((proven, listing)) => {
+            let proven = proven?;
+            let names = match proven.proof {
+                // All records were just read.
+                Proof::Listed => None,
+                Proof::Current | Proof::CaughtUp => in_time(listing).await,
+            };
+            (proven, names)
+        }
+        Either::Right((names, proving)) => (proving.await?, Some(names)),
+    };
+    let in_doubt = names.map(|names| names.in_doubt(&proven.records));
+    match in_doubt {
+        Some(in_doubt) if !in_doubt.is_empty() => {
+            let records = read_again(store, &in_doubt, &proven.records, session).await?;
+            Ok(Proven { records, ..proven })
+        }
+        Some(_) | None => Ok(proven),
+    }
+}
+
+async fn prove_number(
+    cache: &mut WarmCache,
+    pipeline: &CommitPipeline,
+    session: &LeaderSession,
+) -> Result<Proven> {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    let at = pipeline.last();
+    loop {
+        match cache.prove(session.incarnation(), at).await {
+            Ok(proven) => return Ok(proven),
+            Err(error) => warn!(%error, "the records can't be proven current, this is tried again"),
+        }
+        wait(&mut backoff, session).await?;
+    }
+}
+
+/// The names of the store's records. Retries until it succeeds.
+async fn names(store: &dyn CoordinationStore) -> StoredNames {
+    // Results are left out: there may be very many, and the record of an ended job is not written any more.
+    let kinds: Vec<Kind> = JobStore::KINDS
+        .into_iter()
+        .filter(|it| *it != Kind::Results)
+        .collect();
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    loop {
+        match StoredNames::list(store, &kinds).await {
+            Ok(names) => return names,
+            Err(error) => debug!(%error, "the names of the store's records can't be listed"),
+        }
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
+}
+
+/// The names, or `None` after the timeout.
+async fn in_time(listing: impl Future<Output = StoredNames>) -> Option<StoredNames> {
+    let names = tokio::time::timeout(NAMES_TIMEOUT, listing).await.ok();
+    if names.is_none() {
+        warn!("the records of the cache are not compared with the store's: it takes too long");
+    }
+    names
+}
+
+/// Reads again the records that were deleted or put by hand: a deleted one is not restored, and a new one is
+/// not missed.
+async fn read_again(
+    store: &dyn CoordinationStore,
+    in_doubt: &[Key],
+    held: &Records,
+    session: &LeaderSession,
+) -> Result<Records> {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    loop {
+        match as_stored(store, in_doubt, held).await {
+            Ok(records) => return Ok(records),
+            Err(error) => {
+                warn!(%error, "records that differ between the cache and the store's list can't be read, this is tried again");
+            }
+        }
+        wait(&mut backoff, session).await?;
+    }
+}
+
+async fn wait(backoff: &mut Backoff, session: &LeaderSession) -> Result<()> {
+    tokio::select! {
+        () = tokio::time::sleep(backoff.next_delay()) => Ok(()),
+        () = session.over() => Err(Error::Fenced { epoch: session.epoch().next() }),
+    }
+}
+
+/// Reports in the heartbeats how current the cache is: an invitation goes to the most current process. Zero
+/// while it has no change number.
+pub(super) async fn report(reports: Arc<Reports>, mut status: watch::Receiver<CacheStatus>) {
+    loop {
+        let change = status.borrow_and_update().change;
+        reports.cached_change(change.map_or(0, |change| change.number));
+        reports.moved();
+        if status.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Keeps the member's record current while the cache exists: writes it once, then whenever the cache has moved
+/// on.
+pub(super) async fn tell(
+    election: LeaderElection,
+    mut member: Member,
+    mut status: watch::Receiver<CacheStatus>,
+) {
+    loop {
+        let now = *status.borrow_and_update();
+        // A leader's cache is cold; its former report then has no meaning.
+        let news = now.change.map(|change| MemberCache {
+            change,
+            records: now.records,
+            bytes: now.bytes,
+            differed: now.differed,
+        });
+        if news.is_some() && news != member.cache {
+            member.cache = news;
+            if let Err(error) = election.announce(&member).await {
+                debug!(%error, "the state of the standby's cache was not written");
+            }
+            tokio::time::sleep(TELL_INTERVAL).await;
+        }
+        if status.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What can be said of a compiled job without its types: limits, names in messages, and whether this program can run
+//! it. The complete check of a graph is that of the compiler.
+
+use tanist_proto::v1::JobGraph;
+
+use crate::OperatorSpec;
+use crate::problem::listing;
+
+/// Maximum number of steps.
+pub const MAX_STEPS: usize = 1_000;
+/// Upper limit of parallelism and maximum parallelism.
+pub const MAX_PARALLELISM_LIMIT: u32 = 32_768;
+/// Maximum length of a message: messages repeat texts of untrusted senders.
+pub const MAX_MESSAGE_LENGTH: usize = 1_000;
+/// Maximum length of a name, in characters: names are shown in tables and logs.
+pub const MAX_NAME_LENGTH: usize = 255;
+
+/// A JobGraph that must not be run, with all its problems.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", listing("the job graph", .problems))]
+pub struct InvalidJobGraph {
+    /// At least one.
+    pub problems: Vec<String>,
+}
+
+/// Returns why this program can't run a valid graph: names the first step whose operator is unknown or needs a
+/// feature that this program was built without.
+pub fn unsupported(graph: &JobGraph) -> Option<String> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    operators.into_iter().find_map(|operator| {
+        let problem = match OperatorSpec::from_json(&operator.spec) {
+            Ok(spec) => spec.missing_feature()?.to_owned(),
+            Err(error) => format!("its specification is not known: {error}"),
+        };
+        Some(printable(
+            &format!("step {}: {problem}", shown(&operator.name)),
+            MAX_MESSAGE_LENGTH,
+        ))
+    })
+}
+
+/// The specification of an operator, if it has a coordinator at the JobMaster.
+pub fn coordinated_spec(spec: &str) -> Option<OperatorSpec> {
+    // Cheap first check: a leader of thousands of jobs calls this for each operator, and most are no file source.
+    if !spec.contains("\"file-source\"") {
+        return None;
+    }
+    let spec = OperatorSpec::from_json(spec).ok()?;
+    spec.is_coordinated().then_some(spec)
+}
+
+/// Whether checking a graph compiles expressions, which takes long and must not run on a shared thread.
+pub fn has_expressions(graph: &JobGraph) -> bool {
+    let mut operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    operators.any(|operator| {
+        OperatorSpec::from_json(&operator.spec).is_ok_and(|spec| spec.has_expressions())
+    })
+}
+
+/// Formats a name for a message.
+pub fn shown(name: &str) -> String {
+    format!("`{}`", printable(name, 80))
+}
+
+/// At most `length` characters, without control characters, which could forge a log line.
+pub fn printable(text: &str, length: usize) -> String {
+    text.chars()
+        .take(length)
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+/// Returns the problem of a name of a job, a step or a group.
+pub fn name_problem(name: &str) -> Option<String> {
+    if name.trim().is_empty() {
+        Some("is empty: write one".into())
+    } else if name.chars().count() > MAX_NAME_LENGTH {
+        Some(format!(
+            "is too long: write at most {MAX_NAME_LENGTH} characters"
+        ))
+    } else if name.chars().any(char::is_control) {
+        Some("has control characters: leave them out".into())
+    } else {
+        None
+    }
+}

@@ -1,0 +1,63 @@
+//! Paths of the files that a job's steps read and write, in a compiled job: they are absolute, and the output
+//! directories of its file sinks are known by them.
+
+use std::path::PathBuf;
+
+use tanist_proto::v1::JobGraph;
+
+use crate::OperatorSpec;
+use crate::problem::MAX_PROBLEMS;
+use crate::spec::FollowFiles;
+use crate::{InvalidJobGraph, shown};
+
+/// Refuses a graph with relative paths: any process on any host may run it.
+pub fn check_paths(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
+    let mut problems = Vec::new();
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    for operator in operators {
+        let Ok(spec) = OperatorSpec::from_json(&operator.spec) else {
+            continue;
+        };
+        let paths = match &spec {
+            OperatorSpec::FileSource { paths, .. } => paths.as_slice(),
+            OperatorSpec::FollowFiles(FollowFiles { paths, .. }) => paths.as_slice(),
+            OperatorSpec::FileSink { path } => std::slice::from_ref(path),
+            _ => continue,
+        };
+        let relative = paths.iter().filter(|path| is_relative(path));
+        for path in relative.take(MAX_PROBLEMS - problems.len()) {
+            let tilde = match path.starts_with('~') {
+                true => " (`~` is not expanded)",
+                false => "",
+            };
+            let (step, path) = (shown(&operator.name), shown(path));
+            problems.push(format!(
+                "step {step}: the path {path} is relative{tilde}, and each process of the cluster would look for it from a working \
+                 directory of its own: write an absolute one; `tanist run` makes it so, from the directory that it is run in"
+            ));
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(InvalidJobGraph { problems }),
+    }
+}
+
+/// Whether a path of a step is relative. An empty path counts as missing and is reported as such.
+pub fn is_relative(path: &str) -> bool {
+    !path.is_empty() && !path.starts_with('/')
+}
+
+/// The directories into which a graph's file sinks write. Each is cleaned up when the job has ended.
+pub fn sink_directories(graph: &JobGraph) -> Vec<PathBuf> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    let mut found: Vec<PathBuf> = operators
+        .filter_map(|operator| match serde_json::from_str(&operator.spec) {
+            Ok(OperatorSpec::FileSink { path }) => Some(PathBuf::from(path)),
+            _ => None,
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}

@@ -1,0 +1,113 @@
+//! Several aggregates by key over the whole input: emits each key's results at the end of the input, or the new
+//! ones after each record.
+
+use std::collections::HashMap;
+use std::collections::hash_map::IntoIter;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{Schema, SchemaRef};
+use tanist_dataflow::record::{BATCH_BYTES, BATCH_ROWS};
+use tanist_dataflow::{EndOfInput, Operator, OperatorError, Output};
+use tanist_model::spec::Aggregate;
+
+use super::accumulator::{Accumulator, Cells};
+use super::hasher::KeyHashing;
+
+/// Results by encoded key.
+pub(super) type Table = HashMap<Box<[u8]>, Cells, KeyHashing>;
+
+pub(super) struct AggregateAll {
+    accumulator: Accumulator,
+    updates: bool,
+    table: Table,
+    /// Results that are not emitted yet after the end of the input.
+    results: Option<IntoIter<Box<[u8]>, Cells>>,
+}
+
+impl AggregateAll {
+    pub(super) fn new(
+        input: &Schema,
+        spec: &Aggregate,
+        updates: bool,
+        output: SchemaRef,
+    ) -> Result<AggregateAll, OperatorError> {
+        Ok(AggregateAll {
+            accumulator: Accumulator::new(input, spec, output)?,
+            updates,
+            table: Table::default(),
+            results: None,
+        })
+    }
+}
+
+/// Returns the results of a key in a table; creates them if necessary.
+pub(super) fn cells_of<'t>(
+    table: &'t mut Table,
+    key: &[u8],
+    accumulator: &Accumulator,
+) -> &'t mut Cells {
+    // Two lookups cost less than copying each key.
+    if !table.contains_key(key) {
+        table.insert(key.into(), accumulator.empty());
+    }
+    table
+        .get_mut(key)
+        .expect("it was put in if it was not there")
+}
+
+impl Operator for AggregateAll {
+    fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
+        let views = self.accumulator.views(&batch);
+        let mut keys = self.accumulator.keys.keys_of(&batch);
+        let mut builders = self.accumulator.builders();
+        let (mut first, rows) = (0, batch.num_rows());
+        for row in 0..rows {
+            let cells = cells_of(&mut self.table, keys.key(row), &self.accumulator);
+            self.accumulator.add(cells, &views, (&batch, row))?;
+            if !self.updates {
+                continue;
+            }
+            Accumulator::append(&mut builders, cells);
+            let next = row + 1;
+            if next == rows || Accumulator::text_bytes(&builders) >= BATCH_BYTES {
+                let results = std::mem::replace(&mut builders, self.accumulator.builders());
+                let answered = batch.slice(first, next - first);
+                let columns = self.accumulator.keys.project(&answered);
+                output.emit(self.accumulator.batch(columns, results)?);
+                first = next;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_input(&mut self, output: &mut Output) -> Result<EndOfInput, OperatorError> {
+        if self.updates {
+            return Ok(EndOfInput::Done);
+        }
+        let table = &mut self.table;
+        let results = self
+            .results
+            .get_or_insert_with(|| std::mem::take(table).into_iter());
+        let mut builders = self.accumulator.builders();
+        let (mut keys, mut bytes) = (Vec::new(), 0);
+        while keys.len() < BATCH_ROWS && bytes + Accumulator::text_bytes(&builders) < BATCH_BYTES {
+            let Some((key, cells)) = results.next() else {
+                break;
+            };
+            bytes += key.len();
+            keys.push(key);
+            Accumulator::append(&mut builders, &cells);
+        }
+        let end = match keys.is_empty() {
+            true => EndOfInput::Done,
+            false => EndOfInput::More,
+        };
+        let columns = self.accumulator.keys.decode(keys.iter().map(AsRef::as_ref));
+        output.emit(self.accumulator.batch(columns, builders)?);
+        Ok(end)
+    }
+}
+
+#[cfg(test)]
+#[path = "aggregate_all_tests.rs"]
+mod tests;

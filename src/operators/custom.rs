@@ -1,0 +1,148 @@
+//! Operators of an application's own binary. They are registered by name before the process starts anything.
+//!
+//! The registry belongs to the process: a binary has its operators in every cluster. JobManagers use it to
+//! refuse graphs with unknown operators, TaskManagers to run them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use serde_json::Value;
+use tanist_dataflow::{Built, Operator, OperatorContext, OperatorError, Source};
+use tanist_model::{CustomRole, CustomSpec, OperatorSpec};
+use tanist_proto::v1::JobGraph;
+
+/// Creates an operator from its config and context. Touches no file: `open` does that.
+type Make<T> = dyn Fn(&Value, &OperatorContext) -> Result<Box<T>, OperatorError> + Send + Sync;
+
+/// Creates the operators of one name, one per subtask.
+#[derive(Clone)]
+pub enum CustomOperator {
+    /// Creates sources.
+    Source(Arc<Make<dyn Source>>),
+    /// Creates operators and sinks.
+    Operator(Arc<Make<dyn Operator>>),
+}
+
+impl fmt::Debug for CustomOperator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CustomOperator::Source(_) => "Source",
+            CustomOperator::Operator(_) => "Operator",
+        })
+    }
+}
+
+static REGISTRY: RwLock<BTreeMap<String, CustomOperator>> = RwLock::new(BTreeMap::new());
+
+/// Registers an operator of this process, or replaces the one of that name.
+pub fn register(name: impl Into<String>, operator: CustomOperator) {
+    let mut registry = REGISTRY.write();
+    registry.insert(name.into(), operator);
+}
+
+fn find(name: &str) -> Option<CustomOperator> {
+    let registry = REGISTRY.read();
+    registry.get(name).cloned()
+}
+
+/// Returns why a graph can't be run with the operators of this process; `None` if it can.
+pub fn unknown_operators(graph: &JobGraph) -> Option<String> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    for operator in operators {
+        // Most graphs have no custom operator; skip parsing their specs.
+        if !operator.spec.contains("\"custom\"") {
+            continue;
+        }
+        if let Ok(OperatorSpec::Custom(spec)) = OperatorSpec::from_json(&operator.spec)
+            && let Err(error) = registered(&spec)
+        {
+            return Some(format!("step `{}`: {error}", operator.name));
+        }
+    }
+    None
+}
+
+fn registered(spec: &CustomSpec) -> Result<CustomOperator, OperatorError> {
+    let name = &spec.name;
+    let wrong = |what: &str| {
+        OperatorError::Unavailable(format!(
+            "the operator `{name}` of this binary is {what}, and the graph has it otherwise"
+        ))
+    };
+    match (find(name), spec.role) {
+        (None, _) => Err(OperatorError::Unavailable(format!(
+            "this binary has no operator `{name}`: the job needs the binary of its application"
+        ))),
+        (Some(CustomOperator::Source(_)), CustomRole::Operator | CustomRole::Sink) => {
+            Err(wrong("a source"))
+        }
+        (Some(CustomOperator::Operator(_)), CustomRole::Source) => Err(wrong("no source")),
+        (Some(found), _) => Ok(found),
+    }
+}
+
+pub(super) fn build(spec: &CustomSpec, context: &OperatorContext) -> Result<Built, OperatorError> {
+    Ok(match registered(spec)? {
+        CustomOperator::Source(make) => Built::Source(make(&spec.config, context)?),
+        CustomOperator::Operator(make) => Built::Operator(make(&spec.config, context)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tanist_proto::v1;
+
+    use super::*;
+    use crate::print::Discard;
+
+    fn graph(spec: &CustomSpec) -> JobGraph {
+        let operator = v1::Operator {
+            name: "step".to_owned(),
+            spec: OperatorSpec::Custom(spec.clone()).to_json(),
+            ..v1::Operator::default()
+        };
+        JobGraph {
+            vertices: vec![v1::JobVertex {
+                operators: vec![operator],
+                ..v1::JobVertex::default()
+            }],
+            ..JobGraph::default()
+        }
+    }
+
+    #[test]
+    fn a_graph_that_names_an_operator_of_another_binary_is_told_which() {
+        let spec = CustomSpec::sink("custom-tests-sink").with_config(7);
+        let unknown = unknown_operators(&graph(&spec)).expect("it is unknown");
+        assert!(unknown.contains("`custom-tests-sink`"), "{unknown}");
+        let make = |_: &Value, _: &OperatorContext| -> Result<Box<dyn Operator>, OperatorError> {
+            Ok(Box::new(Discard::default()))
+        };
+        register(
+            "custom-tests-sink",
+            CustomOperator::Operator(Arc::new(make)),
+        );
+        assert_eq!(unknown_operators(&graph(&spec)), None);
+        let source = CustomSpec {
+            role: CustomRole::Source,
+            ..spec
+        };
+        let wrong = unknown_operators(&graph(&source)).expect("it is none");
+        assert!(wrong.contains("no source"), "{wrong}");
+    }
+
+    #[test]
+    fn an_operator_says_itself_what_no_restart_mends() {
+        let error = || Box::new(std::io::Error::other("no such table"));
+        assert!(OperatorError::Unrecoverable(error()).is_unrecoverable());
+        assert!(!OperatorError::Custom(error()).is_unrecoverable());
+        let spec = CustomSpec::sink("custom-tests-nobody-has-it");
+        let Err(unknown) = registered(&spec) else {
+            panic!("it is not registered");
+        };
+        // Another TaskManager may run another binary.
+        assert!(!unknown.is_unrecoverable());
+    }
+}

@@ -1,0 +1,119 @@
+//! Makes a file sink's output visible, exactly once, and removes leftovers.
+//!
+//! A task writes `<path>/.tanist/<job>-<run>/<vertex>-<subtask>-<generation>-<random>.pending`, makes it
+//! durable and reports a `Committable`. The leader calls [`commit_while`], any number of times, after it has recorded
+//! that all of the job's tasks finished: a part is renamed into its place once and never over another file.
+//! [`cleanup`] removes what no commit took, of any generation. All functions block.
+//!
+//! No two attempts share a file name, not even in two runs of a job under one id. So a process that removes the
+//! files of one attempt removes no others, however late.
+//!
+//! A commit that has found every part leaves a marker beside the pending files before it takes the first one
+//! away. From then on, a part that is at neither path was made visible and then taken away by its consumer.
+//! Without the marker it is lost.
+
+mod committing;
+mod leftovers;
+mod names;
+#[cfg(test)]
+mod testing;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tanist_dataflow::OperatorError;
+
+#[cfg(test)]
+pub(crate) use committing::commit;
+pub use committing::commit_while;
+pub use leftovers::{cleanup, has_pending};
+pub(crate) use names::{PartNames, check_output};
+
+/// Why output can't be written, made visible or cleaned up.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    /// The directory contains the output of another run.
+    #[error(
+        "{path:?} is there already: the output of another run is not overwritten; \
+         remove it or name another directory"
+    )]
+    Occupied {
+        /// The existing file.
+        path: PathBuf,
+    },
+    /// A file is at the directory's path or at a part of it.
+    #[error("{path:?} can't be a directory: there is a file, or a part of the path is one")]
+    NoDirectory {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Neither the pending nor the visible file exists.
+    #[error("output is lost: neither {pending:?} nor {visible:?} is there")]
+    Lost {
+        /// Path of the pending file.
+        pending: PathBuf,
+        /// Path of the visible file.
+        visible: PathBuf,
+    },
+    /// The caller no longer waits for the commit.
+    #[error("the commit was stopped: its caller no longer waits for it")]
+    NotAwaited,
+    /// The file system reported an error.
+    #[error("can't {action} {path:?}: {source}")]
+    Io {
+        /// The failed action.
+        action: &'static str,
+        /// Path of the action.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+}
+
+impl SinkError {
+    /// Whether only a person can fix it: another run's file is in the way.
+    fn is_unrecoverable(&self) -> bool {
+        match self {
+            SinkError::Occupied { .. } | SinkError::NoDirectory { .. } => true,
+            SinkError::Lost { .. } | SinkError::NotAwaited | SinkError::Io { .. } => false,
+        }
+    }
+
+    fn io(action: &'static str, path: &Path, source: io::Error) -> SinkError {
+        SinkError::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+impl From<SinkError> for OperatorError {
+    fn from(error: SinkError) -> OperatorError {
+        if error.is_unrecoverable() {
+            OperatorError::Unrecoverable(Box::new(error))
+        } else {
+            OperatorError::Custom(Box::new(error))
+        }
+    }
+}
+
+/// Makes the name of a pending file durable, with the names of the job's directory and of `.tanist`.
+pub(super) fn sync_ancestors(pending: &Path) -> io::Result<()> {
+    pending
+        .ancestors()
+        .skip(1)
+        .take(3)
+        .try_for_each(sync_directory)
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    // The empty path is the working directory.
+    let directory = if directory.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        directory
+    };
+    File::open(directory)?.sync_all()
+}

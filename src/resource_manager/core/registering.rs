@@ -1,0 +1,329 @@
+//! Registration at a ResourceManager, and checks of senders: compatible TaskExecutors, and the JobMaster of
+//! each job. Pure, a part of [`super`].
+//!
+//! - Only a leader may reject permanently: the term is compared before anything else.
+
+use tanist_gateway::refusals::RefusedCalls;
+use tanist_gateway::registration::Answer;
+use tanist_gateway::{Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
+use tanist_ha::clock::{Uptime, millis};
+use tanist_ha::election::Epoch;
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::{OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION, speaks_protocol};
+use tanist_telemetry::VERSION_AND_REVISION;
+
+use super::job_masters::{Heard, Superseded};
+use super::report::{parse_report, task_counts, worker_of};
+use super::workers::Admission;
+use super::{Core, Effect, LogLine, Worker};
+
+/// Maximum length of a name from outside in logs, in characters.
+const LONGEST_NAME: usize = 100;
+
+impl Core {
+    /// Registers a TaskExecutor.
+    pub fn register(
+        &mut self,
+        now: Uptime,
+        request: pb::RegisterTaskExecutorRequest,
+    ) -> GatewayResult<Answer<pb::RegistrationSuccess>> {
+        let sender = request
+            .sender
+            .clone()
+            .ok_or_else(|| invalid("the message names no sender"))?;
+        let own = &self.term.incarnation;
+        if !sender.cluster_incarnation.is_empty() && sender.cluster_incarnation != own.as_str() {
+            return Ok(Answer::Rejection(format!(
+                "the TaskManager belongs to cluster incarnation {}, this cluster is {own}: the store was wiped, or restored from \
+                 a backup; if that is meant, start the TaskManager again: it joins the cluster as it is",
+                sender.cluster_incarnation
+            )));
+        }
+        // First, since a process that no longer leads must reject no TaskExecutor permanently.
+        let of = request.location.as_ref();
+        self.check_epoch(sender.epoch, || registrant(of))?;
+        if let Some(reason) = self.misfit(&request) {
+            return Ok(Answer::Rejection(reason));
+        }
+        let spec = worker_of(&request);
+        let location = request
+            .location
+            .ok_or_else(|| invalid("the registration has no location"))?;
+        let worker: ResourceId = match location.resource_id.parse() {
+            Ok(worker) => worker,
+            Err(error) => return Ok(Answer::Rejection(format!("{error}"))),
+        };
+        let present = self.workers.get(&worker);
+        if let Some(other) =
+            present.filter(|it| it.replaced.as_ref() == Some(&location.incarnation))
+        {
+            return Ok(Answer::Rejection(format!(
+                "the process at {} has taken the place of this one under the resource id {worker}: give each TaskManager a \
+                 `taskmanager.resource-id` of its own, or none",
+                other.location.rpc_address
+            )));
+        }
+        let highest = self
+            .highest_registrations
+            .get(&worker)
+            .copied()
+            .unwrap_or_default();
+        if sender.registration <= highest {
+            return Ok(Answer::TooLow { highest });
+        }
+        let report = request.slot_report.unwrap_or_default();
+        let tasks = task_counts(&report);
+        let report = parse_report(report, true)?;
+        let is_releasing = match self.admit_worker(
+            &worker,
+            &request.worker_of,
+            request.number_of_slots,
+        ) {
+            Admission::Welcome { is_releasing } => is_releasing,
+            // What is not durable in the store must end no process.
+            Admission::Undecided => {
+                return Err(GatewayError::NotYet(format!(
+                    "the worker {worker} is to be stopped, and its record is being removed"
+                )));
+            }
+            Admission::Unknown => {
+                return Ok(Answer::Rejection(format!(
+                    "this cluster has no record of the worker {worker}: it was being stopped, or an earlier leader was deposed \
+                         before it started it"
+                )));
+            }
+        };
+        self.highest_registrations
+            .insert(worker.clone(), sender.registration);
+        let mut replaced = None;
+        if let Some(old) = self.workers.get(&worker) {
+            replaced.clone_from(&old.replaced);
+            if old.location.incarnation != location.incarnation {
+                self.log.push(LogLine::IncarnationReplaced {
+                    task_manager: worker.clone(),
+                    old: old.location.incarnation.clone(),
+                    new: location.incarnation.clone(),
+                });
+                replaced = Some(old.location.incarnation.clone());
+            }
+        }
+        self.log.push(LogLine::Registered {
+            task_manager: worker.clone(),
+            address: location.rpc_address.clone(),
+            slots: report.slots.len(),
+            registration: sender.registration,
+        });
+        self.slots.put_worker(&worker, spec.clone(), report);
+        self.unfulfillable_jobs.comes(&worker);
+        // A release sent before it registered again may not have reached it yet.
+        let was_releasing = self.workers.get(&worker).is_some_and(|old| {
+            old.is_releasing && old.location.incarnation == location.incarnation
+        });
+        let is_releasing = is_releasing || was_releasing;
+        let driver = self.workers_of_driver.as_ref();
+        if driver.is_some_and(|driver| driver.is_of_place(&worker)) {
+            self.drains.note_host_of_workers(&location);
+        }
+        let is_draining = is_releasing || self.drains.is_drained(&worker, &location);
+        self.slots.set_draining(&worker, is_draining);
+        self.workers.insert(
+            worker,
+            Worker {
+                location,
+                replaced,
+                registration: sender.registration,
+                hardware: request.hardware,
+                spec,
+                memory_configuration: request.memory_configuration,
+                last_heartbeat: now,
+                // A change of its drain status is sent at once.
+                next_heartbeat: match is_releasing || request.draining != is_draining {
+                    true => now,
+                    false => now + self.options.heartbeat_interval,
+                },
+                refused: RefusedCalls::default(),
+                is_draining,
+                is_releasing,
+                kept_outputs: None,
+                tasks,
+            },
+        );
+        self.changed(now);
+        Ok(Answer::Success(pb::RegistrationSuccess {
+            resource_id: self.resource_id.clone(),
+            cluster_id: self.term.cluster_id.clone(),
+            cluster_incarnation: self.term.incarnation.to_string(),
+            epoch: self.term.epoch.get(),
+            heartbeat_interval_ms: millis(self.options.heartbeat_interval),
+            heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
+            draining: is_draining,
+        }))
+    }
+
+    /// Handles a notification about changed slots of a TaskExecutor.
+    pub fn slots_available(
+        &mut self,
+        now: Uptime,
+        request: pb::NotifySlotsAvailableRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
+        let (slots, version) = (request.slots, request.slots_version);
+        let report = parse_report(pb::SlotReport { slots, version }, request.are_all)?;
+        self.slots.report(&worker, &report, self.slots.turn());
+        self.changed(now);
+        Ok(pb::Ack {})
+    }
+
+    /// Handles the goodbye of a TaskExecutor.
+    pub fn goodbye(
+        &mut self,
+        now: Uptime,
+        request: &pb::DisconnectTaskExecutorRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
+        self.log.push(LogLine::Left {
+            task_manager: worker.clone(),
+            cause: request.cause.clone(),
+        });
+        self.depart(now, &worker);
+        self.worker_gone(now, &worker, true);
+        self.changed(now);
+        Ok(pb::Ack {})
+    }
+
+    /// Registers a JobMaster. Returns the one that it replaces.
+    pub fn register_job_master(
+        &mut self,
+        now: Uptime,
+        job: JobId,
+        id: JobMasterId,
+    ) -> GatewayResult<Option<JobMasterId>> {
+        self.check_epoch(id.epoch.get(), || "a JobMaster".to_owned())?;
+        let replaced = match self.job_masters.register(now, job, id) {
+            Ok(replaced) => replaced,
+            Err(Superseded { present }) => {
+                return Err(self.outdated(superseded(job, id, present)));
+            }
+        };
+        if let Some(old) = replaced {
+            self.log
+                .push(LogLine::JobMasterReplaced { job, old, new: id });
+            // The requirements of the old one do not hold for the new one.
+            self.slots.withdraw(job);
+        }
+        Ok(replaced)
+    }
+
+    /// Replaces the requirements of a job.
+    pub fn declare(
+        &mut self,
+        now: Uptime,
+        requirements: ResourceRequirements,
+    ) -> GatewayResult<()> {
+        let ResourceRequirements {
+            job,
+            job_master: id,
+            ..
+        } = requirements;
+        self.check_epoch(id.epoch.get(), || "a JobMaster".to_owned())?;
+        match self.job_masters.hear(now, job, id) {
+            Heard::Registered => {}
+            Heard::Unknown => {
+                let reason = format!("JobMaster {id} of job {job} is not registered");
+                return Err(GatewayError::NotFound(reason));
+            }
+            Heard::Superseded(Superseded { present }) => {
+                return Err(self.outdated(superseded(job, id, present)));
+            }
+        }
+        let resources = requirements.resources.clone();
+        self.log.push(LogLine::Declared { job, resources });
+        self.slots.declare(requirements);
+        self.changed(now);
+        Ok(())
+    }
+
+    /// Handles the departure of a job's JobMaster and withdraws its requirements. Returns whether it was
+    /// registered.
+    pub fn disconnect_job_master(&mut self, now: Uptime, job: JobId, departure: Departure) -> bool {
+        let is_gone = self.job_masters.disconnect(now, job, departure);
+        if is_gone {
+            self.log.push(LogLine::JobMasterLeft { job, departure });
+            self.slots.withdraw(job);
+            self.changed(now);
+        }
+        is_gone
+    }
+
+    /// Why this TaskManager can never work with this cluster.
+    fn misfit(&self, request: &pb::RegisterTaskExecutorRequest) -> Option<String> {
+        let protocol = request.protocol_version;
+        if !speaks_protocol(protocol) {
+            return Some(format!(
+                "the TaskManager's version {} speaks protocol {protocol}, this ResourceManager's \
+                 version {} speaks {OLDEST_PROTOCOL_VERSION} to {PROTOCOL_VERSION}",
+                request.version, VERSION_AND_REVISION
+            ));
+        }
+        let (theirs, ours) = (&request.cluster_id, &self.term.cluster_id);
+        (theirs != ours).then(|| {
+            format!("the TaskManager is configured for cluster {theirs:?}, this one is {ours:?}")
+        })
+    }
+
+    fn check_registered(
+        &mut self,
+        sender: Option<&pb::Sender>,
+        resource_id: &str,
+    ) -> GatewayResult<ResourceId> {
+        let sender = sender.ok_or_else(|| invalid("the message names no sender"))?;
+        if sender.cluster_incarnation != self.term.incarnation.as_str() {
+            let reason = format!("cluster incarnation {}", sender.cluster_incarnation);
+            return Err(self.outdated(reason));
+        }
+        let worker: ResourceId = resource_id
+            .parse()
+            .map_err(|error| invalid(&format!("{error}")))?;
+        self.check_epoch(sender.epoch, || format!("TaskManager {worker}"))?;
+        match self.workers.get(&worker) {
+            Some(known) if known.registration == sender.registration => Ok(worker),
+            Some(_) | None => Err(self.outdated(format!(
+                "registration {} of {worker} is not the present one",
+                sender.registration
+            ))),
+        }
+    }
+
+    /// Compares epochs. A younger epoch makes the election ask its store, which alone can end this term.
+    fn check_epoch(&mut self, number: u64, teller: impl FnOnce() -> String) -> GatewayResult<()> {
+        let epoch = Epoch::new(number);
+        if epoch == self.term.epoch {
+            return Ok(());
+        }
+        if epoch > self.term.epoch {
+            let teller = teller();
+            self.effects.push(Effect::HigherEpoch { epoch, teller });
+        }
+        Err(self.outdated(format!(
+            "epoch {epoch}, but this is epoch {}",
+            self.term.epoch
+        )))
+    }
+}
+
+/// Id and address of a registering TaskManager, escaped, since they come from outside.
+fn registrant(location: Option<&pb::TaskManagerLocation>) -> String {
+    let escaped = |text: &str| text.escape_debug().take(LONGEST_NAME).collect::<String>();
+    let of = location.map(|of| (escaped(&of.resource_id), escaped(&of.rpc_address)));
+    let (id, address) = of.unwrap_or_default();
+    format!("TaskManager {id} at {address}")
+}
+
+fn superseded(job: JobId, id: JobMasterId, present: JobMasterId) -> String {
+    format!("JobMaster {id} of job {job}, but {present} is the present one")
+}
+
+fn invalid(reason: &str) -> GatewayError {
+    GatewayError::Invalid(reason.to_owned())
+}

@@ -1,0 +1,64 @@
+//! Asks the store for the generation of an isolated job before its tasks start. Decides nothing: the answer goes to
+//! [`super::core`].
+
+use tanist_gateway::{NoAnswer, StoredJobs};
+use tanist_ha::clock::{Moment, Uptime};
+use tanist_proto::v1 as pb;
+
+use super::actor::{Actor, Called, Reply};
+
+/// A deployment whose generation the store is being asked for.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    request: pb::SubmitTasksRequest,
+    reply: Reply<pb::SubmitTasksResponse>,
+    asked: Moment,
+}
+
+impl Actor {
+    /// Starts a deployment whose graph is there; that of an isolated job only after the store's confirmation.
+    pub(super) fn start_deployed(
+        &mut self,
+        now: Uptime,
+        request: pb::SubmitTasksRequest,
+        reply: Reply<pb::SubmitTasksResponse>,
+    ) {
+        let job = match self.core.deployed_job(now, &request) {
+            Ok(Some(job)) => job,
+            Ok(None) => {
+                let answer = self.core.submit(now, request, None);
+                return self.answer(reply, answer);
+            }
+            Err(refusal) => return self.answer(reply, Err(refusal)),
+        };
+        let asked = self.services.guard.now();
+        let waiting = Box::new(Unconfirmed {
+            request,
+            reply,
+            asked,
+        });
+        let records = self.services.records.clone();
+        let bound = self.options.rpc_timeout / 2;
+        self.calls.spawn(async move {
+            let late = |_| Err(NoAnswer(format!("none within {bound:?}")));
+            let answer = tokio::time::timeout(bound, records.stored_jobs(&[job])).await;
+            Called::Confirmed(waiting, answer.unwrap_or_else(late))
+        });
+    }
+
+    /// Handles the store's answer about a deployment.
+    pub(super) fn confirmed(
+        &mut self,
+        now: Uptime,
+        waiting: Unconfirmed,
+        said: Result<StoredJobs, NoAnswer>,
+    ) {
+        let Unconfirmed {
+            request,
+            reply,
+            asked,
+        } = waiting;
+        let answer = self.core.submit_confirmed(now, request, asked, said);
+        self.answer(reply, answer);
+    }
+}

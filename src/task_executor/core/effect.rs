@@ -1,0 +1,115 @@
+//! Effects: what the core of a TaskExecutor has its actor do. Decides nothing.
+
+use tanist_ha::clock::Moment;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ask_coordinator_response::Answer;
+
+use super::executions::ExecutionKey;
+use crate::Fatal;
+use crate::launcher::TaskStart;
+
+/// The component a connection leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// The ResourceManager.
+    ResourceManager,
+    /// The JobMaster of a job.
+    JobMaster(JobId),
+}
+
+/// A task of this TaskExecutor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaskKey {
+    /// The job.
+    pub job: JobId,
+    /// The execution.
+    pub execution: ExecutionKey,
+}
+
+/// Something to do.
+#[derive(Debug, Clone)]
+pub enum Effect {
+    /// Start attempts to register, in place of those that run.
+    Register {
+        /// The component.
+        target: Target,
+        /// Its address.
+        address: String,
+        /// Run of attempts, to be named with the result.
+        run: u64,
+    },
+    /// End a delay between attempts.
+    Wake(Target),
+    /// Stop the attempts.
+    StopRegistering(Target),
+    /// Notify the ResourceManager of slots.
+    NotifySlots {
+        /// Its address.
+        address: String,
+        /// Run of the connection, to be named with the result.
+        run: u64,
+        /// The notification.
+        request: pb::NotifySlotsAvailableRequest,
+    },
+    /// Offer slots to a JobMaster.
+    Offer {
+        /// The job.
+        job: JobId,
+        /// The JobMaster's address.
+        address: String,
+        /// Run of the connection, to be named with the result.
+        run: u64,
+        /// The offer.
+        request: pb::OfferSlotsRequest,
+    },
+    /// Report executions to a JobMaster.
+    Update {
+        /// The job.
+        job: JobId,
+        /// The JobMaster's address.
+        address: String,
+        /// Run of the connection, to be named with the result.
+        run: u64,
+        /// The report.
+        request: pb::UpdateTaskExecutionStatesRequest,
+    },
+    /// Send an operator's request to its coordinator.
+    AskCoordinator {
+        /// The job.
+        job: JobId,
+        /// The JobMaster's address.
+        address: String,
+        /// Run of the connection, to be named with the result.
+        run: u64,
+        /// Number of the request, to be named with the result.
+        request_id: u64,
+        /// The request.
+        request: pb::AskCoordinatorRequest,
+    },
+    /// Answer an operator's request, or end it without answer.
+    AnswerCoordinatorRequest {
+        /// Number of the request.
+        request_id: u64,
+        /// The answer, or why there is none.
+        answer: Result<Answer, String>,
+    },
+    /// Ask the store for the state of these jobs.
+    AskStore(Vec<JobId>),
+    /// Set the time at which tasks of an isolated job have ended unless it is extended again.
+    Extend(JobId, Moment),
+    /// Start a task.
+    Start(TaskKey, Box<TaskStart>),
+    /// Cancel a task.
+    Cancel(TaskKey),
+    /// End the source of a task.
+    Stop(TaskKey),
+    /// Release the output of this execution and older ones of its subtask: no consumer takes it.
+    ReleaseTask(TaskKey),
+    /// Release the files kept for the next tasks of a job that has no slot here.
+    ReleaseFiles(JobId),
+    /// Release everything of a job.
+    Release(JobId),
+    /// Report that this process can't continue.
+    Fatal(Fatal),
+}

@@ -1,0 +1,443 @@
+//! The executions of one job on a TaskExecutor. Pure.
+//!
+//! - A (subtask, generation) is admitted at most once, and never after a cancellation of it or a younger one.
+//! - A terminal state never changes. It is kept, and reported, until it is acknowledged or a younger generation of
+//!   the subtask is admitted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tanist_ha::clock::{Uptime, millis};
+use tanist_proto::id::{AllocationId, Generation, JobVertexId};
+use tanist_proto::v1 as pb;
+
+use crate::launcher::TaskStatus;
+
+/// One execution of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExecutionKey {
+    /// The vertex.
+    pub vertex: JobVertexId,
+    /// Its subtask.
+    pub subtask: u32,
+    /// The attempt.
+    pub generation: Generation,
+}
+
+/// Returns the metrics of a running execution.
+pub type Metrics<'a> = &'a dyn Fn(&ExecutionKey) -> Option<pb::TaskMetrics>;
+
+/// Timeouts for tasks that are cancelled.
+#[derive(Debug, Clone, Copy)]
+pub struct CancellationTimeouts {
+    /// When they were cancelled.
+    pub from: Uptime,
+    /// When they must have ended.
+    pub deadline: Uptime,
+    /// Interval at which the cancellation is repeated.
+    pub interval: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Canceling {
+    since: Uptime,
+    /// `None`: it was reported as overdue.
+    deadline: Option<Uptime>,
+    told_next: Uptime,
+    interval: Duration,
+}
+
+#[derive(Debug)]
+struct Execution {
+    allocation: AllocationId,
+    status: TaskStatus,
+    metrics: Option<pb::TaskMetrics>,
+    /// Set once it was cancelled.
+    canceling: Option<Canceling>,
+    /// When it entered each state.
+    entered: Vec<(pb::ExecutionState, Uptime)>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Executions {
+    executions: BTreeMap<ExecutionKey, Execution>,
+    /// Highest generation that was started or cancelled, by subtask.
+    highest: BTreeMap<(JobVertexId, u32), Generation>,
+    changed: BTreeSet<ExecutionKey>,
+    /// Vertices whose output is kept after their end.
+    kept_vertices: BTreeSet<JobVertexId>,
+    /// Finished executions whose output is kept.
+    outputs: BTreeSet<ExecutionKey>,
+}
+
+impl Executions {
+    /// Sets the vertices whose output is read after they have finished, and kept until they are cancelled.
+    pub fn keep_outputs_of(&mut self, vertices: BTreeSet<JobVertexId>) {
+        self.kept_vertices = vertices;
+    }
+
+    /// The finished executions whose output is kept.
+    pub fn outputs(&self) -> Vec<pb::ExecutionId> {
+        let id = |key: &ExecutionKey| pb::ExecutionId {
+            vertex_id: key.vertex.to_string(),
+            subtask: key.subtask,
+            generation: key.generation.get(),
+        };
+        self.outputs.iter().map(id).collect()
+    }
+
+    /// Number of finished executions whose output is kept.
+    pub fn output_count(&self) -> usize {
+        self.outputs.len()
+    }
+
+    fn release_outputs(&mut self, up_to: ExecutionKey) {
+        self.outputs.retain(|key| {
+            (key.vertex, key.subtask) != (up_to.vertex, up_to.subtask)
+                || key.generation > up_to.generation
+        });
+    }
+
+    /// Admits a generation, or returns why it may not start.
+    pub fn admit(
+        &mut self,
+        key: ExecutionKey,
+        allocation: AllocationId,
+        now: Uptime,
+    ) -> Result<(), String> {
+        let subtask = (key.vertex, key.subtask);
+        let highest = self.highest.get(&subtask).copied().unwrap_or_default();
+        if key.generation <= highest {
+            return Err(format!(
+                "generation {} is not above {highest}, which was started or cancelled",
+                key.generation
+            ));
+        }
+        self.highest.insert(subtask, key.generation);
+        self.release_outputs(key);
+        // The job's record has a younger generation: the ends of older ones are not needed.
+        let is_obsolete = |other: &ExecutionKey, execution: &Execution| {
+            (other.vertex, other.subtask) == subtask && execution.status.is_terminal()
+        };
+        self.executions
+            .retain(|other, execution| !is_obsolete(other, execution));
+        let executions = &self.executions;
+        self.changed.retain(|key| executions.contains_key(key));
+        let status = TaskStatus::Deploying;
+        let execution = Execution {
+            allocation,
+            status,
+            metrics: None,
+            canceling: None,
+            entered: vec![(pb::ExecutionState::Deploying, now)],
+        };
+        self.executions.insert(key, execution);
+        self.changed.insert(key);
+        Ok(())
+    }
+
+    /// Forbids all generations up to this one. Returns the executions to cancel.
+    pub fn cancel_up_to(
+        &mut self,
+        up_to: ExecutionKey,
+        timeouts: CancellationTimeouts,
+    ) -> Vec<ExecutionKey> {
+        let highest = self
+            .highest
+            .entry((up_to.vertex, up_to.subtask))
+            .or_default();
+        *highest = (*highest).max(up_to.generation);
+        self.release_outputs(up_to);
+        self.cancel_where(timeouts, |key, _| {
+            (key.vertex, key.subtask) == (up_to.vertex, up_to.subtask)
+                && key.generation <= up_to.generation
+        })
+    }
+
+    /// Marks the executions in an allocation as cancelled. Returns those to cancel.
+    pub fn cancel_in(
+        &mut self,
+        of: AllocationId,
+        timeouts: CancellationTimeouts,
+    ) -> Vec<ExecutionKey> {
+        self.cancel_where(timeouts, |_, allocation| allocation == of)
+    }
+
+    /// Forbids all generations below the stored ones of their regions. Returns the executions to cancel.
+    pub fn supersede(
+        &mut self,
+        stored: &dyn Fn(&ExecutionKey) -> Option<Generation>,
+        timeouts: CancellationTimeouts,
+    ) -> Vec<ExecutionKey> {
+        let is_older = |key: &ExecutionKey| {
+            let stored = stored(key)?;
+            let below = Generation::new(stored.get().checked_sub(1)?);
+            (key.generation <= below).then_some(below)
+        };
+        for key in self.executions.keys() {
+            if let Some(below) = is_older(key) {
+                let highest = self.highest.entry((key.vertex, key.subtask)).or_default();
+                *highest = (*highest).max(below);
+            }
+        }
+        self.cancel_where(timeouts, |key, _| is_older(key).is_some())
+    }
+
+    /// Whether an execution runs with a generation below the stored one of its region.
+    pub fn runs_superseded(&self, stored: &dyn Fn(&ExecutionKey) -> Option<Generation>) -> bool {
+        let is_older = |key: &ExecutionKey| stored(key).is_some_and(|of| key.generation < of);
+        self.live().any(|(key, _)| is_older(key))
+    }
+
+    /// Marks all executions as cancelled. Returns those to cancel.
+    pub fn cancel_all(&mut self, timeouts: CancellationTimeouts) -> Vec<ExecutionKey> {
+        self.cancel_where(timeouts, |_, _| true)
+    }
+
+    /// Updates the status of an execution. Returns whether it changed.
+    pub fn update(
+        &mut self,
+        key: &ExecutionKey,
+        status: TaskStatus,
+        metrics: Option<pb::TaskMetrics>,
+        now: Uptime,
+    ) -> bool {
+        let Some(execution) = self.executions.get_mut(key) else {
+            return false;
+        };
+        if execution.status.is_terminal() || execution.status == status {
+            return false;
+        }
+        let is_kept = matches!(status, TaskStatus::Finished { .. })
+            && execution.canceling.is_none()
+            && self.kept_vertices.contains(&key.vertex);
+        if is_kept {
+            self.outputs.insert(*key);
+        }
+        execution.entered.push((status.execution_state(), now));
+        execution.status = status;
+        execution.metrics = metrics;
+        self.changed.insert(*key);
+        true
+    }
+
+    /// Forgets an execution whose terminal state is in the job's record.
+    pub fn acknowledge(&mut self, key: &ExecutionKey) {
+        if self
+            .executions
+            .get(key)
+            .is_some_and(|execution| execution.status.is_terminal())
+        {
+            self.executions.remove(key);
+            self.changed.remove(key);
+        }
+    }
+
+    /// Whether this one was cancelled, in whichever state it ended.
+    pub fn was_told_to_end(&self, key: &ExecutionKey) -> bool {
+        self.executions
+            .get(key)
+            .is_some_and(|execution| execution.canceling.is_some())
+    }
+
+    /// Whether a generation of the subtask up to this one runs.
+    pub fn is_running_up_to(&self, up_to: ExecutionKey) -> bool {
+        self.live().any(|(key, _)| {
+            (key.vertex, key.subtask) == (up_to.vertex, up_to.subtask)
+                && key.generation <= up_to.generation
+        })
+    }
+
+    /// Whether an execution runs in the allocation.
+    pub fn is_in_use(&self, allocation: AllocationId) -> bool {
+        self.live()
+            .any(|(_, execution)| execution.allocation == allocation)
+    }
+
+    /// Whether an execution runs in the allocation that was not cancelled.
+    pub fn goes_on_in(&self, allocation: AllocationId) -> bool {
+        let mut live = self.live();
+        live.any(|(_, execution)| {
+            execution.allocation == allocation && execution.canceling.is_none()
+        })
+    }
+
+    /// The allocation of each running execution.
+    pub fn in_use(&self) -> impl Iterator<Item = AllocationId> {
+        self.live().map(|(_, execution)| execution.allocation)
+    }
+
+    /// Whether nothing runs, every end is acknowledged, and no output is kept.
+    pub fn is_empty(&self) -> bool {
+        self.executions.is_empty() && self.outputs.is_empty()
+    }
+
+    /// The running executions.
+    pub fn running(&self) -> Vec<ExecutionKey> {
+        self.live().map(|(key, _)| *key).collect()
+    }
+
+    /// Whether any execution runs.
+    pub fn is_running(&self) -> bool {
+        self.live().next().is_some()
+    }
+
+    /// Takes an execution that did not end within its cancellation timeout. Each is returned once.
+    pub fn take_overdue(&mut self, now: Uptime) -> Option<ExecutionKey> {
+        let live = self.executions.iter_mut();
+        let mut live = live.filter(|(_, execution)| !execution.status.is_terminal());
+        live.find_map(|(key, execution)| {
+            let deadline = &mut execution.canceling.as_mut()?.deadline;
+            deadline.take_if(|deadline| *deadline <= now)?;
+            Some(*key)
+        })
+    }
+
+    /// This process stood still and tasks could not end: extends the deadlines of cancelled ones.
+    pub fn put_off(&mut self, by: Duration) {
+        let told = self.executions.values_mut();
+        for canceling in told.filter_map(|execution| execution.canceling.as_mut()) {
+            canceling.told_next += by;
+            canceling.deadline = canceling.deadline.map(|deadline| deadline + by);
+        }
+    }
+
+    /// Takes the executions whose cancellation must be repeated, each with the time of its first cancellation.
+    pub fn take_reminders(&mut self, now: Uptime) -> Vec<(ExecutionKey, Uptime)> {
+        let mut due = Vec::new();
+        for (key, execution) in &mut self.executions {
+            if let Some(canceling) = &mut execution.canceling
+                && canceling.told_next <= now
+                && !execution.status.is_terminal()
+            {
+                canceling.told_next = now + canceling.interval;
+                due.push((*key, canceling.since));
+            }
+        }
+        due
+    }
+
+    /// When the next execution is overdue, or its cancellation must be repeated.
+    pub fn next_deadline(&self) -> Option<Uptime> {
+        let canceling = self.live().filter_map(|(_, execution)| execution.canceling);
+        let times = canceling.flat_map(|it| it.deadline.into_iter().chain([it.told_next]));
+        times.min()
+    }
+
+    /// Reports of all executions.
+    pub fn report(&self, metrics: Metrics<'_>) -> Vec<pb::ExecutionReport> {
+        self.executions
+            .iter()
+            .map(|(key, of)| message(key, of, metrics(key)))
+            .collect()
+    }
+
+    /// Reports of all executions, with the age of each state. Clears the set of changed executions.
+    pub fn full_report(&mut self, metrics: Metrics<'_>, now: Uptime) -> Vec<pb::ExecutionReport> {
+        self.changed.clear();
+        let mut reports = self.report(metrics);
+        for (report, execution) in reports.iter_mut().zip(self.executions.values()) {
+            let entered = execution.entered.iter();
+            let ages = entered.map(|(state, at)| pb::ExecutionAge {
+                state: (*state).into(),
+                ms_ago: millis(now.saturating_duration_since(*at)),
+            });
+            report.ages = ages.collect();
+        }
+        reports
+    }
+
+    /// Whether there are changes to report.
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// Takes the executions that changed since the last call, with their reports.
+    pub fn take_changed(&mut self) -> (Vec<ExecutionKey>, Vec<pb::ExecutionReport>) {
+        let keys: Vec<ExecutionKey> = std::mem::take(&mut self.changed).into_iter().collect();
+        let find = |key| self.executions.get(key).map(|of| message(key, of, None));
+        let reports = keys.iter().filter_map(find).collect();
+        (keys, reports)
+    }
+
+    /// Marks executions as changed again, as their report did not arrive.
+    pub fn put_back(&mut self, keys: Vec<ExecutionKey>) {
+        let executions = &self.executions;
+        self.changed
+            .extend(keys.into_iter().filter(|key| executions.contains_key(key)));
+    }
+
+    fn live(&self) -> impl Iterator<Item = (&ExecutionKey, &Execution)> {
+        self.executions
+            .iter()
+            .filter(|(_, execution)| !execution.status.is_terminal())
+    }
+
+    fn cancel_where(
+        &mut self,
+        timeouts: CancellationTimeouts,
+        applies: impl Fn(&ExecutionKey, AllocationId) -> bool,
+    ) -> Vec<ExecutionKey> {
+        let mut told = Vec::new();
+        for (key, execution) in &mut self.executions {
+            if !applies(key, execution.allocation) || execution.status.is_terminal() {
+                continue;
+            }
+            match &mut execution.canceling {
+                Some(earlier) => {
+                    let of_both = |it: &mut Uptime| *it = timeouts.deadline.min(*it);
+                    earlier.deadline.iter_mut().for_each(of_both);
+                }
+                none @ None => {
+                    *none = Some(Canceling {
+                        since: timeouts.from,
+                        deadline: Some(timeouts.deadline),
+                        told_next: timeouts.from + timeouts.interval,
+                        interval: timeouts.interval,
+                    });
+                    told.push(*key);
+                }
+            }
+        }
+        told
+    }
+}
+
+fn message(
+    key: &ExecutionKey,
+    execution: &Execution,
+    metrics: Option<pb::TaskMetrics>,
+) -> pb::ExecutionReport {
+    let (mut unreadable, mut unrecoverable) = (None, false);
+    let (cause, committables) = match &execution.status {
+        TaskStatus::Finished { committables } => (String::new(), committables.clone()),
+        TaskStatus::Failed {
+            cause,
+            unreadable: input,
+            unrecoverable: is_unrecoverable,
+        } => {
+            unreadable.clone_from(input);
+            unrecoverable = *is_unrecoverable;
+            (cause.clone(), Vec::new())
+        }
+        TaskStatus::Deploying
+        | TaskStatus::Initializing
+        | TaskStatus::Running
+        | TaskStatus::Canceling
+        | TaskStatus::Canceled => (String::new(), Vec::new()),
+    };
+    pb::ExecutionReport {
+        vertex_id: key.vertex.to_string(),
+        subtask: key.subtask,
+        generation: key.generation.get(),
+        state: execution.status.execution_state().into(),
+        cause,
+        committables,
+        metrics: metrics.or(execution.metrics),
+        allocation_id: execution.allocation.to_string(),
+        unreadable,
+        unrecoverable,
+        ages: Vec::new(),
+    }
+}

@@ -1,0 +1,66 @@
+//! Measures how long a TaskExecutor has been without ResourceManager, so that it can log it. Changes nothing else.
+
+use std::time::Duration;
+
+use tanist_ha::clock::Uptime;
+
+/// See the module.
+#[derive(Debug)]
+pub struct LeaderlessTimer {
+    /// Interval of the report.
+    timeout: Duration,
+    /// Since when there is none, and when that is reported next. `None`: there is one.
+    lasts: Option<(Uptime, Uptime)>,
+}
+
+impl LeaderlessTimer {
+    /// Starts without ResourceManager.
+    pub fn new(timeout: Duration, now: Uptime) -> LeaderlessTimer {
+        LeaderlessTimer {
+            timeout,
+            lasts: Some((now, now + timeout)),
+        }
+    }
+
+    /// Updates the state. Returns how long there has been no ResourceManager, if that must be reported.
+    pub fn review(&mut self, now: Uptime, is_registered: bool) -> Option<Duration> {
+        if is_registered {
+            self.lasts = None;
+            return None;
+        }
+        let timeout = self.timeout;
+        let (since, due) = self.lasts.get_or_insert((now, now + timeout));
+        if now < *due {
+            return None;
+        }
+        *due = now + timeout;
+        Some(now - *since)
+    }
+
+    /// When it must be reviewed again at the latest.
+    pub fn deadline(&self) -> Option<Uptime> {
+        self.lasts.map(|(_, due)| due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn it_is_said_once_in_each_period_without_a_resource_manager() {
+        let start = Uptime::START;
+        let mut timer = LeaderlessTimer::new(TIMEOUT, start);
+        assert_eq!(timer.review(start + TIMEOUT / 2, false), None);
+        assert_eq!(timer.deadline(), Some(start + TIMEOUT));
+        assert_eq!(timer.review(start + TIMEOUT, false), Some(TIMEOUT));
+        assert_eq!(timer.review(start + TIMEOUT, false), None);
+        assert_eq!(timer.review(start + TIMEOUT * 2, false), Some(TIMEOUT * 2));
+        assert_eq!(timer.review(start + TIMEOUT * 4, true), None);
+        assert_eq!(timer.deadline(), None);
+        assert_eq!(timer.review(start + TIMEOUT * 5, false), None);
+        assert_eq!(timer.review(start + TIMEOUT * 6, false), Some(TIMEOUT));
+    }
+}

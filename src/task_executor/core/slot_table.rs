@@ -1,0 +1,369 @@
+//! The slots of a TaskExecutor and their holders. Pure.
+//!
+//! There is a configured number of *default slots*, numbered from 0: equal shares of the TaskManager's resources. A
+//! higher number is a *dynamic slot*, which exists only while it is held: cut to the requested profile, out of the
+//! free resources. So default slots may be free although no resources are left for them.
+//!
+//! - A slot has at most one holder, an allocation at most one slot. An allocation that was freed, or that too
+//!   little was left for, is never allocated again, so that a late copy of the request can't bring it back.
+//! - A slot that is being released belongs to its holder until nothing runs in it.
+//! - While a slot is held, its resources are reserved from the TaskManager's total: the requested profile, or that
+//!   of a default slot. So a slot may be larger than its share while others are smaller or free.
+//! - The timeout in which a JobMaster must accept an allocated slot runs only after [`SlotTable::start_timers`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use tanist_ha::clock::Uptime;
+use tanist_proto::id::{AllocationId, JobId};
+use tanist_proto::resources::{ResourceProfile, WorkerResourceSpec};
+use tanist_proto::v1 as pb;
+
+use super::budget::{Budget, Indices};
+
+/// Number of past allocations that are remembered: more than can be in flight.
+const REMEMBERED: usize = 4096;
+
+/// The holder of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SlotHolder {
+    /// The job.
+    pub job: JobId,
+    /// The allocation.
+    pub allocation: AllocationId,
+}
+
+/// One slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SlotState {
+    /// Not held.
+    Free,
+    /// Held by a job whose JobMaster has not accepted it yet.
+    Allocated {
+        /// The job and allocation.
+        holder: SlotHolder,
+        /// When it is freed again. `None`: the timeout is suspended.
+        deadline: Option<Uptime>,
+    },
+    /// Accepted by a JobMaster.
+    Active(SlotHolder),
+    /// Will be free as soon as nothing runs in it.
+    Releasing(SlotHolder),
+}
+
+impl SlotState {
+    /// Its holder.
+    pub fn holder(&self) -> Option<SlotHolder> {
+        match self {
+            SlotState::Free => None,
+            SlotState::Allocated { holder, .. }
+            | SlotState::Active(holder)
+            | SlotState::Releasing(holder) => Some(*holder),
+        }
+    }
+}
+
+/// The answer to a slot request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RequestAnswer {
+    /// The job holds it.
+    Allocated {
+        /// Whether this request allocated it.
+        is_new: bool,
+    },
+    /// Another allocation holds it.
+    Occupied(SlotHolder),
+    /// It can't be allocated, with the reason.
+    Refused(String),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct SlotTable {
+    slots: BTreeMap<u32, SlotState>,
+    /// Numbers below this are default slots.
+    default_slots: u32,
+    budget: Budget,
+    gone: BTreeSet<AllocationId>,
+    /// The order in which they were freed.
+    gone_order: VecDeque<AllocationId>,
+    version: u64,
+}
+
+impl SlotTable {
+    /// The slots of this TaskManager, all free.
+    pub fn new(worker: &WorkerResourceSpec) -> SlotTable {
+        let default_slots = worker.slots();
+        SlotTable {
+            slots: (0..default_slots)
+                .map(|number| (number, SlotState::Free))
+                .collect(),
+            default_slots,
+            budget: Budget::new(worker),
+            gone: BTreeSet::new(),
+            gone_order: VecDeque::new(),
+            version: 1,
+        }
+    }
+
+    /// Grows with every change of the report; never 0.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Allocates a slot.
+    pub fn request(
+        &mut self,
+        number: u32,
+        holder: SlotHolder,
+        wanted: &ResourceProfile,
+    ) -> RequestAnswer {
+        let allocation = holder.allocation;
+        if self.gone.contains(&allocation) {
+            let reason = format!("allocation {allocation} was freed or refused before");
+            return RequestAnswer::Refused(reason);
+        }
+        if let Some(at) = self.find(allocation).filter(|&at| at != number) {
+            return RequestAnswer::Refused(format!("allocation {allocation} holds slot {at}"));
+        }
+        match self.slots.get(&number).and_then(SlotState::holder) {
+            Some(present) if present == holder => {
+                return RequestAnswer::Allocated { is_new: false };
+            }
+            Some(present) => return RequestAnswer::Occupied(present),
+            None => {}
+        }
+        let wanted = match wanted {
+            ResourceProfile::Of(resources) => Some(resources),
+            ResourceProfile::Unknown if number < self.default_slots => None,
+            ResourceProfile::Unknown | ResourceProfile::Any => {
+                let total = self.default_slots;
+                return RequestAnswer::Refused(format!("no slot {number}, there are {total}"));
+            }
+        };
+        if let Err(reason) = self.budget.reserve(allocation, wanted) {
+            // The ResourceManager then requests another slot: an earlier copy of this request must not be granted
+            // after that.
+            self.never_again(allocation);
+            return RequestAnswer::Refused(reason.to_string());
+        }
+        let allocated = SlotState::Allocated {
+            holder,
+            deadline: None,
+        };
+        self.slots.insert(number, allocated);
+        self.version += 1;
+        RequestAnswer::Allocated { is_new: true }
+    }
+
+    /// Records that a JobMaster accepted a slot.
+    pub fn activate(&mut self, allocation: AllocationId) {
+        for slot in self.slots.values_mut() {
+            if let SlotState::Allocated { holder, .. } = slot
+                && holder.allocation == allocation
+            {
+                *slot = SlotState::Active(*holder);
+            }
+        }
+    }
+
+    /// Begins to free a slot. Returns whether there was one to free.
+    pub fn release(&mut self, allocation: AllocationId) -> bool {
+        for slot in self.slots.values_mut() {
+            match slot {
+                SlotState::Allocated { holder, .. } | SlotState::Active(holder)
+                    if holder.allocation == allocation =>
+                {
+                    *slot = SlotState::Releasing(*holder);
+                    return true;
+                }
+                SlotState::Free
+                | SlotState::Allocated { .. }
+                | SlotState::Active(_)
+                | SlotState::Releasing(_) => {}
+            }
+        }
+        false
+    }
+
+    /// Frees slots that are being released and in which nothing runs. Returns their numbers. Dynamic slots are
+    /// removed.
+    pub fn free_released(&mut self, is_in_use: impl Fn(SlotHolder) -> bool) -> Vec<u32> {
+        let ended = |(&number, slot): (&u32, &SlotState)| match slot {
+            SlotState::Releasing(holder) if !is_in_use(*holder) => {
+                Some((number, holder.allocation))
+            }
+            SlotState::Free
+            | SlotState::Allocated { .. }
+            | SlotState::Active(_)
+            | SlotState::Releasing(_) => None,
+        };
+        let ended: Vec<_> = self.slots.iter().filter_map(ended).collect();
+        for &(number, allocation) in &ended {
+            if number < self.default_slots {
+                self.slots.insert(number, SlotState::Free);
+            } else {
+                self.slots.remove(&number);
+            }
+            self.budget.give_back(allocation);
+            self.version += 1;
+            self.never_again(allocation);
+        }
+        ended.into_iter().map(|(number, _)| number).collect()
+    }
+
+    /// Starts the timeout for the job's JobMaster to accept all its allocated slots.
+    pub fn start_timers(&mut self, job: JobId, now: Uptime, timeout: Duration) {
+        self.set_deadlines(job, Some(now + timeout));
+    }
+
+    /// Starts the timeout for this slot.
+    pub fn start_timer(&mut self, allocation: AllocationId, now: Uptime, timeout: Duration) {
+        for slot in self.slots.values_mut() {
+            if let SlotState::Allocated { holder, deadline } = slot
+                && holder.allocation == allocation
+            {
+                *deadline = Some(now + timeout);
+            }
+        }
+    }
+
+    /// Suspends the timeout of a job's slots: there is no leader that could accept them.
+    pub fn stop_timers(&mut self, job: JobId) {
+        self.set_deadlines(job, None);
+    }
+
+    /// Suspends the timeout of all slots.
+    pub fn stop_all_timers(&mut self) {
+        for slot in self.slots.values_mut() {
+            if let SlotState::Allocated { deadline, .. } = slot {
+                *deadline = None;
+            }
+        }
+    }
+
+    /// Allocations whose timeout has passed.
+    pub fn expired(&self, now: Uptime) -> Vec<SlotHolder> {
+        let is_due = |slot: &SlotState| match slot {
+            SlotState::Allocated {
+                holder,
+                deadline: Some(deadline),
+            } if *deadline <= now => Some(*holder),
+            SlotState::Free
+            | SlotState::Allocated { .. }
+            | SlotState::Active(_)
+            | SlotState::Releasing(_) => None,
+        };
+        self.slots.values().filter_map(is_due).collect()
+    }
+
+    /// When the next allocation expires.
+    pub fn next_deadline(&self) -> Option<Uptime> {
+        let deadline = |slot: &SlotState| match slot {
+            SlotState::Allocated { deadline, .. } => *deadline,
+            SlotState::Free | SlotState::Active(_) | SlotState::Releasing(_) => None,
+        };
+        self.slots.values().filter_map(deadline).min()
+    }
+
+    /// Whether the job holds this allocation, and it is not being released.
+    pub fn is_held(&self, holder: SlotHolder) -> bool {
+        self.held_by(holder.job)
+            .any(|(_, slot)| slot.holder() == Some(holder))
+    }
+
+    /// The job's slots that are not being released.
+    pub fn held_by(&self, job: JobId) -> impl Iterator<Item = (u32, &SlotState)> {
+        let all = self.slots.iter().map(|(&number, slot)| (number, slot));
+        all.filter(move |(_, slot)| match slot {
+            SlotState::Allocated { holder, .. } | SlotState::Active(holder) => holder.job == job,
+            SlotState::Free | SlotState::Releasing(_) => false,
+        })
+    }
+
+    /// Whether the job holds a slot, including those being released.
+    pub fn is_used_by(&self, job: JobId) -> bool {
+        self.slots
+            .values()
+            .any(|slot| slot.holder().is_some_and(|holder| holder.job == job))
+    }
+
+    /// Whether no slot is held.
+    pub fn is_free(&self) -> bool {
+        self.slots.values().all(|slot| slot.holder().is_none())
+    }
+
+    /// A report of every slot.
+    pub fn report(&self) -> pb::SlotReport {
+        let numbers: Vec<u32> = self.slots.keys().copied().collect();
+        pb::SlotReport {
+            slots: self.statuses(&numbers),
+            version: self.version,
+        }
+    }
+
+    /// Reports of the named slots.
+    pub fn statuses(&self, numbers: &[u32]) -> Vec<pb::SlotStatus> {
+        let status = |&number: &u32| {
+            let holder = self.slots.get(&number).and_then(SlotState::holder);
+            pb::SlotStatus {
+                slot: number,
+                allocation: holder.map(allocation_message),
+                profile: holder.map(|holder| self.budget.reserved(holder.allocation).into()),
+                tasks: 0,
+            }
+        };
+        numbers.iter().map(status).collect()
+    }
+
+    /// The offer of a slot.
+    pub fn offer(&self, number: u32, allocation: AllocationId) -> pb::SlotOffer {
+        pb::SlotOffer {
+            allocation_id: allocation.to_string(),
+            slot: number,
+            profile: Some(self.budget.reserved(allocation).into()),
+        }
+    }
+
+    /// The slot of an allocation.
+    pub fn find(&self, allocation: AllocationId) -> Option<u32> {
+        let is_it = |slot: &SlotState| slot.holder().is_some_and(|of| of.allocation == allocation);
+        let mut slots = self.slots.iter();
+        slots
+            .find(|(_, slot)| is_it(slot))
+            .map(|(&number, _)| number)
+    }
+
+    /// The extended resources of an allocation, by index.
+    pub fn indices(&self, allocation: AllocationId) -> Indices {
+        self.budget.indices(allocation)
+    }
+
+    fn never_again(&mut self, allocation: AllocationId) {
+        self.gone.insert(allocation);
+        self.gone_order.push_back(allocation);
+        if self.gone_order.len() > REMEMBERED
+            && let Some(oldest) = self.gone_order.pop_front()
+        {
+            self.gone.remove(&oldest);
+        }
+    }
+
+    fn set_deadlines(&mut self, job: JobId, to: Option<Uptime>) {
+        for slot in self.slots.values_mut() {
+            if let SlotState::Allocated { holder, deadline } = slot
+                && holder.job == job
+            {
+                *deadline = to;
+            }
+        }
+    }
+}
+
+/// The holder as a message.
+pub fn allocation_message(holder: SlotHolder) -> pb::SlotAllocation {
+    pb::SlotAllocation {
+        allocation_id: holder.allocation.to_string(),
+        job_id: holder.job.to_string(),
+    }
+}

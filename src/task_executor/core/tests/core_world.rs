@@ -1,0 +1,312 @@
+//! A TaskExecutor's core and its observed outputs, with invariants for any input:
+//!
+//! - Messages are accepted only with the highest epoch and the registration of a connection; epochs and
+//!   registrations only grow.
+//! - A slot has one holder and an allocation one slot; a task runs only in a slot that its job holds.
+//! - A generation starts once, never after its cancellation, and generations that the store shows as superseded are
+//!   cancelled.
+//!
+//! It causes none of the events that it checks: [`super::core_tests`] does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use tanist_gateway::fencing::{HighestEpoch, sender_of};
+use tanist_gateway::registration::Registered;
+use tanist_gateway::{GatewayError, GatewayResult, NoAnswer, StoredGenerations, StoredJobs};
+use tanist_ha::clock::{Moment, Uptime};
+use tanist_ha::election::{ClusterIncarnation, Epoch, ProcessId, TermHolder};
+use tanist_ha::retrieval::LeaderView;
+use tanist_proto::id::{Generation, JobId};
+use tanist_proto::v1 as pb;
+
+use crate::Options;
+use crate::core::{Core, Effect, Target, TaskKey};
+use crate::tests::testing::description;
+
+fn holder(epoch: u64) -> TermHolder {
+    TermHolder {
+        process: ProcessId::new(format!("jm{epoch}")),
+        start: "1".to_owned(),
+    }
+}
+
+/// The sender that the leader of an epoch uses.
+pub(super) fn leaders_sender(epoch: u64) -> pb::Sender {
+    let incarnation = ClusterIncarnation::new("c1");
+    sender_of(&incarnation, Epoch::new(epoch), &holder(epoch), None)
+}
+
+/// The view of the store in an epoch.
+pub(super) fn shown(epoch: u64) -> LeaderView {
+    LeaderView {
+        incarnation: Some(ClusterIncarnation::new("c1")),
+        epoch: Epoch::new(epoch),
+        holder: Some(holder(epoch)),
+        ..LeaderView::default()
+    }
+}
+
+/// The core, and its observed outputs.
+pub(super) struct World {
+    pub(super) now: Uptime,
+    pub(super) core: Core,
+    runs: BTreeMap<Target, u64>,
+    /// Every sender that a registration named, the youngest first.
+    senders: Vec<pb::Sender>,
+    /// The last registration of each connection, unless it was begun again or ended since.
+    registrations: BTreeMap<Target, u64>,
+    pub(super) running: Vec<(TaskKey, String)>,
+    told_to_end: BTreeSet<TaskKey>,
+    asked: Option<Vec<JobId>>,
+    /// Started executions since the job was last forgotten.
+    started: BTreeSet<TaskKey>,
+    pub(super) cancelled: BTreeMap<(JobId, u32), u64>,
+    pub(super) epoch: u64,
+}
+
+impl World {
+    pub(super) fn new() -> World {
+        let highest = HighestEpoch::default();
+        highest.follow(&shown(1)).expect("the first");
+        let now = Uptime::START;
+        World {
+            now,
+            core: Core::new(now, Options::default(), description(), highest, 100),
+            runs: BTreeMap::new(),
+            senders: Vec::new(),
+            registrations: BTreeMap::new(),
+            running: Vec::new(),
+            told_to_end: BTreeSet::new(),
+            asked: None,
+            started: BTreeSet::new(),
+            cancelled: BTreeMap::new(),
+            epoch: 1,
+        }
+    }
+
+    /// The sender of a leader that knows the TaskExecutor by this registration.
+    pub(super) fn sender(&self, which: usize) -> Option<pb::Sender> {
+        let registered = self.senders.get(which)?;
+        Some(pb::Sender {
+            registration: registered.registration,
+            ..leaders_sender(registered.epoch)
+        })
+    }
+
+    /// Checks that a message without the highest epoch and a connection's registration is refused.
+    pub(super) fn check_heard<T>(
+        &self,
+        sender: Option<&pb::Sender>,
+        answer: &GatewayResult<T>,
+    ) -> Result<(), TestCaseError> {
+        let Some(sender) = sender else { return Ok(()) };
+        let is_present = self
+            .registrations
+            .values()
+            .any(|&last| last == sender.registration);
+        let is_youngest = sender.epoch >= self.epoch;
+        if !(is_present && is_youngest) {
+            let is_refused = matches!(answer, Err(GatewayError::Outdated { .. }));
+            prop_assert!(is_refused, "an outdated message was taken: {sender:?}");
+        }
+        Ok(())
+    }
+
+    pub(super) fn store_says(
+        &mut self,
+        epoch: u64,
+        generation: Option<u64>,
+        ended: bool,
+    ) -> Result<(), TestCaseError> {
+        let Some(jobs) = self.asked.take() else {
+            return Ok(());
+        };
+        let stored_generations = |generation| match ended {
+            true => StoredGenerations::Ended,
+            false => StoredGenerations::Present(vec![Generation::new(generation)]),
+        };
+        let stored_jobs = generation.map(|generation| StoredJobs {
+            incarnation: ClusterIncarnation::new("c1"),
+            epoch: Epoch::new(epoch),
+            jobs: jobs
+                .iter()
+                .map(|&job| (job, stored_generations(generation)))
+                .collect(),
+        });
+        let is_believed = epoch >= self.epoch && !ended;
+        let answer = stored_jobs.ok_or_else(|| NoAnswer("a test says so".to_owned()));
+        self.core.store_answered(self.now, answer);
+        // The holder of the epoch is read before anything from it counts.
+        let youngest = self.core.highest.heard().epoch.get();
+        let followed = self.core.highest.follow(&shown(youngest));
+        prop_assert!(followed.is_ok(), "the store shows the youngest epoch");
+        self.run_effects()?;
+        let superseded = self.running.iter().filter(|(task, _)| {
+            let generation = generation.filter(|_| is_believed);
+            jobs.contains(&task.job)
+                && generation.is_some_and(|stored| task.execution.generation.get() < stored)
+        });
+        for (task, _) in superseded {
+            prop_assert!(
+                self.told_to_end.contains(task),
+                "{task:?} goes on superseded"
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn register(
+        &mut self,
+        at: Option<u128>,
+        succeeds: bool,
+    ) -> Result<(), TestCaseError> {
+        let job = at.map(JobId::from_bits);
+        let target = job.map_or(Target::ResourceManager, Target::JobMaster);
+        let Some(&run) = self.runs.get(&target) else {
+            return Ok(());
+        };
+        let sender = match job {
+            None => self
+                .core
+                .prepare_resource_manager(run)
+                .map(|request| request.sender),
+            Some(job) => self
+                .core
+                .prepare_job_master(job, run, &|_| None, self.now)
+                .map(|request| request.sender),
+        };
+        let Ok(Some(sender)) = sender else {
+            return Ok(());
+        };
+        let last = self
+            .senders
+            .first()
+            .map_or(100, |sender| sender.registration);
+        prop_assert!(sender.registration > last, "registrations must grow");
+        self.registrations.insert(target, sender.registration);
+        self.senders.insert(0, sender);
+        if succeeds {
+            let success = pb::RegistrationSuccess::default();
+            match job {
+                None => {
+                    let result = Registered::Success(success);
+                    self.core
+                        .registered_at_resource_manager(self.now, run, result);
+                }
+                Some(job) => {
+                    let result = Registered::Success((success, 1));
+                    self.core
+                        .registered_at_job_master(self.now, job, run, result);
+                }
+            }
+            self.runs.remove(&target);
+        }
+        Ok(())
+    }
+
+    pub(super) fn run_effects(&mut self) -> Result<(), TestCaseError> {
+        for effect in self.core.take_effects() {
+            match effect {
+                Effect::Register { target, run, .. } => {
+                    self.runs.insert(target, run);
+                    self.registrations.remove(&target);
+                }
+                Effect::StopRegistering(target) => {
+                    self.runs.remove(&target);
+                    self.registrations.remove(&target);
+                }
+                Effect::Start(task, start) => {
+                    prop_assert!(self.started.insert(task), "{task:?} was started twice");
+                    let subtask = (task.job, task.execution.subtask);
+                    let cancelled = self.cancelled.get(&subtask).copied().unwrap_or_default();
+                    let generation = task.execution.generation.get();
+                    prop_assert!(generation > cancelled, "{task:?} was cancelled before");
+                    prop_assert!(
+                        start.epoch.get() >= self.epoch,
+                        "an old term started a task"
+                    );
+                    self.running.push((task, start.deployment.allocation_id));
+                }
+                Effect::ReleaseFiles(job) => {
+                    let is_running = self.running.iter().any(|(task, _)| task.job == job);
+                    prop_assert!(!is_running, "{job} has no files while it runs");
+                }
+                Effect::Release(job) => {
+                    let is_running = self.running.iter().any(|(task, _)| task.job == job);
+                    prop_assert!(!is_running, "{job} was released while it runs");
+                    self.started.retain(|task| task.job != job);
+                    self.cancelled.retain(|(of, _), _| *of != job);
+                    self.registrations.remove(&Target::JobMaster(job));
+                }
+                // No job is stopped here.
+                Effect::Stop(_) => {}
+                Effect::AskStore(jobs) => {
+                    prop_assert!(self.asked.is_none(), "two questions at once");
+                    self.asked = Some(jobs);
+                }
+                Effect::Cancel(task) => {
+                    self.told_to_end.insert(task);
+                }
+                Effect::Wake(_)
+                | Effect::NotifySlots { .. }
+                | Effect::Offer { .. }
+                | Effect::Update { .. }
+                | Effect::ReleaseTask(_)
+                | Effect::AskCoordinator { .. }
+                | Effect::AnswerCoordinatorRequest { .. }
+                | Effect::Extend(..)
+                | Effect::Fatal(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn holders(&self) -> BTreeMap<u32, pb::SlotAllocation> {
+        let slots = self.core.slots.report().slots;
+        slots
+            .into_iter()
+            .filter_map(|slot| Some((slot.slot, slot.allocation?)))
+            .collect()
+    }
+
+    pub(super) fn check(&self) -> Result<(), TestCaseError> {
+        let holders = self.holders();
+        let allocations: BTreeSet<&str> = holders
+            .values()
+            .map(|holder| holder.allocation_id.as_str())
+            .collect();
+        prop_assert_eq!(
+            allocations.len(),
+            holders.len(),
+            "an allocation holds two slots"
+        );
+        for (task, allocation) in &self.running {
+            let is_held = holders
+                .values()
+                .any(|of| of.allocation_id == *allocation && of.job_id == task.job.to_string());
+            prop_assert!(
+                is_held,
+                "{task:?} runs in a slot that its job does not hold"
+            );
+        }
+        if let Some(deadline) = self.core.next_deadline(self.now, Moment::default()) {
+            prop_assert!(
+                deadline >= self.now || self.core.is_stopping,
+                "a deadline was missed"
+            );
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn id(bits: u128) -> String {
+    tanist_proto::id::AllocationId::from_bits(bits).to_string()
+}
+
+pub(super) fn scope(job: u128) -> Option<pb::JobScope> {
+    Some(pb::JobScope {
+        job_id: JobId::from_bits(job).to_string(),
+        job_incarnation: 1,
+    })
+}
