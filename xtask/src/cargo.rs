@@ -87,7 +87,7 @@ pub fn fix() -> anyhow::Result<()> {
         "--all-features",
     ]))?;
     // The tests that compare generated files with their generators now write the files instead.
-    let mut documentation = cargo(&["test", "--package", "tanist", "--lib", "config::reference"]);
+    let mut documentation = cargo(&["test", "--package", "tanist-config", "--lib", "reference"]);
     run(documentation.env("TANIST_TEST_WRITE_DOCS", "1"))?;
     run(&mut cargo(&["fmt", "--all"]))
 }
