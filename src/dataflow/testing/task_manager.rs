@@ -22,7 +22,7 @@ pub(crate) fn cluster() -> ClusterIncarnation {
     ClusterIncarnation::new("test")
 }
 
-/// The epoch gate of a TaskManager. The real one is in a layer above.
+/// An epoch gate for tests: unlike [`tanist_gateway::fencing::HighestEpoch`] it does not wait for proof.
 #[derive(Debug, Default)]
 pub(crate) struct YoungestHeard(Mutex<Option<(ClusterIncarnation, Epoch)>>);
 
