@@ -24,8 +24,8 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Number of refused callers that are answered at the same time; the others are only closed.
 const TOLD_AT_ONCE: usize = 8;
 const TELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Number of bytes of a refused caller's request that are read. Unread bytes may cause a reset that loses the answer.
-const LONGEST_REFUSED: usize = 16 << 10;
+/// Number of bytes of a refused caller's request that are read.
+const LONGEST_REFUSED: u64 = 16 << 10;
 
 /// Why a port can't be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -225,19 +225,22 @@ impl Listener {
     }
 }
 
-/// Answers an HTTP/1 request with 403.
+/// Answers an HTTP/1 request with 403 once its first bytes are there, and closes the connection after the caller has
+/// closed its side: bytes that arrive at a closed socket cause a reset, which would lose the answer.
 async fn tell(mut stream: TcpStream, refusal: Refusal) -> io::Result<()> {
     let sentence =
         format!("{refusal}: this server answers only its own user and root (security.local-users)");
     let body = format!("{{\"errors\":[\"{sentence}\"]}}");
     let length = body.len();
-    let mut request = vec![0; LONGEST_REFUSED];
-    let _some_of_it = stream.read(&mut request).await?;
+    let _first_bytes = stream.read(&mut [0; 1024]).await?;
     let answer = format!(
         "HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
     );
     stream.write_all(answer.as_bytes()).await?;
-    stream.shutdown().await
+    stream.shutdown().await?;
+    let mut rest_of_request = stream.take(LONGEST_REFUSED);
+    tokio::io::copy(&mut rest_of_request, &mut tokio::io::sink()).await?;
+    Ok(())
 }
 
 impl DetachedListener {
@@ -267,6 +270,28 @@ mod tests {
         for host in ["127.0.0.1", "127.0.0.9", "localhost"] {
             assert!(bind(host, false).await.is_ok(), "{host}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_refused_caller_that_sends_its_request_in_pieces_reads_the_whole_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = listener.local_addr().expect("bound");
+        let mut caller = TcpStream::connect(address).await.expect("connected");
+        let (stream, _) = listener.accept().await.expect("accepted");
+        let telling = tokio::spawn(tell(stream, Refusal::Unknown));
+        caller.write_all(b"GET / HTTP/1.1\r\n").await.expect("sent");
+        let mut first = [0; 12];
+        caller.read_exact(&mut first).await.expect("answered");
+        assert_eq!(&first, b"HTTP/1.1 403");
+        // The server has answered already. None of these pieces may be answered by a reset.
+        for _ in 0..100 {
+            caller.write_all(b"a: b\r\n").await.expect("sent");
+        }
+        let mut rest = String::new();
+        caller.read_to_string(&mut rest).await.expect("not reset");
+        assert!(rest.contains("security.local-users"), "{rest}");
+        drop(caller);
+        telling.await.expect("no panic").expect("told");
     }
 
     #[tokio::test]

@@ -26,8 +26,9 @@ use crate::election::{Detection, Evidence, Former, HostIdentity, ProcessId};
 
 pub use super::event::{DetectorOptions, Effect, Event, Target};
 
-/// Pause between connection attempts to a leader whose connection closes at once. Its process may be ending
-/// right now: the listening socket may outlive the other sockets for a moment.
+/// Pause between connection attempts to a leader whose connections close at once. Its process may be ending right
+/// now: the listening socket outlives the other sockets by some milliseconds, and resets what it has queued when it
+/// is closed. So the attempt after the first reset follows at once: it shows whether the address still listens.
 const RESET_PAUSE: Duration = Duration::from_millis(5);
 /// Number of such attempts after which other processes are asked.
 const RESETS_BEFORE_ASKING: u32 = 10;
@@ -328,8 +329,11 @@ impl DetectorCore {
         let (after, ask) = match why {
             Break::Ended => {
                 watched.resets += 1;
-                let dying = watched.resets < RESETS_BEFORE_PAUSING;
-                let after = if dying { RESET_PAUSE } else { pause };
+                let after = match watched.resets {
+                    1 => Duration::ZERO,
+                    ..RESETS_BEFORE_PAUSING => RESET_PAUSE,
+                    _ => pause,
+                };
                 (after, watched.resets >= RESETS_BEFORE_ASKING)
             }
             Break::Refused | Break::RefusedHere | Break::RefusedOnLoopback | Break::NoAnswer => {

@@ -174,9 +174,13 @@ fn one_that_lost_it_among_many_that_hear_it_deposes_nobody() {
 fn a_process_that_is_just_ending_is_tried_until_its_port_refuses() {
     let mut b = Standby::hearing("there");
     b.broken(Break::Ended);
-    for _ in 0..3 {
+    for tries in 0..3 {
         let effects = b.broken(Break::Ended);
         assert!(connects(&effects) && asked(&effects).is_none());
+        // The first reset comes from the port's end: the next attempt can prove it.
+        let at_once =
+            |effect: &Effect| matches!(effect, Effect::Connect { after, .. } if after.is_zero());
+        assert_eq!(effects.iter().any(at_once), tries == 0);
     }
     assert_eq!(
         deposed(&b.broken(Break::RefusedHere)),
