@@ -16,6 +16,7 @@
 
 mod body;
 mod caller;
+mod closed_first;
 mod connect;
 mod diag;
 pub mod http;

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 use super::caller::{Callers, Refusal};
+use super::closed_first;
 use super::limits::{Connection, Connections, Port};
 use super::minutely::Minutely;
 use super::socket::{SERVED_SILENCE, set_up};
@@ -62,7 +63,8 @@ pub struct Listener {
     told: Arc<Semaphore>,
 }
 
-/// A port that is registered at no runtime, so that another runtime can serve it.
+/// A port that is registered at no runtime, so that another runtime can serve it. When the process dies, the kernel
+/// closes it before anything else.
 #[derive(Debug)]
 pub struct DetachedListener {
     listener: std::net::TcpListener,
@@ -154,7 +156,7 @@ impl Listener {
     /// Removes it from this runtime.
     pub fn detach(self) -> io::Result<DetachedListener> {
         Ok(DetachedListener {
-            listener: self.listener.into_std()?,
+            listener: closed_first::duplicate(&self.listener.into_std()?)?,
             port: self.port,
             callers: self.callers,
         })
@@ -246,7 +248,7 @@ async fn tell(mut stream: TcpStream, refusal: Refusal) -> io::Result<()> {
 impl DetachedListener {
     /// Registers it at this runtime. It may be registered at several runtimes, one after the other.
     pub fn attach(&self) -> io::Result<Listener> {
-        let listener = TcpListener::from_std(self.listener.try_clone()?)?;
+        let listener = TcpListener::from_std(closed_first::duplicate(&self.listener)?)?;
         Ok(Listener::new(listener, self.port, self.callers.clone()))
     }
 }
