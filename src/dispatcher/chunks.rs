@@ -88,7 +88,7 @@ impl JobStore {
     /// graph. Call it once, after the recovery; chunks of this term are not touched.
     pub async fn remove_orphaned_chunks(&self) -> Result<(), JobStoreError> {
         let orphans = self.records.orphaned_chunks(self.epoch, |of, chunk| {
-            self.lock_chunks().has(&of.owner, chunk)
+            self.ledger.may_need_chunk(&of.owner, chunk)
         });
         let orphans = orphans.await.map_err(JobStoreError::Refused)?;
         if !orphans.is_empty() {

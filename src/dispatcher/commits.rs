@@ -63,14 +63,7 @@ impl JobStore {
         committed: &Result<Change, CommitError>,
     ) {
         let unused: Vec<Name> = match committed {
-            Ok(_) => {
-                let mut blobs = self.lock_blobs();
-                let replace = |(job, kind, blob)| match blob {
-                    Some(blob) => blobs.insert((job, kind), blob),
-                    None => blobs.remove(&(job, kind)),
-                };
-                written.into_iter().filter_map(replace).collect()
-            }
+            Ok(_) => self.ledger.replace_blobs(written),
             Err(
                 CommitError::TooLarge(_) | CommitError::OutOfSpace(_) | CommitError::NotApplied,
             ) => written.into_iter().filter_map(|(.., blob)| blob).collect(),

@@ -10,7 +10,7 @@
 //! the transaction: both.
 //! Invariant: a description exists as long as its result names it, or the result says why it does not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -272,7 +272,7 @@ impl JobStore {
         details: pb::JobDetails,
     ) {
         let chunks = prepared.chunk_names().cloned().collect();
-        self.lock_chunks().note_described(job, chunks);
+        self.ledger.note_description(job, chunks);
         self.lock_descriptions().put(job, Arc::new(details));
     }
 
@@ -280,10 +280,11 @@ impl JobStore {
     pub(super) fn note_kept(&self, job: JobId, kept: &pb::KeptDescription) {
         let named = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();
         let blobs: Vec<Name> = named(&kept.blobs);
-        self.note_blob(job, Kind::Descriptions, blobs.into_iter().next());
+        self.ledger
+            .note_blob(job, Kind::Descriptions, blobs.into_iter().next());
         let chunks: Vec<Name> = named(&kept.chunks);
-        self.lock_chunks()
-            .note_described(job, chunks.into_iter().collect());
+        self.ledger
+            .note_description(job, chunks.into_iter().collect());
     }
 
     /// Returns the full description of an ended job; if there is none, the short one and the reason.
@@ -358,13 +359,11 @@ impl JobStore {
     /// Forgets dropped descriptions. Returns the chunks that held them.
     pub(super) fn forget_descriptions(&self, jobs: &[JobId]) -> Vec<Name> {
         let mut cache = self.lock_descriptions();
-        let mut chunks = self.lock_chunks();
-        let mut gone: BTreeSet<Name> = BTreeSet::new();
         for job in jobs {
             cache.forget(*job);
-            gone.extend(chunks.forget_described(*job));
         }
-        gone.into_iter().collect()
+        drop(cache);
+        self.ledger.forget_descriptions(jobs)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The jobs of one term in the store, and which writes are one transaction. `results.rs` has their ends,
 //! `recovery.rs` their recovery.
 
-use std::collections::BTreeMap;
+mod blob_ledger;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -25,7 +26,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::Semaphore;
 use tracing::warn;
 
-use super::core::{Holdings, KnownChunks};
+use self::blob_ledger::BlobLedger;
 use super::descriptions::DescriptionCache;
 use super::storage::Storage;
 use super::unavailable_records::READ_AT_ONCE;
@@ -88,12 +89,8 @@ pub struct JobStore {
     pub(super) records: RecordStore,
     pub(super) pipeline: CommitPipeline,
     pub(super) epoch: Epoch,
-    /// Blobs that records point to.
-    blobs: Mutex<BTreeMap<(JobId, Kind), Name>>,
-    /// Chunks that graphs and descriptions point to.
-    chunks: Mutex<KnownChunks>,
+    pub(super) ledger: BlobLedger,
     descriptions: Mutex<DescriptionCache>,
-    holdings: Mutex<Holdings>,
     /// Newest record format that was too new to be read; 0: none.
     needed_format: AtomicU16,
     /// Limits how many records are reread at the same time after being unreadable.
@@ -124,10 +121,8 @@ impl JobStore {
             records,
             pipeline,
             epoch,
-            blobs: Mutex::default(),
-            chunks: Mutex::default(),
+            ledger: BlobLedger::default(),
             descriptions: Mutex::new(DescriptionCache::new(DEFAULT_CACHE)),
-            holdings: Mutex::default(),
             needed_format: AtomicU16::new(0),
             late_reads: Semaphore::new(READ_AT_ONCE),
             storage: Storage::default(),
@@ -176,22 +171,21 @@ impl JobStore {
         state: &pb::JobState,
     ) -> Result<(), JobStoreError> {
         let job = job_id(&graph.job_id)?;
-        let is_first = self.lock_holdings().hold(job);
+        let is_first = self.ledger.protect(job);
         let written = match self.check_uploads(graph).await {
             Ok(()) => self.try_put_submission(job, graph, state).await,
             Err(error) => Err(error),
         };
         match &written {
-            Ok(()) => self.note_uploads(job, graph),
-            // It may be stored, by this term or another one: its uploads stay held until it has ended.
-            Err(JobStoreError::Unknown | JobStoreError::NotWritten) => {}
+            // If it may be stored, by this term or another one, its uploads stay protected until it has ended.
+            Ok(()) | Err(JobStoreError::Unknown | JobStoreError::NotWritten) => {}
             Err(
                 JobStoreError::OutOfSpace(_)
                 | JobStoreError::Refused(_)
                 | JobStoreError::NotUploaded(_),
             ) => {
                 if is_first {
-                    self.lock_holdings().release(job);
+                    self.ledger.unprotect(job);
                 }
             }
         }
@@ -206,22 +200,25 @@ impl JobStore {
     ) -> Result<(), JobStoreError> {
         // The graph is prepared last: its blob would be orphaned if a step before the commit failed.
         let state = self.prepare(job, StateRecord(state.clone())).await?;
-        let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
-        self.write_chunks(job, &graph.chunks).await?;
-        if !graph.chunks.is_empty() {
+        let prepared = self.prepare(job, GraphRecord(graph.clone())).await?;
+        self.write_chunks(job, &prepared.chunks).await?;
+        if !prepared.chunks.is_empty() {
             failpoint("submit.chunks-written").await;
         }
         let written = vec![
-            (job, Kind::Graphs, graph.blob),
+            (job, Kind::Graphs, prepared.blob),
             (job, Kind::States, state.blob),
         ];
-        let committed = self.commit(vec![graph.write, state.write], written).await;
+        let committed = self
+            .commit(vec![prepared.write, state.write], written)
+            .await;
         match &committed {
             Ok(()) => {
-                let names = graph.chunks.iter().map(|chunk| chunk.key().name.clone());
-                self.lock_chunks().note(job, names.collect());
+                let chunks = prepared.chunks.iter();
+                let chunks = chunks.map(|chunk| chunk.key().name.clone()).collect();
+                self.ledger.note_graph(job, chunks, graph);
             }
-            Err(error) => self.take_back(job, &graph.chunks, error).await,
+            Err(error) => self.take_back(job, &prepared.chunks, error).await,
         }
         committed
     }
@@ -273,26 +270,8 @@ impl JobStore {
         }
     }
 
-    pub(super) fn note_blob(&self, job: JobId, kind: Kind, blob: Option<Name>) {
-        if let Some(blob) = blob {
-            self.lock_blobs().insert((job, kind), blob);
-        }
-    }
-
     pub(super) fn lock_descriptions(&self) -> MutexGuard<'_, DescriptionCache> {
         self.descriptions.lock()
-    }
-
-    pub(super) fn lock_holdings(&self) -> MutexGuard<'_, Holdings> {
-        self.holdings.lock()
-    }
-
-    pub(super) fn lock_chunks(&self) -> MutexGuard<'_, KnownChunks> {
-        self.chunks.lock()
-    }
-
-    pub(super) fn lock_blobs(&self) -> MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
-        self.blobs.lock()
     }
 }
 

@@ -237,8 +237,7 @@ impl JobStore {
             }
             Err(error) => error,
         };
-        self.lock_chunks().note_unreadable(job);
-        self.lock_holdings().note_unreadable_result(job);
+        self.ledger.note_unreadable_result(job);
         if may_pass(&error) {
             read.unavailable_results.push((job, error.to_string()));
             return;

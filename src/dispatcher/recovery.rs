@@ -163,7 +163,7 @@ impl JobStore {
             ..RecoveredJobs::default()
         };
         for (name, _) in records.of(Kind::BlobTombstones) {
-            self.lock_holdings().doom(name.clone());
+            self.ledger.note_tombstone(name.clone());
         }
         let mut states: BTreeMap<Name, Result<Stored<StateRecord>, Error>> =
             states.into_iter().collect();
@@ -224,8 +224,7 @@ impl JobStore {
                 && may_pass(error)
             {
                 // Its unread state may say that decoding the graph is dangerous.
-                self.lock_chunks().note_unreadable(*job);
-                self.lock_holdings().hold(*job);
+                self.ledger.note_unreadable_graph(*job);
                 let later = RecoveredJob::Unavailable {
                     state: None,
                     reason: error.to_string(),
@@ -244,10 +243,10 @@ impl JobStore {
                 states.insert(name, stored);
                 continue;
             }
-            self.note_blob(job, Kind::States, found.blob.clone());
-            self.lock_chunks().note_unreadable(job);
+            let blob = found.blob.clone();
+            self.ledger.note_blob(job, Kind::States, blob);
+            self.ledger.note_unreadable_graph(job);
             let state = Box::new(state.clone());
-            self.lock_holdings().hold(job);
             let job_found = if is_suspect {
                 RecoveredJob::Suspect { state }
             } else {
@@ -324,7 +323,7 @@ impl JobStore {
         graph: Found<GraphRecord>,
         state: Found<StateRecord>,
     ) -> RecoveredJob {
-        self.lock_holdings().hold(job);
+        self.ledger.protect(job);
         let missing = |kind: &str| Flaw::unreadable(format!("{kind}/{job} is missing"));
         let unreadable = |error: &Error| {
             self.note_unreadable(error);
@@ -338,7 +337,7 @@ impl JobStore {
                 Err(of_another("states", &stored.record.0.job_id))
             }
             Some(Ok(stored)) => {
-                self.note_blob(job, Kind::States, stored.blob);
+                self.ledger.note_blob(job, Kind::States, stored.blob);
                 Ok(Box::new(stored.record.0))
             }
             Some(Err(error)) => Err(unreadable(&error)),
@@ -346,17 +345,17 @@ impl JobStore {
         };
         let graph = match graph {
             Some(Ok(stored)) if stored.record.0.job_id != job.to_string() => {
-                self.lock_chunks().note_unreadable(job);
+                self.ledger.note_unreadable_graph(job);
                 Err(of_another("graphs", &stored.record.0.job_id))
             }
             Some(Ok(stored)) => {
-                self.note_blob(job, Kind::Graphs, stored.blob);
-                self.lock_chunks().note(job, stored.chunks);
-                self.note_uploads(job, &stored.record.0);
-                Ok(Box::new(stored.record.0))
+                let graph = Box::new(stored.record.0);
+                self.ledger.note_blob(job, Kind::Graphs, stored.blob);
+                self.ledger.note_graph(job, stored.chunks, &graph);
+                Ok(graph)
             }
             Some(Err(error)) => {
-                self.lock_chunks().note_unreadable(job);
+                self.ledger.note_unreadable_graph(job);
                 Err(unreadable(&error))
             }
             None => Err(missing("graphs")),
@@ -421,7 +420,7 @@ impl JobStore {
         job: JobId,
         stored: Stored<ResultRecord>,
     ) -> pb::JobResult {
-        self.note_blob(job, Kind::Results, stored.blob);
+        self.ledger.note_blob(job, Kind::Results, stored.blob);
         if let Some(kept) = &stored.record.0.description {
             self.note_kept(job, kept);
         }

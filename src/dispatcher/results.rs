@@ -6,7 +6,7 @@ use std::time::Duration;
 use prost::Message as _;
 use tanist_ha::Error;
 use tanist_ha::jobs::store::Prepared;
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::keys::{Key, Kind};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
@@ -57,26 +57,12 @@ impl JobStore {
         mut result: pb::JobResult,
     ) -> Result<pb::JobResult, JobStoreError> {
         let job = job_id(&result.job_id)?;
-        let pointed_to = [Kind::Graphs, Kind::States].map(|kind| (job, kind));
-        let blobs: Vec<String> = {
-            let known = self.lock_blobs();
-            let found = pointed_to.iter().filter_map(|key| known.get(key));
-            found.map(Name::to_string).collect()
-        };
-        if !blobs.is_empty() {
-            result.remove.get_or_insert_default().blobs.extend(blobs);
-        }
-        let chunks = self.lock_chunks().of(job);
-        if !chunks.is_empty() {
-            result.remove.get_or_insert_default().chunks.extend(chunks);
-        }
-        let uploads = self.lock_holdings().uploads_of(job);
-        if !uploads.is_empty() {
-            result
-                .remove
-                .get_or_insert_default()
-                .uploads
-                .extend(uploads);
+        let objects = self.ledger.objects_of(job);
+        if objects != pb::Cleanup::default() {
+            let remove = result.remove.get_or_insert_default();
+            remove.blobs.extend(objects.blobs);
+            remove.chunks.extend(objects.chunks);
+            remove.uploads.extend(objects.uploads);
         }
         let details = result.details.take().unwrap_or_default();
         if descriptions::is_short(&details) {
@@ -87,9 +73,7 @@ impl JobStore {
             self.put_described_result(job, &mut result, details).await?;
         }
         // From here on the result names them.
-        self.lock_blobs().retain(|key, _| !pointed_to.contains(key));
-        self.lock_chunks().forget(job);
-        self.lock_holdings().release(job);
+        self.ledger.forget_graph_and_state(job);
         Ok(result)
     }
 
@@ -249,10 +233,7 @@ impl JobStore {
                 .flat_map(|job| kinds.map(|kind| (*job, kind, None)));
             self.commit(some.iter().flat_map(delete).collect(), gone.collect())
                 .await?;
-            for job in some {
-                self.lock_holdings().forget_result(*job);
-                self.lock_chunks().forget(*job);
-            }
+            self.ledger.forget_unreadable_results(some);
             let chunks = self.forget_descriptions(some);
             self.remove_chunks(&chunks).await?;
         }

@@ -8,8 +8,8 @@
 //! under a new name.
 //!
 //! Interleavings, and why no job loses an object that it names:
-//! - A submission names an upload while it is swept: both use [`super::core::Holdings`]. Either the submission holds
-//!   the job first, and the sweep keeps its uploads; or the tombstone is written first, and the submission is refused.
+//! - A submission names an upload while it is swept: both use the blob ledger. Either the submission protects the job
+//!   first, and the sweep keeps its uploads; or the upload has its tombstone first, and the submission is refused.
 //! - The leader is deposed after the write, and deletes late: its successor reads from the store what is
 //!   marked with a tombstone, and refuses submissions that name it; names are never reused.
 //! - The leader is deposed before the write: the write is refused, and nothing is deleted.
@@ -25,12 +25,11 @@
 
 use std::time::Duration;
 
-use tanist_ha::blob::{BlobName, BlobStore, Origin};
+use tanist_ha::blob::BlobStore;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::record::{self, Encoded};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
-use tanist_proto::id::JobId;
 use tracing::{debug, info};
 
 use super::job_store::{JobStore, JobStoreError};
@@ -67,7 +66,7 @@ impl JobStore {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
         };
-        let left: Vec<Name> = self.lock_holdings().tombstones();
+        let left = self.ledger.tombstones();
         let mut refused = None;
         match self.carry_out(blobs, &left).await {
             Err(JobStoreError::Refused(error)) => refused = Some(error),
@@ -77,7 +76,7 @@ impl JobStore {
         let old = listed.into_iter().filter(|entry| entry.age >= grace);
         let orphans: Vec<Name> = old
             .map(|entry| entry.name)
-            .filter(|name| self.is_orphan(blobs, name) && !self.lock_holdings().has_tombstone(name))
+            .filter(|name| self.ledger.is_orphan(name, blobs.tag(), self.epoch))
             .collect();
         let mut swept = 0;
         for some in orphans.chunks(self.pipeline.limits().writes.clamp(1, 64)) {
@@ -94,54 +93,12 @@ impl JobStore {
         refused.map_or(Ok(swept), |error| Err(JobStoreError::Refused(error)))
     }
 
-    /// Whether nothing names this object of the listing, and nothing will.
-    fn is_orphan(&self, blobs: &BlobStore, name: &Name) -> bool {
-        let Some(read) = BlobName::read(name).filter(|read| read.tag == *blobs.tag()) else {
-            return false;
-        };
-        let Ok(job) = read.owner.as_str().parse::<JobId>() else {
-            return false;
-        };
-        if self.lock_holdings().keeps(job) {
-            return false;
-        }
-        match read.origin {
-            // This term may be about to name what it wrote.
-            Origin::Term(epoch) if epoch >= self.epoch => false,
-            Origin::Term(_) => {
-                let known = self.lock_blobs();
-                let kinds = [
-                    Kind::Graphs,
-                    Kind::States,
-                    Kind::Results,
-                    Kind::Descriptions,
-                ];
-                !kinds
-                    .iter()
-                    .any(|kind| known.get(&(job, *kind)) == Some(name))
-            }
-            Origin::Upload => true,
-        }
-    }
-
     async fn doom_and_delete(
         &self,
         blobs: &BlobStore,
         names: &[Name],
     ) -> Result<usize, JobStoreError> {
-        let tombstones: Vec<Name> = {
-            let mut holdings = self.lock_holdings();
-            let is_held = |name: &Name| {
-                let owner = BlobName::read(name).map(|read| read.owner);
-                let job = owner.and_then(|owner| owner.as_str().parse::<JobId>().ok());
-                job.is_none_or(|job| holdings.keeps(job))
-            };
-            let tombstones: Vec<Name> = names.iter().filter(|it| !is_held(it)).cloned().collect();
-            tombstones
-                .iter()
-                .for_each(|name| holdings.doom(name.clone()));
-            tombstones
-        };
+        let tombstones = self.ledger.add_tombstones(names);
         if tombstones.is_empty() {
             return Ok(0);
         }
@@ -155,10 +112,7 @@ impl JobStore {
             .await;
         if let Err(error) = written {
             // Without the record in the store nothing is deleted.
-            let mut holdings = self.lock_holdings();
-            for name in &tombstones {
-                holdings.spare(name);
-            }
+            self.ledger.forget_tombstones(&tombstones);
             return Err(error.into());
         }
         failpoint("blob.tombstones-written").await;
@@ -190,10 +144,7 @@ impl JobStore {
             self.pipeline
                 .commit(deleted.iter().copied().map(delete).collect())
                 .await?;
-            let mut holdings = self.lock_holdings();
-            for name in deleted {
-                holdings.spare(name);
-            }
+            self.ledger.forget_tombstones(deleted);
         }
         refused.map_or(Ok(()), |error| Err(JobStoreError::Refused(error)))
     }

@@ -150,7 +150,8 @@ impl JobStore {
         match &state {
             Err(error) if may_pass(error) => return later(error),
             Ok(Some(stored)) if is_dangerous(&stored.record.0) => {
-                self.note_blob(job, Kind::States, stored.blob.clone());
+                self.ledger
+                    .note_blob(job, Kind::States, stored.blob.clone());
                 let state = Box::new(stored.record.0.clone());
                 return RecoveredJob::SetAside { state, graph: None };
             }
@@ -177,8 +178,7 @@ impl JobStore {
                 Some(Ok(Some(stored))) => {
                     let result = self.recovered_result(job, stored);
                     // The objects that it names are known now, so the sweep keeps them.
-                    self.lock_chunks().forget(job);
-                    self.lock_holdings().forget_result(job);
+                    self.ledger.forget_unreadable_results(&[job]);
                     return Ok(result);
                 }
                 Some(Ok(None)) => {

@@ -1,15 +1,13 @@
 //! Uploads of a job before its submission, as the Dispatcher sees them: they must exist when a graph that names
 //! them is written, and are removed with the job.
 //!
-//! A job holds all its uploads from before the check until its result names those to be removed; a graph that
+//! All uploads of a job are protected from before the check until its result names those to be removed; a graph that
 //! names an upload that has a tombstone by then is refused (`sweep.rs`). So the uploads of an acknowledged
 //! graph exist as long as the graph.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tanist_ha::blob::{Checksum, UploadPointer};
 use tanist_ha::keys::Name;
-use tanist_model::artifact;
-use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::job_store::{JobStore, JobStoreError};
@@ -40,7 +38,7 @@ pub(super) fn objects_of(uploaded: &pb::UploadedContent) -> Vec<Name> {
 }
 
 impl JobStore {
-    /// Checks that all uploads of a graph exist and will stay. The job must be held already.
+    /// Checks that all uploads of a graph exist and will stay. The job must be protected already.
     pub(super) async fn check_uploads(&self, graph: &pb::JobGraph) -> Result<(), JobStoreError> {
         let named = graph.artifacts.iter();
         let named = named.filter_map(|artifact| Some((artifact, artifact.uploaded.as_ref()?)));
@@ -65,11 +63,7 @@ impl JobStore {
         let pointer = pointer_of(artifact, uploaded);
         let pointer = pointer.ok_or_else(|| refused("names no upload"))?;
         let names = pointer.piece_names().map_err(JobStoreError::Refused)?;
-        let has_tombstone = {
-            let holdings = self.lock_holdings();
-            names.iter().any(|name| holdings.has_tombstone(name))
-        };
-        if has_tombstone {
+        if self.ledger.has_tombstone(&names) {
             return Err(refused("was uploaded too long ago"));
         }
         match blobs.has_upload(&pointer).await {
@@ -77,11 +71,5 @@ impl JobStore {
             Ok(false) => Err(refused("is not there any more")),
             Err(error) => Err(JobStoreError::Refused(error)),
         }
-    }
-
-    /// Records the uploads that the job's graph names.
-    pub(super) fn note_uploads(&self, job: JobId, graph: &pb::JobGraph) {
-        let uploads = artifact::uploads(graph).into_iter().cloned();
-        self.lock_holdings().note_uploads(job, uploads.collect());
     }
 }

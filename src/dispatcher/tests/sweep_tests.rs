@@ -107,7 +107,7 @@ async fn an_object_that_can_not_be_removed_holds_no_other_one_up() {
     std::fs::create_dir_all(below.join("below")).expect("made");
     let goes = uploaded(&a, OTHER).await;
     for name in [&stays, &goes] {
-        a.store.lock_holdings().doom(name.clone());
+        a.store.ledger.note_tombstone(name.clone());
     }
     let found_later = uploaded(&a, OTHER).await;
     let refused = a.store.sweep(Duration::ZERO, Duration::ZERO).await;
@@ -120,8 +120,8 @@ async fn an_object_that_can_not_be_removed_holds_no_other_one_up() {
         !left.contains(&goes) && !left.contains(&found_later),
         "{left:?}"
     );
-    assert!(a.store.lock_holdings().has_tombstone(&stays));
-    assert!(!a.store.lock_holdings().has_tombstone(&goes));
+    assert!(a.store.ledger.has_tombstone(std::slice::from_ref(&stays)));
+    assert!(!a.store.ledger.has_tombstone(std::slice::from_ref(&goes)));
 }
 
 #[tokio::test]
@@ -159,13 +159,13 @@ async fn blobs_with_a_tombstone_of_a_predecessor_are_known_and_go() {
     cluster.partition(&a.process);
     cluster.expire(&a.process);
     let b = leader(&cluster, "b", &blobs).await;
-    assert!(b.store.lock_holdings().has_tombstone(&upload));
+    assert!(b.store.ledger.has_tombstone(std::slice::from_ref(&upload)));
     b.store
         .sweep(Duration::from_secs(3600), Duration::ZERO)
         .await
         .expect("swept");
     assert!(there(&blobs).await.is_empty());
-    assert!(!b.store.lock_holdings().has_tombstone(&upload));
+    assert!(!b.store.ledger.has_tombstone(std::slice::from_ref(&upload)));
     let tombstones = b.records.list(Kind::BlobTombstones, None, 10).await;
     assert!(tombstones.expect("readable").items.is_empty());
 }
@@ -213,7 +213,7 @@ async fn a_submission_that_names_an_upload_which_is_gone_or_about_to_go_is_refus
     let a = leader(&cluster, "a", &blobs).await;
     let pointer = upload(&a, JOB).await;
     let piece = pointer.piece_names().expect("few").remove(0);
-    a.store.lock_holdings().doom(piece.clone());
+    a.store.ledger.note_tombstone(piece.clone());
     let refused = submit_with(&a, &pointer).await.expect_err("refused");
     assert!(refused.to_string().contains("too long ago"), "{refused}");
     assert!(matches!(refused, GatewayError::Invalid(_)));
