@@ -30,7 +30,7 @@ const IN_BLOBS: [Kind; 4] = [
 
 /// The blobs, chunks and uploads that the jobs of a term need.
 #[derive(Debug, Default)]
-pub(crate) struct BlobLedger {
+pub(super) struct BlobLedger {
     state: Mutex<State>,
 }
 
@@ -55,19 +55,19 @@ struct State {
 impl BlobLedger {
     /// Protects the uploads of a job that has a graph or is about to be submitted. Returns true if it was not
     /// protected before.
-    pub(crate) fn protect(&self, job: JobId) -> bool {
+    pub(super) fn protect(&self, job: JobId) -> bool {
         self.state.lock().with_graph.insert(job)
     }
 
     /// Ends the protection: the submission was refused.
-    pub(crate) fn unprotect(&self, job: JobId) {
+    pub(super) fn unprotect(&self, job: JobId) {
         let mut state = self.state.lock();
         state.with_graph.remove(&job);
         state.uploads.remove(&job);
     }
 
     /// Records the chunks that hold the graph of a job, and the uploads that it names.
-    pub(crate) fn note_graph(&self, job: JobId, chunks: Vec<Name>, graph: &pb::JobGraph) {
+    pub(super) fn note_graph(&self, job: JobId, chunks: Vec<Name>, graph: &pb::JobGraph) {
         let uploads: Vec<_> = artifact::uploads(graph).into_iter().cloned().collect();
         let mut state = self.state.lock();
         state.with_unknown_chunks.remove(&job);
@@ -82,14 +82,14 @@ impl BlobLedger {
     }
 
     /// Records that a job has a graph that can't be read.
-    pub(crate) fn note_unreadable_graph(&self, job: JobId) {
+    pub(super) fn note_unreadable_graph(&self, job: JobId) {
         let mut state = self.state.lock();
         state.with_graph.insert(job);
         state.with_unknown_chunks.insert(job);
     }
 
     /// Records the blob of a record that was read.
-    pub(crate) fn note_blob(&self, job: JobId, kind: Kind, blob: Option<Name>) {
+    pub(super) fn note_blob(&self, job: JobId, kind: Kind, blob: Option<Name>) {
         if let Some(blob) = blob {
             self.state.lock().blobs.insert((job, kind), blob);
         }
@@ -97,7 +97,7 @@ impl BlobLedger {
 
     /// Records the blobs of records that were written; `None`: the record has none, or was deleted. Returns the
     /// blobs that they replace.
-    pub(crate) fn replace_blobs(&self, written: Vec<(JobId, Kind, Option<Name>)>) -> Vec<Name> {
+    pub(super) fn replace_blobs(&self, written: Vec<(JobId, Kind, Option<Name>)>) -> Vec<Name> {
         let mut state = self.state.lock();
         let replace = |(job, kind, blob)| match blob {
             Some(blob) => state.blobs.insert((job, kind), blob),
@@ -107,15 +107,24 @@ impl BlobLedger {
     }
 
     /// Records the chunks that hold the description of an ended job.
-    pub(crate) fn note_description(&self, job: JobId, chunks: BTreeSet<Name>) {
+    pub(super) fn note_description(&self, job: JobId, chunks: Vec<Name>) {
         if !chunks.is_empty() {
             let mut state = self.state.lock();
+            let chunks = chunks.into_iter().collect();
             state.description_chunks.insert(job, chunks);
         }
     }
 
+    /// Records the description that a result of an earlier term names.
+    pub(super) fn note_kept_description(&self, job: JobId, kept: &pb::KeptDescription) {
+        let named = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();
+        let blobs: Vec<Name> = named(&kept.blobs);
+        self.note_blob(job, Kind::Descriptions, blobs.into_iter().next());
+        self.note_description(job, named(&kept.chunks));
+    }
+
     /// Forgets the descriptions of these jobs. Returns the chunks that held them.
-    pub(crate) fn forget_descriptions(&self, jobs: &[JobId]) -> Vec<Name> {
+    pub(super) fn forget_descriptions(&self, jobs: &[JobId]) -> Vec<Name> {
         let mut state = self.state.lock();
         let mut chunks: BTreeSet<Name> = BTreeSet::new();
         for job in jobs {
@@ -125,14 +134,14 @@ impl BlobLedger {
     }
 
     /// Records that an ended job has a result that can't be read.
-    pub(crate) fn note_unreadable_result(&self, job: JobId) {
+    pub(super) fn note_unreadable_result(&self, job: JobId) {
         let mut state = self.state.lock();
         state.with_unknown_chunks.insert(job);
         state.with_unreadable_result.insert(job);
     }
 
     /// Records that no result of these jobs is unreadable any more: it was read, or is deleted.
-    pub(crate) fn forget_unreadable_results(&self, jobs: &[JobId]) {
+    pub(super) fn forget_unreadable_results(&self, jobs: &[JobId]) {
         let mut state = self.state.lock();
         for job in jobs {
             state.with_unreadable_result.remove(job);
@@ -141,7 +150,7 @@ impl BlobLedger {
     }
 
     /// Returns the objects that graph and state of a job name: its result names them, so that they are removed.
-    pub(crate) fn objects_of(&self, job: JobId) -> pb::Cleanup {
+    pub(super) fn objects_of(&self, job: JobId) -> pb::Cleanup {
         let state = self.state.lock();
         let blobs = [Kind::Graphs, Kind::States].map(|kind| state.blobs.get(&(job, kind)));
         let chunks = state.graph_chunks.get(&job).into_iter().flatten();
@@ -154,7 +163,7 @@ impl BlobLedger {
     }
 
     /// Forgets what graph and state of a job name: they are replaced by a result that names it.
-    pub(crate) fn forget_graph_and_state(&self, job: JobId) {
+    pub(super) fn forget_graph_and_state(&self, job: JobId) {
         let mut state = self.state.lock();
         for kind in [Kind::Graphs, Kind::States] {
             state.blobs.remove(&(job, kind));
@@ -165,7 +174,7 @@ impl BlobLedger {
     }
 
     /// Whether a graph or description may name this chunk of `owner`.
-    pub(crate) fn may_need_chunk(&self, owner: &Name, chunk: &Name) -> bool {
+    pub(super) fn may_need_chunk(&self, owner: &Name, chunk: &Name) -> bool {
         let Ok(job) = owner.as_str().parse::<JobId>() else {
             // Not a job's chunk; leave it alone.
             return true;
@@ -178,7 +187,7 @@ impl BlobLedger {
 
     /// Whether no record names this listed object, and none ever will; `epoch` is the present term. False for
     /// objects of another cluster than `tag`'s, and for those that have a tombstone.
-    pub(crate) fn is_orphan(&self, name: &Name, tag: &ClusterTag, epoch: Epoch) -> bool {
+    pub(super) fn is_orphan(&self, name: &Name, tag: &ClusterTag, epoch: Epoch) -> bool {
         let Some(object) = BlobName::read(name).filter(|object| object.tag == *tag) else {
             return false;
         };
@@ -200,7 +209,7 @@ impl BlobLedger {
     }
 
     /// Gives a tombstone to each of these objects whose job is not protected. Returns these objects.
-    pub(crate) fn add_tombstones(&self, names: &[Name]) -> Vec<Name> {
+    pub(super) fn add_tombstones(&self, names: &[Name]) -> Vec<Name> {
         let mut state = self.state.lock();
         let is_unprotected = |name: &&Name| {
             let owner = BlobName::read(name).map(|object| object.owner);
@@ -213,12 +222,12 @@ impl BlobLedger {
     }
 
     /// Records a tombstone that the store has.
-    pub(crate) fn note_tombstone(&self, name: Name) {
+    pub(super) fn note_tombstone(&self, name: Name) {
         self.state.lock().tombstones.insert(name);
     }
 
     /// Forgets tombstones: the objects are gone, or the tombstones could not be written.
-    pub(crate) fn forget_tombstones<'a>(&self, names: impl IntoIterator<Item = &'a Name>) {
+    pub(super) fn forget_tombstones<'a>(&self, names: impl IntoIterator<Item = &'a Name>) {
         let mut state = self.state.lock();
         for name in names {
             state.tombstones.remove(name);
@@ -226,12 +235,12 @@ impl BlobLedger {
     }
 
     /// Returns the objects that are about to be deleted.
-    pub(crate) fn tombstones(&self) -> Vec<Name> {
+    pub(super) fn tombstones(&self) -> Vec<Name> {
         self.state.lock().tombstones.iter().cloned().collect()
     }
 
     /// Whether one of these objects is about to be deleted.
-    pub(crate) fn has_tombstone(&self, names: &[Name]) -> bool {
+    pub(super) fn has_tombstone(&self, names: &[Name]) -> bool {
         let state = self.state.lock();
         names.iter().any(|name| state.tombstones.contains(name))
     }

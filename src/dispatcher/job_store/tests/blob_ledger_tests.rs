@@ -35,7 +35,7 @@ fn chunks_of_unknown_owners_and_of_unreadable_graphs_are_kept() {
     assert!(needs(&other));
     ledger.forget_graph_and_state(JOB);
     assert!(!needs(&ours));
-    ledger.note_description(JOB, BTreeSet::from([ours.clone()]));
+    ledger.note_description(JOB, vec![ours.clone()]);
     ledger.forget_graph_and_state(JOB);
     assert!(needs(&ours) && ledger.objects_of(JOB).chunks.is_empty());
     assert_eq!(ledger.forget_descriptions(&[JOB]).len(), 1);

@@ -1,5 +1,5 @@
-//! Removes objects of the blob store that nothing points to: those left by leaders that died between writing an
-//! object and the record that names it, and uploads whose submission never came.
+//! Removes objects of the blob store, and chunks, that nothing points to: those left by leaders that died between
+//! writing an object and the record that names it, and uploads whose submission never came.
 //!
 //! An object of a *term* gets its first pointer in that term, under its fence: if no record names an object of
 //! an earlier term when a term begins, none ever will. An *upload* is named by a submission, which may come in
@@ -19,7 +19,7 @@
 //!   refused.
 //! - A graph or result can't be read: its objects are unknown, so all objects of that job are kept.
 //! - Another cluster keeps its objects in the same place: names contain the cluster.
-//! - A cluster with a copy of this store does: the marker shows it, and nothing is deleted (`storage.rs`).
+//! - A cluster with a copy of this store does: the marker shows it, and nothing is deleted ([`Storage`]).
 //!
 //! `blob.orphan-grace` is for clients, not for safety: the time that an upload may wait for its submission.
 
@@ -32,20 +32,59 @@ use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
 use tracing::{debug, info};
 
-use super::job_store::{JobStore, JobStoreError};
+use super::blob_ledger::BlobLedger;
+use super::error::JobStoreError;
+use super::job_records::JobRecords;
+use super::storage::Storage;
 
 /// Format of the record `tombstones/<object>`, which has no content.
 const TOMBSTONE_FORMAT: u16 = 1;
+/// Maximum number of objects that are deleted after one transaction.
+const BATCH: usize = 64;
 
-impl JobStore {
+/// Removes what nothing points to.
+#[derive(Debug, Clone, Copy)]
+pub struct OrphanGc<'a> {
+    records: &'a JobRecords,
+    ledger: &'a BlobLedger,
+    storage: &'a Storage,
+}
+
+impl<'a> OrphanGc<'a> {
+    pub(super) fn new(
+        records: &'a JobRecords,
+        ledger: &'a BlobLedger,
+        storage: &'a Storage,
+    ) -> OrphanGc<'a> {
+        OrphanGc {
+            records,
+            ledger,
+            storage,
+        }
+    }
+
+    /// Removes chunks of earlier terms that no record points to: a leader died between writing the chunks and the
+    /// record. Call it once, after the recovery; chunks of this term are not touched.
+    pub async fn remove_chunks(self) -> Result<(), JobStoreError> {
+        let may_need = |owner: &Name, chunk: &Name| self.ledger.may_need_chunk(owner, chunk);
+        let orphans = self.records.orphaned_chunks(may_need).await?;
+        if !orphans.is_empty() {
+            info!(
+                chunks = orphans.len(),
+                "removing chunks of graphs that were never accepted"
+            );
+        }
+        self.records.remove_chunks(&orphans).await
+    }
+
     /// Deletes objects that nothing points to, and unfinished files of ended processes, if they are older than
     /// `grace`. Returns the number of objects. Deletes nothing unless the storage has been exclusive to this
     /// cluster for at least `settled`.
-    pub async fn sweep(&self, grace: Duration, settled: Duration) -> Result<usize, JobStoreError> {
+    pub async fn sweep(self, grace: Duration, settled: Duration) -> Result<usize, JobStoreError> {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
         };
-        if !self.may_sweep(settled).await? {
+        if !self.storage.is_exclusive(settled).await? {
             debug!("nothing is swept: the storage may be used by another cluster");
             return Ok(0);
         }
@@ -62,25 +101,25 @@ impl JobStore {
 
     /// The same for this cluster's objects only. Unfinished files may be another cluster's; and once no
     /// submissions are accepted any more, objects need no grace time.
-    pub async fn sweep_objects(&self, grace: Duration) -> Result<usize, JobStoreError> {
+    pub async fn sweep_objects(self, grace: Duration) -> Result<usize, JobStoreError> {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
         };
-        let left = self.ledger.tombstones();
         let mut refused = None;
-        match self.carry_out(blobs, &left).await {
+        match self.delete_marked(blobs, &self.ledger.tombstones()).await {
             Err(JobStoreError::Refused(error)) => refused = Some(error),
             other => other?,
         }
         let listed = blobs.list().await.map_err(JobStoreError::Refused)?;
         let old = listed.into_iter().filter(|entry| entry.age >= grace);
+        let epoch = self.records.epoch();
         let orphans: Vec<Name> = old
             .map(|entry| entry.name)
-            .filter(|name| self.ledger.is_orphan(name, blobs.tag(), self.epoch))
+            .filter(|name| self.ledger.is_orphan(name, blobs.tag(), epoch))
             .collect();
         let mut swept = 0;
-        for some in orphans.chunks(self.pipeline.limits().writes.clamp(1, 64)) {
-            match self.doom_and_delete(blobs, some).await {
+        for some in orphans.chunks(self.records.writes_at_once().min(BATCH)) {
+            match self.mark_and_delete(blobs, some).await {
                 Err(JobStoreError::Refused(error)) => {
                     refused.get_or_insert(error);
                 }
@@ -93,7 +132,7 @@ impl JobStore {
         refused.map_or(Ok(swept), |error| Err(JobStoreError::Refused(error)))
     }
 
-    async fn doom_and_delete(
+    async fn mark_and_delete(
         &self,
         blobs: &BlobStore,
         names: &[Name],
@@ -104,27 +143,28 @@ impl JobStore {
         }
         let put = |name: &Name| Write::Put {
             key: Key::new(Kind::BlobTombstones, name.clone()),
-            value: nothing(),
+            value: empty_record(),
         };
-        let written = self
-            .pipeline
-            .commit(tombstones.iter().map(put).collect())
-            .await;
-        if let Err(error) = written {
+        let writes = tombstones.iter().map(put).collect();
+        if let Err(error) = self.records.commit(writes).await {
             // Without the record in the store nothing is deleted.
             self.ledger.forget_tombstones(&tombstones);
             return Err(error.into());
         }
         failpoint("blob.tombstones-written").await;
-        self.carry_out(blobs, &tombstones).await?;
+        self.delete_marked(blobs, &tombstones).await?;
         Ok(tombstones.len())
     }
 
     /// Deletes objects that have a tombstone, then the tombstones. An object that can't be deleted does not
     /// block the others.
-    async fn carry_out(&self, blobs: &BlobStore, tombstones: &[Name]) -> Result<(), JobStoreError> {
+    async fn delete_marked(
+        &self,
+        blobs: &BlobStore,
+        tombstones: &[Name],
+    ) -> Result<(), JobStoreError> {
         let mut refused = None;
-        for some in tombstones.chunks(self.pipeline.limits().writes.clamp(1, 64)) {
+        for some in tombstones.chunks(self.records.writes_at_once().min(BATCH)) {
             let mut deleted = Vec::with_capacity(some.len());
             for name in some {
                 match blobs.delete(name).await {
@@ -141,9 +181,8 @@ impl JobStore {
             let delete = |name: &Name| Write::Delete {
                 key: Key::new(Kind::BlobTombstones, name.clone()),
             };
-            self.pipeline
-                .commit(deleted.iter().copied().map(delete).collect())
-                .await?;
+            let writes = deleted.iter().copied().map(delete).collect();
+            self.records.commit(writes).await?;
             self.ledger.forget_tombstones(deleted);
         }
         refused.map_or(Ok(()), |error| Err(JobStoreError::Refused(error)))
@@ -151,7 +190,7 @@ impl JobStore {
 }
 
 /// A record without content.
-fn nothing() -> bytes::Bytes {
+fn empty_record() -> bytes::Bytes {
     match record::encode(TOMBSTONE_FORMAT, &[], usize::MAX) {
         Ok(Encoded::Inline(value) | Encoded::Oversized(value)) => value,
         Err(_) => bytes::Bytes::new(),
@@ -159,5 +198,5 @@ fn nothing() -> bytes::Bytes {
 }
 
 #[cfg(test)]
-#[path = "tests/sweep_tests.rs"]
+#[path = "tests/orphan_gc_tests.rs"]
 mod tests;
