@@ -158,7 +158,7 @@ impl JobStore {
     }
 
     /// The same, but retries until the coordination store has returned all of them.
-    pub(super) async fn read_results_surely(&self, records: &Records) -> RecoveredJobs {
+    pub(super) async fn read_results_until_answered(&self, records: &Records) -> RecoveredJobs {
         let mut backoff = store_backoff();
         loop {
             match self.read_results(records).await {
@@ -202,7 +202,7 @@ impl JobStore {
         OrphanGc::new(&self.records, &self.ledger, &self.storage)
     }
 
-    /// Writes that a job is quarantined; nothing if its state can't be read. No one else may write that state
+    /// Writes that a job is quarantined; nothing if its state can't be read. Nothing else may write that state
     /// meanwhile.
     pub async fn set_aside(
         &self,

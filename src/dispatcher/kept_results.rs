@@ -112,7 +112,7 @@ impl DispatcherActor {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             failpoint("results.reading").await;
-            let read = store.read_results_surely(&records).await;
+            let read = store.read_results_until_answered(&records).await;
             Event::ResultsRead(Box::new(read))
         });
     }

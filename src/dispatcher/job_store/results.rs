@@ -24,9 +24,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 const SLOWEST_RETRY: Duration = Duration::from_secs(60);
 
 impl JobStore {
-    /// Like [`JobStore::put_result`], but retries; fails only if the term is over. No one else would retry for
+    /// Like [`JobStore::put_result`], but retries; fails only if the term is over. Nothing else retries for
     /// a job that has ended.
-    pub(crate) async fn put_result_surely(
+    pub(crate) async fn put_result_until_written(
         &self,
         result: pb::JobResult,
     ) -> Result<pb::JobResult, JobStoreError> {

@@ -218,13 +218,13 @@ impl Storage {
         let here = of_location(&known.all, location).cloned();
         let mut record = match here {
             Some(record) => record,
-            None => match self.found_elsewhere(blobs, &known.all).await? {
+            None => match self.found_at_location(blobs, &known.all).await? {
                 Found::Nothing => StorageRecord::new(location),
-                Found::Ours(mut record) => {
+                Found::Begun(mut record) => {
                     record.locations.push(location.to_owned());
                     record
                 }
-                Found::Strangers(marker) => {
+                Found::Foreign(marker) => {
                     let error = blobs.taken(&marker);
                     self.set_trouble(Some(error.to_string()));
                     return Err(JobStoreError::Refused(error));
@@ -354,7 +354,7 @@ impl Storage {
         blobs.delete(&blobs.marker_name()?).await
     }
 
-    async fn found_elsewhere(
+    async fn found_at_location(
         &self,
         blobs: &BlobStore,
         known: &[StorageRecord],
@@ -364,7 +364,7 @@ impl Storage {
             return Ok(Found::Nothing);
         };
         let ours = known.iter().find(|it| it.storage == marker.storage);
-        Ok(ours.map_or(Found::Strangers(marker), |it| Found::Ours(it.clone())))
+        Ok(ours.map_or(Found::Foreign(marker), |it| Found::Begun(it.clone())))
     }
 
     async fn put_record(&self, record: &StorageRecord) -> Result<(), JobStoreError> {
@@ -414,9 +414,9 @@ fn refused(error: &impl std::fmt::Display) -> JobStoreError {
 enum Found {
     Nothing,
     /// A storage that this cluster has begun under another path.
-    Ours(StorageRecord),
+    Begun(StorageRecord),
     /// A storage of another cluster: this store has no record of it.
-    Strangers(Marker),
+    Foreign(Marker),
 }
 
 #[cfg(test)]
