@@ -7,6 +7,7 @@
 //! - A message of a younger term ends this one; a message of an older term is refused.
 //! - Of the JobMasters of a job only the youngest may declare its requirements. See [`job_masters`].
 
+mod capacity;
 mod draining;
 mod effect;
 mod job_masters;
@@ -17,7 +18,9 @@ mod placement;
 mod queue;
 mod registering;
 mod report;
+mod requirements;
 mod shortages;
+mod slot;
 pub mod slot_manager;
 mod slots;
 mod standstill;
@@ -320,7 +323,7 @@ impl Core {
             let driver = self.workers_of_driver.as_ref();
             self.slots.set_startable(driver.map(Workers::startable));
             let requests = self.slots.match_slots(now);
-            self.log.append(self.slots.log());
+            self.log.extend(self.slots.take_log());
             for request in requests {
                 self.log.push(LogLine::SlotRequested {
                     job: request.holder.job,
@@ -436,7 +439,7 @@ impl Core {
         let timeout = self.options.job_timeout;
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
         let overdue = self.job_masters.take_overdue(now);
-        self.log.append(self.job_masters.log());
+        self.log.extend(self.job_masters.take_log());
         for job in overdue {
             let had_requirements = self.slots.withdraw(job);
             let before = freed.values().map(Vec::len).sum::<usize>();

@@ -13,7 +13,7 @@ use tanist_ha::clock::Uptime;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::WorkerResourceSpec;
 
-use super::queue::Capacity;
+use super::capacity::Capacity;
 use super::workers::Workers;
 use super::{Core, Effect, LogLine};
 

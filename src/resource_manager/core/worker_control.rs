@@ -73,7 +73,7 @@ impl Core {
         match &mut self.workers_of_driver {
             Some(workers) if !worker_of.is_empty() => {
                 let admission = workers.register(id, slots);
-                self.log.append(workers.log());
+                self.log.extend(workers.take_log());
                 admission
             }
             Some(_) | None => Admission::Welcome {
@@ -173,7 +173,7 @@ impl Core {
         let Some(workers) = &mut self.workers_of_driver else {
             return;
         };
-        self.log.append(workers.log());
+        self.log.extend(workers.take_log());
         for effect in workers.take_effects() {
             match effect {
                 workers::Effect::Release(id) => {

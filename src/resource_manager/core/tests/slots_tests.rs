@@ -7,6 +7,7 @@ use tanist_compact::SmallMap;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
+use crate::core::slot::{ReportedSlot, SlotHolder, SlotState, SlotsReport, SlotsVersion, Turn};
 use crate::core::slots::*;
 
 fn state() -> impl Strategy<Value = SlotState> {
