@@ -198,3 +198,30 @@ impl ShortJobs {
         }
     }
 }
+
+/// The shortages as of the last match, and the changes that were not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct KnownShortages {
+    all: BTreeMap<JobId, Shortage>,
+    changed: Vec<(JobId, Option<Shortage>)>,
+}
+
+impl KnownShortages {
+    /// Records the shortage of a job. Returns whether it has changed.
+    pub(super) fn note(&mut self, job: JobId, shortage: Option<Shortage>) -> bool {
+        if self.all.get(&job) == shortage.as_ref() {
+            return false;
+        }
+        match shortage {
+            Some(shortage) => self.all.insert(job, shortage),
+            None => self.all.remove(&job),
+        };
+        self.changed.push((job, shortage));
+        true
+    }
+
+    /// Takes the changes since the last call. `None`: the job no longer lacks slots.
+    pub(super) fn take_changed(&mut self) -> Vec<(JobId, Option<Shortage>)> {
+        std::mem::take(&mut self.changed)
+    }
+}

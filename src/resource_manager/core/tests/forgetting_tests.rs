@@ -30,7 +30,7 @@ fn nothing_is_kept_of_a_worker_that_was_stopped_and_what_it_had_sent_is_rejected
     );
     core.worker_event(now, WorkerEvent::Stopped(worker));
     for _ in 0..2 {
-        assert!(core.highest_registrations.is_empty());
+        assert!(!core.task_executors.knows_any_registration());
         assert!(!core.slots.knows_any_registered());
         let answer = core.register(now, late());
         assert!(matches!(answer, Ok(Answer::Rejection(_))), "{answer:?}");
