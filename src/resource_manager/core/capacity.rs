@@ -45,8 +45,8 @@ impl Capacity {
         requirements: &Requirements,
         short_jobs: &ShortJobs,
     ) -> BTreeSet<JobId> {
-        let open = slots.workers().filter(|(_, it)| !it.is_draining);
-        let there = open.map(|(_, it)| &it.spec).chain(&self.departed);
+        let open = slots.open_workers();
+        let there = open.map(|(_, it)| it.spec()).chain(&self.departed);
         // Computed only if needed.
         let rooms = LazyCell::new(|| -> Vec<_> {
             let rooms = there.map(|spec| (None, Room::of(spec)));

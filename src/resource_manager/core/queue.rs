@@ -143,8 +143,8 @@ impl Queue {
 
     /// Number of free default slots outside of the TaskExecutors that are kept for a job.
     pub(super) fn open_slots(&self, slots: &Slots) -> u32 {
-        let open = slots.workers();
-        let open = open.filter(|(id, it)| !it.is_draining && !self.closed().contains(*id));
+        let open = slots.open_workers();
+        let open = open.filter(|(id, _)| !self.closed().contains(*id));
         count(open.map(|(_, it)| it.free().len()).sum())
     }
 }
@@ -242,7 +242,7 @@ impl<'a> Reserver<'a> {
         let startable = self.queue.startable.as_ref();
         let mut found = places(rooms.collect(), startable, lacking)?;
         // One that is not needed at present may be needed again: the reservation stays in place.
-        let there = |id: &&ResourceId| self.slots.worker(id).is_some_and(|it| !it.is_draining);
+        let there = |id: &&ResourceId| self.slots.worker(id).is_some_and(|it| !it.is_draining());
         let kept = known.into_iter().flat_map(|known| &known.workers);
         found.extend(kept.filter(there).cloned());
         Some(found)
@@ -251,7 +251,7 @@ impl<'a> Reserver<'a> {
     /// Room at a TaskExecutor once other jobs have left it that are bounded. Jobs without known requirements
     /// stay.
     fn room_some_day(&self, job: JobId, worker: &Worker) -> Room {
-        let mut room = Room::of(&worker.spec);
+        let mut room = Room::of(worker.spec());
         let share = ResourceProfile::from(room.share.clone());
         for (number, slot) in worker.slots() {
             let Some(holder) = slot.state.holder() else {
@@ -265,7 +265,7 @@ impl<'a> Reserver<'a> {
                     Some(has) => room.left.saturating_minus(has),
                     None => room.left,
                 };
-                let is_default = number < worker.spec.slots() && *has == share;
+                let is_default = number < worker.spec().slots() && *has == share;
                 room.free = room.free.saturating_sub(u32::from(is_default));
             }
         }
@@ -278,8 +278,7 @@ fn in_order_of_keeping<'a>(
     slots: &'a Slots,
     known: Option<&Reservation>,
 ) -> Vec<(&'a ResourceId, &'a Worker)> {
-    let open = slots.workers().filter(|(_, it)| !it.is_draining);
-    let mut open: Vec<(&ResourceId, &Worker)> = open.collect();
+    let mut open: Vec<(&ResourceId, &Worker)> = slots.open_workers().collect();
     open.sort_by_cached_key(|(id, worker)| {
         let is_known = known.is_some_and(|known| known.workers.contains(*id));
         let free = Room::left_of(worker).spare();

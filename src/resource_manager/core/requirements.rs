@@ -220,7 +220,7 @@ impl Requirements {
             return Vec::new();
         };
         let mut minimum = known.minimum();
-        for (_, worker, _) in slots.held_by(job).filter(|(_, it, _)| it.is_draining) {
+        for (_, worker, _) in slots.held_by(job).filter(|(_, it, _)| it.is_draining()) {
             for (_, slot) in worker.slots() {
                 if slot.state.holder().is_none_or(|it| it.job != job) {
                     continue;

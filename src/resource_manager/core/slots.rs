@@ -20,10 +20,9 @@ use super::slot::{ReportedSlot, Slot, SlotHolder, SlotState, SlotsReport, SlotsV
 /// A TaskExecutor.
 #[derive(Debug)]
 pub struct Worker {
-    /// Its resources.
-    pub spec: WorkerResourceSpec,
-    /// Whether it is draining: no more slots are requested from it.
-    pub is_draining: bool,
+    spec: WorkerResourceSpec,
+    /// No more slots are requested from it.
+    is_draining: bool,
     default_slot: ResourceProfile,
     slots: BTreeMap<u32, Slot>,
     free: BTreeSet<u32>,
@@ -50,6 +49,16 @@ impl Worker {
             taken_otherwise: 0,
             forgotten: Default::default(),
         }
+    }
+
+    /// Its resources.
+    pub fn spec(&self) -> &WorkerResourceSpec {
+        &self.spec
+    }
+
+    /// Whether it is draining: no more slots are requested from it.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
     }
 
     /// Its slots.
@@ -197,6 +206,11 @@ impl Slots {
     /// The TaskExecutors.
     pub fn workers(&self) -> impl Iterator<Item = (&ResourceId, &Worker)> {
         self.workers.iter()
+    }
+
+    /// The TaskExecutors that are not draining.
+    pub fn open_workers(&self) -> impl Iterator<Item = (&ResourceId, &Worker)> {
+        self.workers().filter(|(_, worker)| !worker.is_draining)
     }
 
     /// One TaskExecutor.

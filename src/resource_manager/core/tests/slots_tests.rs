@@ -60,7 +60,10 @@ fn check(slots: &Slots) {
             }
         }
         assert_eq!(worker.free().collect::<Vec<_>>(), free);
-        assert_eq!(worker.left(), worker.spec.total().saturating_minus(&taken));
+        assert_eq!(
+            worker.left(),
+            worker.spec().total().saturating_minus(&taken)
+        );
     }
     assert_eq!(*slots.held(), held);
 }
