@@ -1,42 +1,11 @@
-//! Full descriptions of ended jobs: written with their results, read only on request.
-//!
-//! The result of a job says briefly how it ended; a leader keeps that in memory for each ended job. Vertices,
-//! subtasks, edges and failures are in the record `descriptions/<job>`, which neither standbys nor a takeover
-//! read. It is written in the transaction of the result. If it is too large for that, it is written before, to
-//! a blob or to chunks, and the result names them.
-//!
-//! What a crash leaves: before the transaction, a blob or chunks that nothing points to, which a later term
-//! sweeps; the job's record still says how the job ended, so the next term writes result and description. After
-//! the transaction: both.
-//! Invariant: a description exists as long as its result names it, or the result says why it does not.
+//! What a result keeps of the description of its job, and which descriptions are dropped. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use prost::Message as _;
-use tanist_ha::Error;
-use tanist_ha::failpoint::failpoint;
-use tanist_ha::keys::{Key, Kind, Name};
-use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tracing::{info, warn};
 
-use super::job_store::{DescriptionRecord, JobStore, JobStoreError, job_id, name_of};
-
-/// Timeout for writing a description to the blob store. Then the job ends without it.
-const KEEP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Timeout for reading a description. Then the answer is the short one from the result.
-const READ_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// A description that is ready to be committed.
-#[derive(Debug, Default)]
-pub(super) struct PreparedDescription {
-    pub(super) write: Option<Write>,
-    pub(super) blob: Option<Name>,
-    pub(super) chunks: Vec<Write>,
-}
+use super::job_store::JobStoreError;
 
 /// Result of dropping descriptions.
 #[derive(Debug)]
@@ -45,22 +14,6 @@ pub(super) struct Dropped {
     pub(super) left: Vec<pb::JobResult>,
     /// The error that stopped it.
     pub(super) failure: Option<JobStoreError>,
-}
-
-impl PreparedDescription {
-    fn chunk_names(&self) -> impl Iterator<Item = &Name> {
-        self.chunks.iter().map(|chunk| &chunk.key().name)
-    }
-
-    /// Returns the reference to it that the result keeps.
-    pub(super) fn kept(&self, size: usize) -> Option<pb::KeptDescription> {
-        self.write.as_ref()?;
-        Some(pb::KeptDescription {
-            size: size as u64,
-            blobs: self.blob.iter().map(Name::to_string).collect(),
-            chunks: self.chunk_names().map(Name::to_string).collect(),
-        })
-    }
 }
 
 /// Returns the short form that a result keeps.
@@ -79,26 +32,6 @@ pub(super) fn in_short(details: &pb::JobDetails) -> pb::JobDetails {
             .collect(),
         ..short_fields(details)
     }
-}
-
-/// Returns why a description is not kept. Only the end of the term is an error; a refused description does not
-/// keep its job from ending.
-fn not_kept(
-    job: JobId,
-    error: JobStoreError,
-) -> Result<Result<PreparedDescription, String>, JobStoreError> {
-    let reason = match &error {
-        JobStoreError::NotWritten | JobStoreError::Unknown => return Err(error),
-        JobStoreError::Refused(cause @ Error::TooLarge { .. }) => {
-            format!("it was too large to be kept: {cause}")
-        }
-        JobStoreError::OutOfSpace(cause) => format!("the store had no space for it: {cause}"),
-        JobStoreError::Refused(_) | JobStoreError::NotUploaded(_) => {
-            format!("it could not be kept: {error}")
-        }
-    };
-    warn!(%job, %error, "a job's description is not kept");
-    Ok(Err(reason))
 }
 
 /// A failure without the concurrent ones.
@@ -136,76 +69,6 @@ pub(super) fn is_short(details: &pb::JobDetails) -> bool {
         && details.events.is_empty()
 }
 
-/// Recently written or read descriptions, limited in bytes. The least recently used is dropped first.
-#[derive(Debug)]
-pub(super) struct DescriptionCache {
-    limit: usize,
-    bytes: usize,
-    turn: u64,
-    held: BTreeMap<JobId, Held>,
-    /// Job by time of last use, oldest first.
-    by_use: BTreeMap<u64, JobId>,
-}
-
-#[derive(Debug)]
-struct Held {
-    details: Arc<pb::JobDetails>,
-    size: usize,
-    used_in: u64,
-}
-
-impl DescriptionCache {
-    pub(super) fn new(limit: usize) -> DescriptionCache {
-        DescriptionCache {
-            limit,
-            bytes: 0,
-            turn: 0,
-            held: BTreeMap::new(),
-            by_use: BTreeMap::new(),
-        }
-    }
-
-    fn get(&mut self, job: JobId) -> Option<Arc<pb::JobDetails>> {
-        self.turn += 1;
-        let held = self.held.get_mut(&job)?;
-        self.by_use.remove(&held.used_in);
-        held.used_in = self.turn;
-        self.by_use.insert(self.turn, job);
-        Some(held.details.clone())
-    }
-
-    fn put(&mut self, job: JobId, details: Arc<pb::JobDetails>) {
-        self.forget(job);
-        let size = details.encoded_len();
-        if size > self.limit {
-            return;
-        }
-        self.turn += 1;
-        self.bytes += size;
-        let used_in = self.turn;
-        let held = Held {
-            details,
-            size,
-            used_in,
-        };
-        self.held.insert(job, held);
-        self.by_use.insert(used_in, job);
-        while self.bytes > self.limit {
-            let Some((_, oldest)) = self.by_use.first_key_value() else {
-                return;
-            };
-            self.forget(*oldest);
-        }
-    }
-
-    fn forget(&mut self, job: JobId) {
-        if let Some(held) = self.held.remove(&job) {
-            self.bytes -= held.size;
-            self.by_use.remove(&held.used_in);
-        }
-    }
-}
-
 /// Returns the jobs whose descriptions must be dropped so that at most `capacity` are left, oldest first.
 pub(super) fn beyond_capacity<'a>(
     results: impl Iterator<Item = (JobId, &'a pb::JobResult)>,
@@ -226,153 +89,6 @@ pub(super) fn beyond_capacity<'a>(
         .filter(|(.., dirty)| !dirty)
         .map(|(_, job, _)| job)
         .collect()
-}
-
-impl JobStore {
-    /// Prepares a description to be committed with its result: writes its blob or its chunks. Returns the reason
-    /// if no store accepts it. Fails only if the term is over.
-    pub(super) async fn prepare_description(
-        &self,
-        job: JobId,
-        details: &pb::JobDetails,
-    ) -> Result<Result<PreparedDescription, String>, JobStoreError> {
-        // The result's record, which is small, is in the same transaction.
-        let share = self.pipeline.limits().bytes / 2;
-        let record = DescriptionRecord(details.clone());
-        let preparing = self.prepare_surely_within(job, record, share);
-        let prepared = match tokio::time::timeout(KEEP_TIMEOUT, preparing).await {
-            Ok(prepared) => prepared,
-            Err(_elapsed) => {
-                warn!(%job, "a job's description is not kept: the blob store did not accept it in time");
-                return Ok(Err(
-                    "the blob store did not take it when the job ended".to_owned()
-                ));
-            }
-        };
-        let prepared = match prepared {
-            Ok(prepared) => prepared,
-            Err(error) => return not_kept(job, error),
-        };
-        if let Err(error) = self.write_chunks(job, &prepared.chunks).await {
-            return not_kept(job, error);
-        }
-        failpoint("job.description-prepared").await;
-        Ok(Ok(PreparedDescription {
-            write: Some(prepared.write),
-            blob: prepared.blob,
-            chunks: prepared.chunks,
-        }))
-    }
-
-    /// Records that the description is in the store.
-    pub(super) fn note_described(
-        &self,
-        job: JobId,
-        prepared: &PreparedDescription,
-        details: pb::JobDetails,
-    ) {
-        let chunks = prepared.chunk_names().cloned().collect();
-        self.lock_chunks().note_described(job, chunks);
-        self.lock_descriptions().put(job, Arc::new(details));
-    }
-
-    /// Records the description that an earlier term wrote.
-    pub(super) fn note_kept(&self, job: JobId, kept: &pb::KeptDescription) {
-        let named = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();
-        let blobs: Vec<Name> = named(&kept.blobs);
-        self.note_blob(job, Kind::Descriptions, blobs.into_iter().next());
-        let chunks: Vec<Name> = named(&kept.chunks);
-        self.lock_chunks()
-            .note_described(job, chunks.into_iter().collect());
-    }
-
-    /// Returns the full description of an ended job; if there is none, the short one and the reason.
-    pub(super) async fn describe_ended(
-        &self,
-        job: JobId,
-        result: &pb::JobResult,
-    ) -> pb::JobDetails {
-        let short = result.details.clone().unwrap_or_default();
-        if result.description.is_none() {
-            return short;
-        }
-        let known = self.lock_descriptions().get(job);
-        if let Some(known) = known {
-            return (*known).clone();
-        }
-        let name = name_of(job);
-        let reading = self.records.get::<DescriptionRecord>(&name);
-        let undescribed = match tokio::time::timeout(READ_TIMEOUT, reading).await {
-            Ok(Ok(Some(stored))) => {
-                let details = Arc::new(stored.record.0);
-                self.lock_descriptions().put(job, details.clone());
-                return (*details).clone();
-            }
-            Ok(Ok(None)) => "it is not kept any more".to_owned(),
-            Err(_elapsed) => "the store gives no answer at present".to_owned(),
-            Ok(Err(error)) => {
-                self.note_unreadable(&error);
-                warn!(%job, %error, "the description of an ended job can't be read");
-                format!("it can't be read: {error}")
-            }
-        };
-        pb::JobDetails {
-            undescribed,
-            ..short
-        }
-    }
-
-    /// Drops surplus descriptions and keeps their results. Each is tried once; the first failure stops it.
-    pub(super) async fn drop_descriptions(&self, results: Vec<pb::JobResult>) -> Dropped {
-        let mut left = Vec::with_capacity(results.len());
-        for mut result in results {
-            result.description = None;
-            result.details.get_or_insert_default().undescribed =
-                "it was dropped: more jobs have ended than jobstore.max-capacity keeps descriptions for"
-                    .to_owned();
-            match self.drop_description(&result).await {
-                Ok(()) => left.push(result),
-                Err(failure) => {
-                    let failure = Some(failure);
-                    return Dropped { left, failure };
-                }
-            }
-        }
-        Dropped {
-            left,
-            failure: None,
-        }
-    }
-
-    async fn drop_description(&self, result: &pb::JobResult) -> Result<(), JobStoreError> {
-        let job = job_id(&result.job_id)?;
-        self.put_undescribed(job, result).await?;
-        info!(%job, "the description of an ended job is dropped: it was the oldest beyond jobstore.max-capacity");
-        let chunks = self.forget_descriptions(&[job]);
-        if let Err(failure) = self.remove_chunks(&chunks).await {
-            warn!(%job, %failure, "the chunks of a description are left to the next term");
-        }
-        Ok(())
-    }
-
-    /// Forgets dropped descriptions. Returns the chunks that held them.
-    pub(super) fn forget_descriptions(&self, jobs: &[JobId]) -> Vec<Name> {
-        let mut cache = self.lock_descriptions();
-        let mut chunks = self.lock_chunks();
-        let mut gone: BTreeSet<Name> = BTreeSet::new();
-        for job in jobs {
-            cache.forget(*job);
-            gone.extend(chunks.forget_described(*job));
-        }
-        gone.into_iter().collect()
-    }
-}
-
-/// Write that removes the description of a job.
-pub(super) fn delete(job: JobId) -> Write {
-    Write::Delete {
-        key: Key::new(Kind::Descriptions, name_of(job)),
-    }
 }
 
 #[cfg(test)]
@@ -422,25 +138,6 @@ mod tests {
             pb::ExecutionState::Canceled as i32,
         );
         assert_eq!(counts, [(finished, 2), (canceled, 1)]);
-    }
-
-    #[test]
-    fn the_cache_keeps_what_was_used_last_within_its_limit() {
-        let size = described(1).encoded_len();
-        let mut cache = DescriptionCache::new(2 * size);
-        let job = |number| JobId::from_bits(number);
-        for number in 1..=2 {
-            cache.put(job(number), Arc::new(described(1)));
-        }
-        assert!(cache.get(job(1)).is_some());
-        cache.put(job(3), Arc::new(described(1)));
-        assert!(cache.get(job(1)).is_some() && cache.get(job(3)).is_some());
-        assert!(cache.get(job(2)).is_none());
-        cache.put(job(4), Arc::new(described(100)));
-        assert!(cache.get(job(4)).is_none(), "it would take all");
-        assert_eq!(cache.bytes, 2 * size);
-        cache.forget(job(1));
-        assert_eq!(cache.bytes, size);
     }
 
     #[test]

@@ -22,7 +22,7 @@ impl DispatcherActor {
             .stamp(self.started.uptime(), job, &mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let written = store.put_result_surely(*result).await.map(Box::new);
+            let written = store.put_result_until_written(*result).await.map(Box::new);
             if written.is_ok() {
                 failpoint("job.result-written").await;
             }

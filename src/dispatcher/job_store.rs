@@ -1,104 +1,69 @@
-//! The jobs of one term in the store, and which writes are one transaction. `results.rs` has their ends,
-//! `recovery.rs` their recovery.
+//! The jobs of one term in the store, and which writes are one transaction.
+//!
+//! Each part owns its state and its lock; no lock is held while a store is read or written, except the storage's.
+//!
+//! ```text
+//!   JobStore     what spans the parts: submission, state, result
+//!     JobRecords        reads, prepares and commits records
+//!     BlobLedger        which blobs, chunks and uploads the jobs need
+//!     DescriptionStore  descriptions of ended jobs
+//!     Storage           the marker of the blob storage
+//!     JobReader         reads jobs and results: recovery, and later reads (LateReads)
+//!     OrphanGc          removes what nothing points to
+//! ```
 
-use std::collections::BTreeMap;
+mod blob_ledger;
+mod description_cache;
+mod description_store;
+mod error;
+mod job_reader;
+mod job_records;
+mod late_reads;
+mod orphan_gc;
+mod records;
+mod results;
+mod storage;
+mod submissions;
+mod transaction;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use parking_lot::{Mutex, MutexGuard};
-use prost::Message;
-use tanist_compact::{shrink_graph, shrink_state};
-use tanist_gateway::GatewayError;
 use tanist_gateway::persistence::{JobStateStore, PersistError};
+use tanist_ha::Error;
+use tanist_ha::blob::BlobStore;
 use tanist_ha::election::Epoch;
-use tanist_ha::failpoint::failpoint;
-use tanist_ha::jobs::store::{Prepared, Record, RecordStore};
-use tanist_ha::keys::{Kind, Name};
-use tanist_ha::retry::Backoff;
-use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
+use tanist_ha::jobs::store::RecordStore;
+use tanist_ha::keys::Kind;
+use tanist_ha::store::cache::Records;
+use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::store::{Change, CoordinationStore};
-use tanist_ha::{Error, Outcome};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tokio::sync::Semaphore;
 use tracing::warn;
 
-use super::core::{Holdings, KnownChunks};
-use super::descriptions::DescriptionCache;
-use super::storage::Storage;
-use super::unavailable_records::READ_AT_ONCE;
-
-pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
-pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(5);
-
-/// Why something about a job was not written.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum JobStoreError {
-    /// Not written, and it will not be: the term is over.
-    #[error("not written: this JobManager does not lead any more")]
-    NotWritten,
-    /// The term is over; only the next term can find out whether it was written.
-    #[error("this JobManager does not lead any more, and whether this was written is not known")]
-    Unknown,
-    /// Not written: the store has no space at present.
-    #[error("not written: {0}; try again when there is space")]
-    OutOfSpace(Error),
-    /// The store does not accept it.
-    #[error(transparent)]
-    Refused(Error),
-    /// Not written: an upload that the job needs is missing or about to be deleted.
-    #[error("{0}")]
-    NotUploaded(String),
-}
-
-impl From<CommitError> for JobStoreError {
-    fn from(error: CommitError) -> JobStoreError {
-        match error {
-            CommitError::TooLarge(error) => JobStoreError::Refused(error),
-            CommitError::OutOfSpace(error) => JobStoreError::OutOfSpace(error),
-            CommitError::NotApplied => JobStoreError::NotWritten,
-            CommitError::Unknown => JobStoreError::Unknown,
-        }
-    }
-}
-
-impl From<JobStoreError> for GatewayError {
-    fn from(error: JobStoreError) -> GatewayError {
-        match &error {
-            JobStoreError::NotWritten => GatewayError::NotYet(error.to_string()),
-            JobStoreError::OutOfSpace(_) => GatewayError::StoreRefused(error.to_string()),
-            JobStoreError::Unknown => GatewayError::Unknown(error.to_string()),
-            JobStoreError::Refused(Error::TooLarge { .. }) | JobStoreError::NotUploaded(_) => {
-                GatewayError::Invalid(error.to_string())
-            }
-            // The blob store did not answer or denied access for now: nothing was written.
-            JobStoreError::Refused(cause) if may_pass(cause) => {
-                GatewayError::StoreRefused(error.to_string())
-            }
-            JobStoreError::Refused(_) => GatewayError::Internal(error.to_string()),
-        }
-    }
-}
+use self::blob_ledger::BlobLedger;
+use self::description_store::DescriptionStore;
+pub use self::error::JobStoreError;
+use self::error::is_transient;
+use self::job_reader::JobReader;
+use self::job_records::{JobRecords, store_backoff};
+use self::late_reads::LateReads;
+pub use self::orphan_gc::OrphanGc;
+pub use self::records::StateRecord;
+use self::records::job_id;
+pub use self::storage::{Storage, StorageUser};
+use self::transaction::Transaction;
+use super::recovery::{Caution, RecoveredJob, RecoveredJobs};
 
 /// Reads and writes the records of one term's jobs.
 #[derive(Debug)]
 pub struct JobStore {
-    pub(super) records: RecordStore,
-    pub(super) pipeline: CommitPipeline,
-    pub(super) epoch: Epoch,
-    /// Blobs that records point to.
-    blobs: Mutex<BTreeMap<(JobId, Kind), Name>>,
-    /// Chunks that graphs and descriptions point to.
-    chunks: Mutex<KnownChunks>,
-    descriptions: Mutex<DescriptionCache>,
-    holdings: Mutex<Holdings>,
-    /// Newest record format that was too new to be read; 0: none.
-    needed_format: AtomicU16,
-    /// Limits how many records are reread at the same time after being unreadable.
-    pub(super) late_reads: Semaphore,
-    pub(super) storage: Storage,
+    records: Arc<JobRecords>,
+    ledger: BlobLedger,
+    descriptions: DescriptionStore,
+    storage: Storage,
+    late_reads: LateReads,
 }
 
 /// Default memory limit, in bytes, of the descriptions of ended jobs.
@@ -120,48 +85,36 @@ impl JobStore {
 
     /// Creates the store of the term that owns `pipeline`.
     pub fn new(records: RecordStore, pipeline: CommitPipeline, epoch: Epoch) -> JobStore {
+        let records = Arc::new(JobRecords::new(records, pipeline, epoch));
         JobStore {
+            ledger: BlobLedger::default(),
+            descriptions: DescriptionStore::new(records.clone(), DEFAULT_CACHE),
+            storage: Storage::new(records.clone()),
+            late_reads: LateReads::new(),
             records,
-            pipeline,
-            epoch,
-            blobs: Mutex::default(),
-            chunks: Mutex::default(),
-            descriptions: Mutex::new(DescriptionCache::new(DEFAULT_CACHE)),
-            holdings: Mutex::default(),
-            needed_format: AtomicU16::new(0),
-            late_reads: Semaphore::new(READ_AT_ONCE),
-            storage: Storage::default(),
         }
     }
 
     /// Sets the memory limit, in bytes, for descriptions of ended jobs.
     #[must_use]
     pub fn with_description_cache(mut self, bytes: usize) -> JobStore {
-        self.descriptions = Mutex::new(DescriptionCache::new(bytes));
+        self.descriptions = DescriptionStore::new(self.records.clone(), bytes);
         self
     }
 
     /// Returns the record format that a process must be able to read to read every record; `None`: this process can.
     pub fn needed_format(&self) -> Option<u16> {
-        let needed = self.needed_format.load(Ordering::Relaxed);
-        (needed > 0).then_some(needed)
-    }
-
-    /// Records that a record can't be read.
-    pub(super) fn note_unreadable(&self, error: &Error) {
-        if let Error::TooNew { found, .. } = error {
-            self.needed_format.fetch_max(*found, Ordering::Relaxed);
-        }
+        self.records.needed_format()
     }
 
     /// Returns the pipeline that this store writes through.
     pub fn pipeline(&self) -> &CommitPipeline {
-        &self.pipeline
+        self.records.pipeline()
     }
 
     /// Returns the last committed transaction.
     pub fn last_change(&self) -> Change {
-        self.pipeline.last()
+        self.pipeline().last()
     }
 
     /// Returns the underlying store.
@@ -169,235 +122,125 @@ impl JobStore {
         self.records.coordination_store()
     }
 
-    /// Writes graph and state of a new job in one transaction. The chunks of a split graph are written before it.
-    pub async fn put_submission(
-        &self,
-        graph: &pb::JobGraph,
-        state: &pb::JobState,
-    ) -> Result<(), JobStoreError> {
-        let job = job_id(&graph.job_id)?;
-        let is_first = self.lock_holdings().hold(job);
-        let written = match self.check_uploads(graph).await {
-            Ok(()) => self.try_put_submission(job, graph, state).await,
-            Err(error) => Err(error),
-        };
-        match &written {
-            Ok(()) => self.note_uploads(job, graph),
-            // It may be stored, by this term or another one: its uploads stay held until it has ended.
-            Err(JobStoreError::Unknown | JobStoreError::NotWritten) => {}
-            Err(
-                JobStoreError::OutOfSpace(_)
-                | JobStoreError::Refused(_)
-                | JobStoreError::NotUploaded(_),
-            ) => {
-                if is_first {
-                    self.lock_holdings().release(job);
-                }
-            }
-        }
-        written
+    /// Returns the blob store of this term.
+    pub fn blobs(&self) -> Option<&Arc<BlobStore>> {
+        self.records.blobs()
     }
 
-    async fn try_put_submission(
-        &self,
-        job: JobId,
-        graph: &pb::JobGraph,
-        state: &pb::JobState,
-    ) -> Result<(), JobStoreError> {
-        // The graph is prepared last: its blob would be orphaned if a step before the commit failed.
-        let state = self.prepare(job, StateRecord(state.clone())).await?;
-        let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
-        self.write_chunks(job, &graph.chunks).await?;
-        if !graph.chunks.is_empty() {
-            failpoint("submit.chunks-written").await;
-        }
-        let written = vec![
-            (job, Kind::Graphs, graph.blob),
-            (job, Kind::States, state.blob),
-        ];
-        let committed = self.commit(vec![graph.write, state.write], written).await;
-        match &committed {
-            Ok(()) => {
-                let names = graph.chunks.iter().map(|chunk| chunk.key().name.clone());
-                self.lock_chunks().note(job, names.collect());
-            }
-            Err(error) => self.take_back(job, &graph.chunks, error).await,
-        }
-        committed
+    /// Returns the storage of blobs.
+    pub fn storage(&self) -> &Storage {
+        &self.storage
     }
 
-    pub(super) async fn prepare<T: Record>(
-        &self,
-        job: JobId,
-        record: T,
-    ) -> Result<Prepared, JobStoreError> {
-        let prepared = self
-            .records
-            .prepare(&name_of(job), self.epoch, &record)
-            .await;
-        prepared.map_err(JobStoreError::Refused)
+    /// Returns once the store has confirmed that the term continues, after all earlier writes of this process.
+    /// Fails if the term is over.
+    pub(super) async fn confirm_term(&self) -> Result<(), JobStoreError> {
+        self.records.confirm_term().await
     }
 
-    /// The same for a record that must be written: retries until the blob store accepts it or the term is over.
-    pub(super) async fn prepare_surely<T: Record + Clone>(
-        &self,
-        job: JobId,
-        record: T,
-    ) -> Result<Prepared, JobStoreError> {
-        self.prepare_surely_within(job, record, usize::MAX).await
+    fn reader(&self) -> JobReader<'_> {
+        JobReader::new(&self.records, &self.ledger)
     }
 
-    /// The same for a record that takes at most `share` bytes of a transaction.
-    pub(super) async fn prepare_surely_within<T: Record + Clone>(
+    /// Recovers every job from the records as proven at the start of the term. Results are left to
+    /// [`JobStore::read_results`].
+    pub async fn recover(
         &self,
-        job: JobId,
-        record: T,
-        share: usize,
-    ) -> Result<Prepared, JobStoreError> {
-        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-        let name = name_of(job);
+        records: &Records,
+        caution: &Caution,
+    ) -> Result<RecoveredJobs, Error> {
+        self.reader().recover(records, caution).await
+    }
+
+    /// Decodes the records of results as proven at the start of the term.
+    pub async fn read_results(&self, records: &Records) -> Result<RecoveredJobs, Error> {
+        self.reader().read_results(records).await
+    }
+
+    /// The same, but retries until the coordination store has returned all of them.
+    pub(super) async fn read_results_until_answered(&self, records: &Records) -> RecoveredJobs {
+        let mut backoff = store_backoff();
         loop {
-            let prepared = self
-                .records
-                .prepare_within(&name, self.epoch, &record, share);
-            match prepared.await.map_err(JobStoreError::Refused) {
-                Err(JobStoreError::Refused(error)) if may_pass(&error) => {
-                    warn!(%job, %error, "a record is prepared again");
+            match self.read_results(records).await {
+                Ok(read) => return read,
+                Err(error) => warn!(%error, "the results can't be read; reading is retried"),
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+
+    /// Reads all records of a job of this term again, after all pending writes. Waits for the store until the
+    /// term ends.
+    pub async fn reread(&self, job: JobId) -> Result<RecoveredJob, JobStoreError> {
+        self.reader().reread(job).await
+    }
+
+    /// Reads a job again until the outcome is definite. Does not decode its graph if that is dangerous.
+    pub(super) async fn await_job(&self, job: JobId) -> Result<RecoveredJob, JobStoreError> {
+        Ok(self.late_reads.read_job(self.reader(), job).await)
+    }
+
+    /// The same for a result.
+    pub(super) async fn await_result(
+        &self,
+        job: JobId,
+    ) -> Result<pb::JobResult, (pb::QuarantineKind, String)> {
+        self.late_reads.read_result(self.reader(), job).await
+    }
+
+    /// Returns the full description of an ended job; if there is none, the short one and the reason.
+    pub(super) async fn describe_ended(
+        &self,
+        job: JobId,
+        result: &pb::JobResult,
+    ) -> pb::JobDetails {
+        self.descriptions.describe(job, result).await
+    }
+
+    /// Returns what removes objects that nothing points to.
+    pub fn orphan_gc(&self) -> OrphanGc<'_> {
+        OrphanGc::new(&self.records, &self.ledger, &self.storage)
+    }
+
+    /// Writes that a job is quarantined; nothing if its state can't be read. Nothing else may write that state
+    /// meanwhile.
+    pub async fn set_aside(
+        &self,
+        job: JobId,
+        quarantine: &pb::Quarantine,
+    ) -> Result<(), PersistError> {
+        let mut backoff = store_backoff();
+        let stored = loop {
+            match self.records.get::<StateRecord>(job).await {
+                Ok(stored) => break stored,
+                Err(error) if is_transient(&error) => {
+                    warn!(%job, %error, "a job to be quarantined can't be read; reading is retried");
                 }
-                definite => return definite,
+                Err(error) => return Err(PersistError::Refused(error.to_string())),
             }
-            tokio::select! {
-                () = tokio::time::sleep(backoff.next_delay()) => {}
-                () = self.pipeline.ended() => return Err(JobStoreError::NotWritten),
-            }
-        }
-    }
-
-    pub(super) fn note_blob(&self, job: JobId, kind: Kind, blob: Option<Name>) {
-        if let Some(blob) = blob {
-            self.lock_blobs().insert((job, kind), blob);
-        }
-    }
-
-    pub(super) fn lock_descriptions(&self) -> MutexGuard<'_, DescriptionCache> {
-        self.descriptions.lock()
-    }
-
-    pub(super) fn lock_holdings(&self) -> MutexGuard<'_, Holdings> {
-        self.holdings.lock()
-    }
-
-    pub(super) fn lock_chunks(&self) -> MutexGuard<'_, KnownChunks> {
-        self.chunks.lock()
-    }
-
-    pub(super) fn lock_blobs(&self) -> MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
-        self.blobs.lock()
+            tokio::time::sleep(backoff.next_delay()).await;
+        };
+        let Some(stored) = stored.filter(|it| it.record.0.job_id == job.to_string()) else {
+            return Ok(());
+        };
+        let state = pb::JobState {
+            quarantine: Some(quarantine.clone()),
+            ..stored.record.0
+        };
+        self.put_state(&state).await
     }
 }
 
 #[async_trait]
 impl JobStateStore for JobStore {
     async fn put_state(&self, state: &pb::JobState) -> Result<(), PersistError> {
-        let refused = |error: JobStoreError| match error {
-            JobStoreError::NotWritten | JobStoreError::Unknown => PersistError::TermOver,
-            JobStoreError::Refused(Error::TooLarge { size, limit, .. }) => {
-                PersistError::TooLarge { size, limit }
-            }
-            JobStoreError::OutOfSpace(error) | JobStoreError::Refused(error) => {
-                PersistError::Refused(error.to_string())
-            }
-            JobStoreError::NotUploaded(reason) => PersistError::Refused(reason),
-        };
-        let job = job_id(&state.job_id).map_err(refused)?;
+        let job = job_id(&state.job_id)?;
         // After a takeover ten thousand are written at once. Boxed, so that a write waiting for the commit does
         // not keep the memory of its preparation.
-        let preparing = self.prepare_surely(job, StateRecord(state.clone()));
-        let prepared = Box::pin(preparing).await.map_err(refused)?;
-        let written = vec![(job, Kind::States, prepared.blob)];
-        let committing = self.commit_surely(vec![prepared.write], written);
-        Box::pin(committing).await.map_err(refused)
-    }
-}
-
-pub(super) fn job_id(text: &str) -> Result<JobId, JobStoreError> {
-    text.parse()
-        .map_err(|error| JobStoreError::Refused(Error::Misconfigured(format!("{error}").into())))
-}
-
-/// Whether an error of preparing or reading a record may be temporary. Credentials of a blob store are renewed
-/// and its permissions repaired; no job or result may be lost for that.
-pub(super) fn may_pass(error: &Error) -> bool {
-    error.outcome() != Outcome::Fatal || matches!(error, Error::Denied { .. })
-}
-
-pub(super) fn name_of(job: JobId) -> Name {
-    Name::new(job.to_string()).expect("32 hexadecimal digits are a name")
-}
-
-macro_rules! protobuf_record {
-    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal $(, $shrink:path)?) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq)]
-        pub struct $name(pub $message);
-
-        impl Record for $name {
-            const KIND: Kind = $kind;
-            const FORMAT: u16 = 1;
-            const SPLITS: bool = $splits;
-
-            fn encode(&self) -> Vec<u8> {
-                self.0.encode_to_vec()
-            }
-
-            fn decode(_format: u16, bytes: &[u8]) -> Result<$name, String> {
-                #[allow(unused_mut, reason = "not every message is shrunk")]
-                let mut message = <$message>::decode(bytes).map_err(|error| error.to_string())?;
-                $($shrink(&mut message);)?
-                Ok($name(message))
-            }
-        }
-    };
-}
-
-protobuf_record! {
-    /// `graphs/<job>`.
-    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true, shrink_graph
-}
-protobuf_record! {
-    /// `states/<job>`.
-    StateRecord(pb::JobState), Kind::States, splits: false, shrink_state
-}
-protobuf_record! {
-    /// `results/<job>`.
-    ResultRecord(pb::JobResult), Kind::Results, splits: false
-}
-protobuf_record! {
-    /// `descriptions/<job>`.
-    DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_blob_store_denies_is_tried_again_and_what_is_too_large_is_not() {
-        let denied = Error::Denied {
-            store: "the blob store",
-            reason: "the token has expired".to_owned(),
-        };
-        assert!(may_pass(&denied));
-        let refusal = GatewayError::from(JobStoreError::Refused(denied));
-        assert!(refusal.is_retryable(), "{refusal:?}");
-        let too_large = Error::TooLarge {
-            store: "etcd",
-            what: "a record",
-            size: 2,
-            limit: 1,
-        };
-        assert!(!may_pass(&too_large));
-        let refusal = GatewayError::from(JobStoreError::Refused(too_large));
-        assert!(!refusal.is_retryable(), "{refusal:?}");
+        let record = StateRecord(state.clone());
+        let preparing = self.records.prepare_until_accepted(job, record);
+        let prepared = Box::pin(preparing).await?;
+        let committing = self.commit_until_space(Transaction::default().put(job, prepared));
+        Box::pin(committing).await.map_err(PersistError::from)
     }
 }

@@ -10,21 +10,16 @@
 use std::collections::BTreeSet;
 
 use tanist_gateway::GatewayError;
-use tanist_ha::Error;
 use tanist_ha::failpoint::failpoint;
-use tanist_ha::jobs::store::Stored;
-use tanist_ha::keys::{Key, Kind, Name};
-use tanist_ha::retry::Backoff;
+use tanist_ha::keys::Kind;
 use tanist_ha::store::cache::Records;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tracing::warn;
 
 use super::actor::{DispatcherActor, Event};
 use super::core::Retention;
 use super::handle::{Command, Reply, Subject};
-use super::job_store::{FIRST_RETRY, JobStore, ResultRecord, SLOWEST_RETRY, may_pass};
-use super::recovery::{RecoveredJobs, unreadable_kind};
+use super::recovery::RecoveredJobs;
 
 /// Unread results, and what waits for them.
 #[derive(Debug)]
@@ -117,7 +112,7 @@ impl DispatcherActor {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             failpoint("results.reading").await;
-            let read = store.read_results_surely(&records).await;
+            let read = store.read_results_until_answered(&records).await;
             Event::ResultsRead(Box::new(read))
         });
     }
@@ -188,67 +183,4 @@ impl DispatcherActor {
             None => Some((result, reply)),
         }
     }
-}
-
-/// Returns the records of results among all records.
-pub(super) fn kept_results(records: &Records) -> Records {
-    let kept = records.of(Kind::Results);
-    kept.map(|(name, value)| (Key::new(Kind::Results, name.clone()), value.clone()))
-        .collect()
-}
-
-impl JobStore {
-    /// Retries until the coordination store has returned all of them.
-    async fn read_results_surely(&self, records: &Records) -> RecoveredJobs {
-        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-        loop {
-            match self.read_results(records).await {
-                Ok(read) => return read,
-                Err(error) => warn!(%error, "the results can't be read; reading is retried"),
-            }
-            tokio::time::sleep(backoff.next_delay()).await;
-        }
-    }
-
-    /// Decodes the records of results as proven at the start of the term.
-    pub async fn read_results(&self, records: &Records) -> Result<RecoveredJobs, Error> {
-        let results = self.records.decode::<ResultRecord>(records).await?;
-        let mut read = RecoveredJobs::default();
-        for (name, result) in results {
-            match name.as_str().parse() {
-                Ok(job) => self.sort_result(job, result, &mut read),
-                Err(error) => ignore(&name, &error),
-            }
-        }
-        Ok(read)
-    }
-
-    fn sort_result(
-        &self,
-        job: JobId,
-        result: Result<Stored<ResultRecord>, Error>,
-        read: &mut RecoveredJobs,
-    ) {
-        let error = match result {
-            Ok(stored) => {
-                let result = self.recovered_result(job, stored);
-                read.results.push((job, result));
-                return;
-            }
-            Err(error) => error,
-        };
-        self.lock_chunks().note_unreadable(job);
-        self.lock_holdings().note_unreadable_result(job);
-        if may_pass(&error) {
-            read.unavailable_results.push((job, error.to_string()));
-            return;
-        }
-        self.note_unreadable(&error);
-        let unreadable = (job, unreadable_kind(&error), error.to_string());
-        read.unreadable_results.push(unreadable);
-    }
-}
-
-fn ignore(name: &Name, error: &dyn std::fmt::Display) {
-    warn!(%name, %error, "a result is ignored: its name is not a job id");
 }

@@ -1,5 +1,5 @@
 //! When a term sweeps orphaned objects and looks at their storage. Which objects are orphans, and how they are
-//! removed, is up to the store (`dispatcher/sweep.rs`).
+//! removed, is up to the store (`dispatcher/job_store/orphan_gc.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(super) async fn watch_storage(
 ) {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
-        let pause = match store.look_at_storage(&user).await {
+        let pause = match store.storage().check(&user).await {
             Ok(()) => {
                 backoff.reset();
                 look_interval(grace)
@@ -62,7 +62,7 @@ pub(super) async fn watch_storage(
 pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: Duration) {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
-        match store.remove_orphaned_chunks().await {
+        match store.orphan_gc().remove_chunks().await {
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
                 warn!(%error, "chunks without a record can't be looked for, this is tried again");
             }
@@ -85,7 +85,11 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
             () = session.over() => return,
         }
         pause = interval;
-        match store.sweep(grace, 2 * look_interval(grace)).await {
+        match store
+            .orphan_gc()
+            .sweep(grace, 2 * look_interval(grace))
+            .await
+        {
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
                 warn!(%error, "orphaned objects can't be removed at present");
             }

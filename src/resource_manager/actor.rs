@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::core::slot_manager::{Shortage, SlotRequest, Turn};
 use super::core::workers::{self, WorkerEvent};
-use super::core::{Connection, Contact, Core, Effect};
+use super::core::{Connection, Contact, Effect, ResourceManagerCore};
 use super::drains::DrainChange;
 use super::{Options, ResourceManagerServices, log};
 
@@ -87,7 +87,7 @@ pub(super) struct Actor {
     /// Converts between tokio's clock and the time of the core.
     started: Started,
     services: ResourceManagerServices,
-    core: Core,
+    core: ResourceManagerCore,
     messages: mpsc::Receiver<Message>,
     shortages: watch::Sender<BTreeMap<JobId, Shortage>>,
     cancel: CancellationToken,
@@ -104,7 +104,7 @@ impl Actor {
     pub(super) fn new(
         options: Options,
         services: ResourceManagerServices,
-        core: Core,
+        core: ResourceManagerCore,
         messages: mpsc::Receiver<Message>,
         shortages: watch::Sender<BTreeMap<JobId, Shortage>>,
         cancel: CancellationToken,

@@ -126,9 +126,10 @@ impl ResourceManager {
         let started = Started::now();
         let now = started.uptime();
         let drained = services.drains.recorded.clone();
-        let core = core::Core::new(now, options.clone(), services.term.clone(), seed)
-            .with_drains(now, wall_clock_ms(), drained)
-            .with_workers(services.workers(seed));
+        let core =
+            core::ResourceManagerCore::new(now, options.clone(), services.term.clone(), seed)
+                .with_drains(now, wall_clock_ms(), drained)
+                .with_workers(services.workers(seed));
         let actor = actor::Actor::new(
             options,
             services,

@@ -5,9 +5,7 @@
 
 mod admission;
 mod entry;
-mod holdings;
 mod job_master_failures;
-mod known_chunks;
 mod quarantined;
 mod read_barrier;
 mod retention;
@@ -21,9 +19,7 @@ pub use self::entry::{
     Described, Entry, accepted, describe, describe_without_job_master, ended_details, no_such_job,
     result_key, state_key, status_name,
 };
-pub use self::holdings::Holdings;
 pub use self::job_master_failures::JobMasterFailures;
-pub use self::known_chunks::KnownChunks;
 pub use self::quarantined::{Quarantined, event};
 pub use self::read_barrier::ReadBarrier;
 pub use self::retention::Retention;

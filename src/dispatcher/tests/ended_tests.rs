@@ -175,7 +175,7 @@ async fn is_forgotten_with_the_result(in_blobs: bool) {
         assert!(details.vertices.is_empty() || details.vertices[0].name == name);
     }
     // The sweep of a later term keeps it, as a result names it.
-    b.store.remove_orphaned_chunks().await.expect("swept");
+    b.store.orphan_gc().remove_chunks().await.expect("swept");
     for _ in 0..1000 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         let kinds = [Kind::Results, Kind::Descriptions, Kind::Chunks];
@@ -209,7 +209,7 @@ async fn chunks_of_a_kept_description_are_not_swept_and_it_is_read_from_them() {
     kill(&a).await;
     let b = Leader::of(&cluster, "b").await;
     let chunks = count(&b, Kind::Chunks).await;
-    b.store.remove_orphaned_chunks().await.expect("swept");
+    b.store.orphan_gc().remove_chunks().await.expect("swept");
     assert_eq!(count(&b, Kind::Chunks).await, chunks);
     let details = b.describe(JOB).await.expect("described");
     assert_eq!(details.vertices[0].name, name);

@@ -1,5 +1,5 @@
-//! Tests of the whole Dispatcher, on paused time over the memory store, with scripted JobMasters. Those of the storage
-//! and of the sweep are modules of these files, whose inner state they read.
+//! Tests of the whole Dispatcher, on paused time over the memory store, with scripted JobMasters. Those of a part
+//! of the job store are modules of its file, whose inner state they read.
 
 mod actor_tests;
 mod admission_tests;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use tanist_compile::{CompileOptions, JobBuilder};
 use tanist_gateway::persistence::JobStateStore as _;
 use tanist_gateway::{DispatcherGateway as _, GatewayError, GatewayResult};
-use tanist_ha::jobs::store::Stored;
 use tanist_ha::memory::MemoryCluster;
 use tanist_proto::v1 as pb;
 
@@ -16,7 +15,7 @@ use super::scripted::{End, JOB as OTHER, Leader, result_of, submission as submis
 use super::testing::{JOB, cancel, describe, recovered, submission};
 use crate::broken_job_masters::is_fault_of_job;
 use crate::core::{Deadline, Submission, SubmissionKey, first_state};
-use crate::job_store::{GraphRecord, JobStoreError, StateRecord};
+use crate::job_store::JobStoreError;
 use crate::{RecoveredJob, RecoveredJobs};
 
 #[tokio::test(start_paused = true)]
@@ -324,31 +323,6 @@ async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
     assert!(quarantine.contains("broke 4 times"), "{quarantine}");
     a.cancel(OTHER).await.expect("it can be given up");
     a.wait_for(OTHER, pb::JobStatus::Canceled).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_job_under_whose_name_stands_what_is_another_ones_is_not_led() {
-    let a = Leader::of(&MemoryCluster::default(), "a").await;
-    let own = submission_of(OTHER);
-    let another = submission_of(JOB);
-    fn stored<T>(record: T) -> Option<Result<Stored<T>, tanist_ha::Error>> {
-        Some(Ok(Stored {
-            record,
-            blob: None,
-            chunks: Vec::new(),
-        }))
-    }
-    let found = |graph: &Submission, state: &Submission| {
-        let graph = stored(GraphRecord(graph.graph.clone()));
-        let state = stored(StateRecord(first_state(state, 1)));
-        match a.store.recovered_job(OTHER, graph, state) {
-            RecoveredJob::Unreadable { reason, state, .. } => (reason, state.is_some()),
-            other => panic!("{other:?}"),
-        }
-    };
-    let of_another = |kind: &str| format!("{kind}/{OTHER} is of job {JOB}");
-    assert_eq!(found(&own, &another), (of_another("states"), false));
-    assert_eq!(found(&another, &own), (of_another("graphs"), true));
 }
 
 /// A leader that finds a job whose tasks have all finished, and which was quarantined before their output was

@@ -273,7 +273,7 @@ async fn forget_jobs(term: &ApplicationTerm) -> bool {
 /// Removes the orphaned objects, regardless of age: nothing is submitted any more, and no later leader sweeps.
 /// Objects that the blob store fails to remove are left.
 async fn sweep(term: &ApplicationTerm) {
-    let sweeping = term.jobs.sweep_objects(Duration::ZERO);
+    let sweeping = term.jobs.orphan_gc().sweep_objects(Duration::ZERO);
     match tokio::time::timeout(SWEEP_TIMEOUT, sweeping).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => {
@@ -283,7 +283,7 @@ async fn sweep(term: &ApplicationTerm) {
             "the blob store did not answer within {SWEEP_TIMEOUT:?}: objects of the cluster may be left in it"
         ),
     }
-    if let Err(error) = term.jobs.remove_marker().await {
+    if let Err(error) = term.jobs.storage().remove_marker().await {
         warn!(%error, "the marker of the cluster is left in the blob store");
     }
 }

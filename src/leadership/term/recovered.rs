@@ -75,7 +75,7 @@ impl<'a> RecoveredTerm<'a> {
         let records = &proven.records;
         let found_application = find_application(services, records)?;
         let (store, decoded) = job_store(services, session, &pipeline);
-        store.expect_storage(records).await;
+        store.storage().load(records).await;
         let plan = if has_jobs(records) {
             plan
         } else {

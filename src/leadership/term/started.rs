@@ -202,7 +202,7 @@ fn start_components(
         reports: services.peers.as_ref().map(|peers| peers.reports.clone()),
     }));
     let pipeline = store.pipeline().clone();
-    let (blobs, storage_trouble) = (store.blobs().cloned(), store.storage_trouble());
+    let (blobs, storage_trouble) = (store.blobs().cloned(), store.storage().trouble());
     let context = DispatcherContext {
         session: session.clone(),
         store,

@@ -15,7 +15,8 @@ use tanist_ha::clock::Uptime;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
-use super::{Core, Effect, LogLine, Worker, connection};
+use super::task_executors::TaskExecutor;
+use super::{Effect, LogLine, ResourceManagerCore};
 use crate::drains::{DrainChange, DrainRecord, DrainTarget, KEPT};
 
 /// The drain of a TaskManager or host.
@@ -95,7 +96,7 @@ fn host_of(address: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-impl Core {
+impl ResourceManagerCore {
     /// The same core with the drains that the store had when the term began.
     #[must_use]
     pub fn with_drains(
@@ -103,7 +104,7 @@ impl Core {
         now: Uptime,
         wall_ms: u64,
         recorded: Vec<(DrainTarget, DrainRecord)>,
-    ) -> Core {
+    ) -> ResourceManagerCore {
         for (target, record) in recorded {
             self.drains.put(now, wall_ms, target, record);
         }
@@ -169,18 +170,18 @@ impl Core {
     /// Whether a TaskExecutor is registered that the target names.
     fn is_there(&self, target: &DrainTarget) -> bool {
         match target {
-            DrainTarget::TaskManager(id) => self.workers.contains_key(id),
+            DrainTarget::TaskManager(id) => self.task_executors.contains(id),
             DrainTarget::Host(host) => {
-                let mut workers = self.workers.values();
-                workers.any(|it| host_of(&it.location.rpc_address) == host)
+                let mut all = self.task_executors.iter();
+                all.any(|(_, it)| host_of(&it.location().rpc_address) == host)
             }
         }
     }
 
     /// The host of a TaskExecutor, if that host is drained.
     pub(super) fn drained_host_of(&self, id: &ResourceId) -> Option<&str> {
-        let worker = self.workers.get(id)?;
-        let host = host_of(&worker.location.rpc_address);
+        let known = self.task_executors.get(id)?;
+        let host = host_of(&known.location().rpc_address);
         let by_host = DrainTarget::Host(host.to_owned());
         self.drains.all.contains_key(&by_host).then_some(host)
     }
@@ -189,7 +190,7 @@ impl Core {
     /// so the records must not grow without limit.
     fn forgettable(&self) -> Vec<DrainTarget> {
         let gone = self.drains.all.iter().filter(|(target, _)| match target {
-            DrainTarget::TaskManager(id) => !self.workers.contains_key(id),
+            DrainTarget::TaskManager(id) => !self.task_executors.contains(id),
             DrainTarget::Host(_) => false,
         });
         let mut gone: Vec<(u64, &DrainTarget)> = gone
@@ -229,28 +230,12 @@ impl Core {
 
     /// Sends a heartbeat at once to TaskExecutors whose drain status has changed.
     fn review_drains(&mut self) {
-        let mut changed = Vec::new();
-        for (id, worker) in &mut self.workers {
-            let is_draining = worker.is_releasing || self.drains.is_drained(id, &worker.location);
-            if std::mem::replace(&mut worker.is_draining, is_draining) != is_draining {
-                changed.push((id.clone(), is_draining));
-            }
-        }
-        for (id, is_draining) in changed {
+        let drains = &self.drains;
+        let is_drained =
+            |id: &ResourceId, location: &pb::TaskManagerLocation| drains.is_drained(id, location);
+        for (id, is_draining) in self.task_executors.set_drained(is_drained) {
             self.slots.set_draining(&id, is_draining);
-            self.tell_draining(&id);
-        }
-    }
-
-    /// Sends a TaskExecutor its drain status, by a heartbeat.
-    pub(super) fn tell_draining(&mut self, id: &ResourceId) {
-        if let Some(worker) = self.workers.get(id) {
-            self.effects.push(Effect::Heartbeat {
-                to: connection(id, worker),
-                asked_at: self.slots.turn(),
-                is_draining: worker.is_draining,
-                is_releasing: worker.is_releasing,
-            });
+            self.send_heartbeat(&id);
         }
     }
 
@@ -272,8 +257,8 @@ impl Core {
             return;
         }
         let mut leaving: BTreeMap<JobId, Leaving> = BTreeMap::new();
-        for (id, worker) in &self.workers {
-            let of = self.drains.of(id, &worker.location);
+        for (id, known) in self.task_executors.iter() {
+            let of = self.drains.of(id, known.location());
             if let Some(leave) = of.into_iter().map(|it| it.leave(now)).max() {
                 for job in self.slots.holders_at(id) {
                     leaving.entry(job).or_default().insert(id.clone(), leave);
@@ -322,13 +307,13 @@ impl Core {
         &self,
         now: Uptime,
         id: &ResourceId,
-        worker: &Worker,
+        known: &TaskExecutor,
     ) -> Option<pb::DrainInfo> {
-        let all = self.drains.of(id, &worker.location);
+        let all = self.drains.of(id, known.location());
         let first = all.iter().min_by_key(|it| it.record.since_ms)?;
         let leave = all.iter().map(|it| it.leave(now)).max()?;
         let jobs = self.slots.holders_at(id);
-        let kept = worker.kept_outputs.map(|(kept, _)| kept);
+        let kept = known.kept_outputs().map(|(kept, _)| kept);
         let deadlines = all.iter().map(|it| it.record.deadline_ms);
         Some(pb::DrainInfo {
             since_ms: first.record.since_ms,

@@ -74,9 +74,9 @@ impl JobMasters {
         }
     }
 
-    /// Lines for the log that were collected since they were last taken.
-    pub fn log(&mut self) -> &mut Vec<LogLine> {
-        &mut self.log
+    /// Takes the collected lines for the log.
+    pub fn take_log(&mut self) -> Vec<LogLine> {
+        std::mem::take(&mut self.log)
     }
 
     /// Registers a JobMaster. Returns the registered one that it replaces.

@@ -2,11 +2,11 @@
 //! requirements. Pure: time and input are arguments; output is collected as [`Effect`]s. Registration is
 //! decided in [`registering`].
 //!
-//! - Of the registrations of one TaskExecutor only the highest counts; answers to messages of an earlier one
-//!   are dropped.
+//! - Of the registrations of one TaskExecutor only the highest counts. See [`task_executors`].
 //! - A message of a younger term ends this one; a message of an older term is refused.
 //! - Of the JobMasters of a job only the youngest may declare its requirements. See [`job_masters`].
 
+mod capacity;
 mod draining;
 mod effect;
 mod job_masters;
@@ -17,10 +17,13 @@ mod placement;
 mod queue;
 mod registering;
 mod report;
+mod requirements;
 mod shortages;
+mod slot;
 pub mod slot_manager;
 mod slots;
 mod standstill;
+mod task_executors;
 #[cfg(test)]
 mod tests;
 mod unfulfillable;
@@ -30,12 +33,11 @@ pub mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tanist_gateway::refusals::{Judged, RefusedCalls};
+use tanist_gateway::refusals::Judged;
 use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::Uptime;
 use tanist_ha::election::{ClusterIncarnation, Epoch, StoreIdentity, TermHolder};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
-use tanist_proto::resources::WorkerResourceSpec;
 use tanist_proto::v1 as pb;
 
 use self::draining::Drains;
@@ -43,8 +45,10 @@ pub use self::effect::{Connection, Contact, Effect};
 use self::job_masters::JobMasters;
 pub use self::log_line::LogLine;
 pub use self::placement::Balance;
-use self::report::{TaskCounts, parse_report, slot_outcome, task_counts};
+use self::report::{parse_report, slot_outcome, task_counts};
+use self::shortages::KnownShortages;
 use self::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, SlotsVersion, Turn};
+use self::task_executors::{Availability, TaskExecutors};
 use self::unfulfillable::UnfulfillableJobs;
 use self::workers::Workers;
 use crate::Options;
@@ -67,39 +71,13 @@ pub struct Term {
     pub store: Option<StoreIdentity>,
 }
 
-/// A registered TaskExecutor.
-#[derive(Debug)]
-struct Worker {
-    location: pb::TaskManagerLocation,
-    /// The incarnation that this one replaced, if any: its process had ended.
-    replaced: Option<String>,
-    registration: u64,
-    hardware: Option<pb::HardwareDescription>,
-    spec: WorkerResourceSpec,
-    memory_configuration: Option<pb::MemoryConfiguration>,
-    last_heartbeat: Uptime,
-    next_heartbeat: Uptime,
-    refused: RefusedCalls,
-    /// It gets no slot requests: it is drained or being released.
-    is_draining: bool,
-    /// Whether it is a driver's worker that is being released, or the cluster is ending.
-    is_releasing: bool,
-    /// Number of its outputs that may still be read, and the version of its slots of that count; `None` until
-    /// it has reported one. The count does not include outputs made in a slot that was freed since.
-    kept_outputs: Option<(u32, SlotsVersion)>,
-    /// Number of tasks in each of its slots, as last reported. For display only: no decision depends on it.
-    tasks: TaskCounts,
-}
-
 /// See the module.
 #[derive(Debug)]
-pub struct Core {
+pub struct ResourceManagerCore {
     options: Options,
     term: Term,
     resource_id: String,
-    workers: BTreeMap<ResourceId, Worker>,
-    /// Highest registration numbers, also of TaskExecutors that are gone, as long as they may register again.
-    highest_registrations: BTreeMap<ResourceId, u64>,
+    task_executors: TaskExecutors,
     slots: SlotManager,
     check_at: Option<Uptime>,
     retry_at: Option<Uptime>,
@@ -107,10 +85,7 @@ pub struct Core {
     next_beat: Uptime,
     job_masters: JobMasters,
     unfulfillable_jobs: UnfulfillableJobs,
-    /// The jobs that lack slots, as of the last match.
-    shortages: BTreeMap<JobId, Shortage>,
-    /// Changes to `shortages` that were not taken yet.
-    changed_shortages: Vec<(JobId, Option<Shortage>)>,
+    shortages: KnownShortages,
     /// Workers that this ResourceManager starts itself, if a driver is configured.
     workers_of_driver: Option<Workers>,
     drains: Drains,
@@ -118,27 +93,25 @@ pub struct Core {
     log: Vec<LogLine>,
 }
 
-impl Core {
+impl ResourceManagerCore {
     /// Without registrations. `seed` distinguishes this ResourceManager from all others.
-    pub fn new(now: Uptime, options: Options, term: Term, seed: u64) -> Core {
+    pub fn new(now: Uptime, options: Options, term: Term, seed: u64) -> ResourceManagerCore {
         let job_masters = JobMasters::new(options.heartbeat_timeout, options.job_timeout);
         let slots = SlotManager::new(seed)
             .balanced_by(options.balance)
             .reserving_after(options.reservation_delay);
-        Core {
+        ResourceManagerCore {
             unfulfillable_jobs: UnfulfillableJobs::new(now, options.start_up_time),
             next_beat: now + options.heartbeat_interval,
             options,
             resource_id: format!("rm-{}-{seed:016x}", term.epoch),
             term,
-            workers: BTreeMap::new(),
-            highest_registrations: BTreeMap::new(),
+            task_executors: TaskExecutors::default(),
             slots,
             check_at: None,
             retry_at: None,
             job_masters,
-            shortages: BTreeMap::new(),
-            changed_shortages: Vec::new(),
+            shortages: KnownShortages::default(),
             workers_of_driver: None,
             drains: Drains::default(),
             effects: Vec::new(),
@@ -170,7 +143,7 @@ impl Core {
     /// Takes the shortages that changed since the last call, as of the last match. `None`: the job no longer
     /// lacks slots.
     pub fn take_changed_shortages(&mut self) -> Vec<(JobId, Option<Shortage>)> {
-        std::mem::take(&mut self.changed_shortages)
+        self.shortages.take_changed()
     }
 
     /// Handles the answer to a heartbeat.
@@ -181,23 +154,16 @@ impl Core {
         asked_at: Turn,
         answer: GatewayResult<pb::HeartbeatFromResourceManagerResponse>,
     ) {
-        let threshold = self.options.rpc_failure_threshold;
-        let Some(worker) = self.connected(to) else {
+        if !self.task_executors.is_connected(to) {
             return;
-        };
-        let report = match answer {
-            Ok(answer) => {
-                let report = answer.slot_report.unwrap_or_default();
-                let version = SlotsVersion(report.version);
-                let is_late = |(_, known): (u32, SlotsVersion)| version.is_before(known);
-                if !worker.kept_outputs.is_some_and(is_late) {
-                    worker.kept_outputs = Some((answer.kept_outputs, version));
-                }
-                report
-            }
+        }
+        let answer = match answer {
+            Ok(answer) => answer,
             Err(GatewayError::Unreachable { reason, .. }) => {
                 // Finds out whether it is gone, one question at a time.
-                let question = threshold.and_then(|threshold| worker.refused.refused(threshold));
+                let threshold = self.options.rpc_failure_threshold;
+                let question =
+                    threshold.and_then(|threshold| self.task_executors.refused(to, threshold));
                 self.effects.extend(question.map(|question| Effect::Judge {
                     to: to.clone(),
                     reason,
@@ -207,9 +173,10 @@ impl Core {
             }
             Err(error) => return self.call_failed(to, &error),
         };
-        worker.last_heartbeat = now;
-        worker.refused.reached();
-        worker.tasks = task_counts(&report);
+        let report = answer.slot_report.unwrap_or_default();
+        let kept_outputs = (answer.kept_outputs, SlotsVersion(report.version));
+        self.task_executors
+            .answered(now, to, kept_outputs, task_counts(&report));
         match parse_report(report, true) {
             Ok(report) => self.slots.report(&to.worker, &report, asked_at),
             Err(error) => self.log.push(LogLine::BadSlotReport {
@@ -223,11 +190,10 @@ impl Core {
     /// Handles the verdict on a TaskExecutor that refused calls.
     pub fn judged(&mut self, now: Uptime, to: &Connection, reason: String, is_lost: bool) {
         let threshold = self.options.rpc_failure_threshold.unwrap_or(u32::MAX);
-        let Some(worker) = self.connected(to) else {
+        let Some((judged, calls)) = self.task_executors.judged(to, is_lost, threshold) else {
             return;
         };
-        let calls = worker.refused.calls();
-        match worker.refused.judged(is_lost, threshold) {
+        match judged {
             Judged::Lost => {
                 let cause = format!("{calls} calls in a row did not reach it: {reason}");
                 self.lose(now, to, &cause);
@@ -249,7 +215,7 @@ impl Core {
         request: &SlotRequest,
         answer: GatewayResult<pb::RequestSlotResponse>,
     ) {
-        if self.connected(to).is_none() {
+        if !self.task_executors.is_connected(to) {
             return;
         }
         let version = answer.as_ref().map(|answer| answer.slots_version);
@@ -277,15 +243,13 @@ impl Core {
         self.changed(now);
     }
 
-    /// When [`Core::on_time`] must be called next.
+    /// When [`ResourceManagerCore::on_time`] must be called next.
     pub fn next_deadline(&self) -> Option<Uptime> {
-        let workers = self.workers.values().flat_map(|worker| {
-            [
-                worker.next_heartbeat,
-                worker.last_heartbeat + self.options.heartbeat_timeout,
-            ]
-        });
-        workers
+        let heartbeats = self
+            .task_executors
+            .next_deadline(self.options.heartbeat_timeout);
+        heartbeats
+            .into_iter()
             .chain(self.job_masters.next_deadline())
             .chain(self.unfulfillable_jobs.next_deadline())
             .chain([self.next_beat])
@@ -320,7 +284,7 @@ impl Core {
             let driver = self.workers_of_driver.as_ref();
             self.slots.set_startable(driver.map(Workers::startable));
             let requests = self.slots.match_slots(now);
-            self.log.append(self.slots.log());
+            self.log.extend(self.slots.take_log());
             for request in requests {
                 self.log.push(LogLine::SlotRequested {
                     job: request.holder.job,
@@ -346,23 +310,15 @@ impl Core {
     }
 
     fn beat(&mut self, now: Uptime) {
-        let mut lost = Vec::new();
-        for (id, worker) in &mut self.workers {
-            let to = connection(id, worker);
-            if worker.last_heartbeat + self.options.heartbeat_timeout <= now {
-                lost.push(to);
-            } else if worker.next_heartbeat <= now {
-                worker.next_heartbeat = now + self.options.heartbeat_interval;
-                self.effects.push(Effect::Heartbeat {
-                    to,
-                    asked_at: self.slots.turn(),
-                    is_draining: worker.is_draining,
-                    is_releasing: worker.is_releasing,
-                });
-            }
+        let (interval, timeout) = (
+            self.options.heartbeat_interval,
+            self.options.heartbeat_timeout,
+        );
+        let lost = self.task_executors.lost(now, timeout);
+        for id in self.task_executors.take_due(now, interval, timeout) {
+            self.send_heartbeat(&id);
         }
         for to in lost {
-            let timeout = self.options.heartbeat_timeout;
             self.lose(
                 now,
                 &to,
@@ -386,12 +342,28 @@ impl Core {
         self.changed(now);
     }
 
-    fn request_slot(&mut self, request: SlotRequest) {
-        let Some(worker) = self.workers.get(&request.worker) else {
+    /// Sends a heartbeat, which also tells a TaskExecutor whether it is drained.
+    fn send_heartbeat(&mut self, id: &ResourceId) {
+        let Some(known) = self.task_executors.get(id) else {
             return;
         };
-        let to = connection(&request.worker, worker);
-        self.effects.push(Effect::RequestSlot { to, request });
+        let Availability {
+            is_draining,
+            is_releasing,
+        } = known.availability();
+        let to = self.task_executors.connection(id);
+        self.effects.extend(to.map(|to| Effect::Heartbeat {
+            to,
+            asked_at: self.slots.turn(),
+            is_draining,
+            is_releasing,
+        }));
+    }
+
+    fn request_slot(&mut self, request: SlotRequest) {
+        if let Some(to) = self.task_executors.connection(&request.worker) {
+            self.effects.push(Effect::RequestSlot { to, request });
+        }
     }
 
     /// Schedules a check, since the input of slot matching may have changed. A burst of changes causes one
@@ -408,25 +380,16 @@ impl Core {
     fn note_shortages(&mut self, changed: &BTreeSet<JobId>) {
         for &job in changed {
             let shortage = self.slots.shortage(job);
-            if self.shortages.get(&job) == shortage.as_ref() {
-                continue;
-            }
-            match shortage {
-                Some(shortage) => {
-                    let Shortage { acquired, missing } = shortage;
-                    self.log.push(LogLine::SlotsLacking {
+            if self.shortages.note(job, shortage) {
+                self.log.push(match shortage {
+                    Some(Shortage { acquired, missing }) => LogLine::SlotsLacking {
                         job,
                         acquired,
                         missing,
-                    });
-                    self.shortages.insert(job, shortage);
-                }
-                None => {
-                    self.log.push(LogLine::SlotsSuffice { job });
-                    self.shortages.remove(&job);
-                }
+                    },
+                    None => LogLine::SlotsSuffice { job },
+                });
             }
-            self.changed_shortages.push((job, shortage));
         }
     }
 
@@ -436,7 +399,7 @@ impl Core {
         let timeout = self.options.job_timeout;
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
         let overdue = self.job_masters.take_overdue(now);
-        self.log.append(self.job_masters.log());
+        self.log.extend(self.job_masters.take_log());
         for job in overdue {
             let had_requirements = self.slots.withdraw(job);
             let before = freed.values().map(Vec::len).sum::<usize>();
@@ -458,10 +421,9 @@ impl Core {
             }
         }
         for (id, allocations) in freed {
-            let Some(worker) = self.workers.get(&id) else {
+            let Some(to) = self.task_executors.connection(&id) else {
                 continue;
             };
-            let to = connection(&id, worker);
             let cause = format!("the job had no JobMaster for {timeout:?}");
             self.effects.push(Effect::FreeSlots {
                 to,
@@ -469,11 +431,6 @@ impl Core {
                 cause,
             });
         }
-    }
-
-    fn connected(&mut self, to: &Connection) -> Option<&mut Worker> {
-        let worker = self.workers.get_mut(&to.worker)?;
-        (worker.registration == to.registration).then_some(worker)
     }
 
     fn call_failed(&mut self, to: &Connection, error: &GatewayError) {
@@ -492,13 +449,5 @@ impl Core {
             epoch: self.term.epoch.get(),
             reason,
         }
-    }
-}
-
-fn connection(id: &ResourceId, worker: &Worker) -> Connection {
-    Connection {
-        worker: id.clone(),
-        registration: worker.registration,
-        address: worker.location.rpc_address.clone(),
     }
 }

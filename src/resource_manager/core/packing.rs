@@ -35,7 +35,7 @@ impl Room {
         Room {
             free: u32::try_from(worker.free().len()).unwrap_or(u32::MAX),
             left: worker.left(),
-            share: worker.spec.default_slot(),
+            share: worker.spec().default_slot(),
         }
     }
 

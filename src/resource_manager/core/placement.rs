@@ -59,8 +59,8 @@ fn pack(
     profiles: &[ResourceProfile],
     closed: &BTreeSet<ResourceId>,
 ) -> Option<Vec<Choice>> {
-    let workers = slots.workers();
-    let workers = workers.filter(|(id, worker)| !worker.is_draining && !closed.contains(*id));
+    let workers = slots.open_workers();
+    let workers = workers.filter(|(id, _)| !closed.contains(*id));
     let mut workers: Vec<(&ResourceId, &Worker, Room)> = workers
         .map(|(id, worker)| (id, worker, Room::left_of(worker)))
         .collect();
@@ -121,9 +121,9 @@ pub fn choose(
         return Vec::new();
     }
     let is_any_cut = profiles.iter().any(|profile| !profile.is_unknown());
-    let workers = slots.workers().filter(|(id, worker)| {
+    let workers = slots.open_workers().filter(|(id, worker)| {
         let is_usable = is_any_cut || worker.free().len() > 0;
-        is_usable && !worker.is_draining && !closed.contains(*id)
+        is_usable && !closed.contains(*id)
     });
     let candidates = workers.map(|(id, worker)| Candidate {
         id,
@@ -200,7 +200,7 @@ impl<Free: ExactSizeIterator<Item = u32>> Candidate<'_, Free> {
             (ResourceProfile::Of(wanted), Some(left)) => left.holds(wanted).unwrap_or(u64::MAX),
             (ResourceProfile::Unknown, None) => free,
             (ResourceProfile::Unknown, Some(left)) => {
-                let share = self.worker.spec.default_slot();
+                let share = self.worker.spec().default_slot();
                 left.holds(&share).unwrap_or(u64::MAX).min(free)
             }
             (ResourceProfile::Of(_), None) | (ResourceProfile::Any, _) => 0,
@@ -216,7 +216,7 @@ impl<Free: ExactSizeIterator<Item = u32>> Candidate<'_, Free> {
     fn take(&mut self, profile: &ResourceProfile) -> Option<Choice> {
         let number = self.numbers.take(profile)?;
         if let Some(left) = &mut self.left {
-            let share = self.worker.spec.default_slot();
+            let share = self.worker.spec().default_slot();
             *left = left.saturating_minus(profile.resources().unwrap_or(&share));
         }
         self.is_used_by_job = true;

@@ -12,20 +12,19 @@
 //!   would wait for nothing.
 //! - A job keeps the TaskExecutors that were kept for it; others are added only if they are too few.
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tanist_ha::clock::Uptime;
 use tanist_proto::id::{JobId, ResourceId};
-use tanist_proto::resources::{ResourceProfile, WorkerResourceSpec};
+use tanist_proto::resources::ResourceProfile;
 
 use super::LogLine;
 use super::packing::Room;
 use super::placement::{Choice, pack_in_order};
-use super::shortages::Bound;
-use super::slot_manager::{Job, SlotManager, count};
-use super::slots::Worker;
+use super::requirements::{Bound, JobRequirements, Requirements, count};
+use super::shortages::ShortJobs;
+use super::slots::{Slots, Worker};
 use super::workers::{Startable, places};
 
 /// The job that slots are kept for, and their TaskExecutors.
@@ -116,38 +115,64 @@ impl Queue {
         let reservation = self.reservation.as_ref();
         reservation.map_or(&self.nothing, |it| &it.workers)
     }
-}
 
-impl SlotManager {
     /// Sets the workers that a driver could start in addition to the registered ones.
-    pub fn set_startable(&mut self, startable: Option<Startable>) {
-        self.queue.startable = startable;
+    pub(super) fn set_startable(&mut self, startable: Option<Startable>) {
+        self.startable = startable;
+    }
+
+    pub(super) fn startable(&self) -> Option<&Startable> {
+        self.startable.as_ref()
     }
 
     /// The job that slots are kept for, and their TaskExecutors.
-    pub fn kept(&self) -> Option<(JobId, BTreeSet<ResourceId>)> {
-        let reservation = self.queue.reservation.clone()?;
+    pub(super) fn kept(&self) -> Option<(JobId, BTreeSet<ResourceId>)> {
+        let reservation = self.reservation.clone()?;
         Some((reservation.job, reservation.workers))
     }
 
-    /// Whether a job has declared requirements.
-    pub fn is_known(&self, job: JobId) -> bool {
-        self.jobs.contains_key(&job)
-    }
-
-    /// Whether a job lacked slots at the last count.
-    pub fn is_short(&self, job: JobId) -> bool {
-        self.wanting.missing(job) > 0
-    }
-
     /// Records since when jobs lack slots.
-    pub(super) fn note_waiting(&mut self, now: Uptime) {
-        let queue = &mut self.queue;
-        for job in queue.came.drain(..) {
-            if self.wanting.missing(job) > 0 && !queue.waiting_since.contains_key(&job) {
-                queue.waiting_since.insert(job, now);
-                queue.by_age.insert((now, job));
+    pub(super) fn note_waiting(&mut self, now: Uptime, short_jobs: &ShortJobs) {
+        for job in self.came.drain(..) {
+            if short_jobs.missing(job) > 0 && !self.waiting_since.contains_key(&job) {
+                self.waiting_since.insert(job, now);
+                self.by_age.insert((now, job));
             }
+        }
+    }
+
+    /// Number of free default slots outside of the TaskExecutors that are kept for a job.
+    pub(super) fn open_slots(&self, slots: &Slots) -> u32 {
+        let open = slots.open_workers();
+        let open = open.filter(|(id, _)| !self.closed().contains(*id));
+        count(open.map(|(_, it)| it.free().len()).sum())
+    }
+}
+
+/// Keeps slots for the first job that has waited long enough.
+#[derive(Debug)]
+pub(super) struct Reserver<'a> {
+    queue: &'a mut Queue,
+    slots: &'a Slots,
+    requirements: &'a Requirements,
+    short_jobs: &'a ShortJobs,
+    log: &'a mut Vec<LogLine>,
+}
+
+impl<'a> Reserver<'a> {
+    pub(super) fn new(
+        queue: &'a mut Queue,
+        slots: &'a Slots,
+        requirements: &'a Requirements,
+        short_jobs: &'a ShortJobs,
+        log: &'a mut Vec<LogLine>,
+    ) -> Reserver<'a> {
+        Reserver {
+            queue,
+            slots,
+            requirements,
+            short_jobs,
+            log,
         }
     }
 
@@ -177,12 +202,13 @@ impl SlotManager {
         if !self.queue.is_due(job, now) {
             return false;
         }
-        let states_profiles = self.jobs.get(&job).is_some_and(|it| it.states_profiles());
-        let missing = self.wanting.missing(job);
+        let known_job = self.requirements.get(job);
+        let states_profiles = known_job.is_some_and(JobRequirements::states_profiles);
+        let missing = self.short_jobs.missing(job);
         if !states_profiles && missing >= search.too_many {
             return false;
         }
-        let lacking = self.lacking(job, Bound::Minimum);
+        let lacking = self.requirements.lacking(job, Bound::Minimum, self.slots);
         if search.too_large.contains(&lacking) {
             return false;
         }
@@ -211,146 +237,61 @@ impl SlotManager {
         lacking: &[ResourceProfile],
         known: Option<&Reservation>,
     ) -> Option<BTreeSet<ResourceId>> {
-        let in_order = self.in_order_of_keeping(known).into_iter();
+        let in_order = in_order_of_keeping(self.slots, known).into_iter();
         let rooms = in_order.map(|(id, it)| (Some(id.clone()), self.room_some_day(job, it)));
         let startable = self.queue.startable.as_ref();
         let mut found = places(rooms.collect(), startable, lacking)?;
         // One that is not needed at present may be needed again: the reservation stays in place.
-        let there = |id: &&ResourceId| self.slots.worker(id).is_some_and(|it| !it.is_draining);
+        let there = |id: &&ResourceId| self.slots.worker(id).is_some_and(|it| !it.is_draining());
         let kept = known.into_iter().flat_map(|known| &known.workers);
         found.extend(kept.filter(there).cloned());
         Some(found)
     }
 
-    fn in_order_of_keeping(&self, known: Option<&Reservation>) -> Vec<(&ResourceId, &Worker)> {
-        let open = self.slots.workers().filter(|(_, it)| !it.is_draining);
-        let mut open: Vec<(&ResourceId, &Worker)> = open.collect();
-        open.sort_by_cached_key(|(id, worker)| {
-            let is_known = known.is_some_and(|known| known.workers.contains(*id));
-            let free = Room::left_of(worker).spare();
-            (!is_known, u32::MAX - free, (*id).clone())
-        });
-        open
-    }
-
-    /// Slots for the job that they are kept for, packed in the order that showed that they suffice.
-    pub(super) fn pack_kept(
-        &self,
-        kept: &Reservation,
-        lacking: &[ResourceProfile],
-    ) -> Option<Vec<Choice>> {
-        pack_in_order(self.in_order_of_keeping(Some(kept)), lacking)
-    }
-
-    /// Number of free default slots outside of these TaskExecutors.
-    pub(super) fn free_but_of(&self, closed: &BTreeSet<ResourceId>) -> u32 {
-        let open = self.slots.workers();
-        let open = open.filter(|(id, it)| !it.is_draining && !closed.contains(*id));
-        count(open.map(|(_, it)| it.free().len()).sum())
-    }
-
     /// Room at a TaskExecutor once other jobs have left it that are bounded. Jobs without known requirements
     /// stay.
     fn room_some_day(&self, job: JobId, worker: &Worker) -> Room {
-        let mut room = Room::of(&worker.spec);
+        let mut room = Room::of(worker.spec());
         let share = ResourceProfile::from(room.share.clone());
         for (number, slot) in worker.slots() {
             let Some(holder) = slot.state.holder() else {
                 continue;
             };
-            let known = self.jobs.get(&holder.job);
-            let leaves = holder.job != job && known.is_some_and(|it| it.is_bounded);
+            let known = self.requirements.get(holder.job);
+            let leaves = holder.job != job && known.is_some_and(JobRequirements::is_bounded);
             if !leaves {
                 let has = worker.profile_of(slot);
                 room.left = match has.resources() {
                     Some(has) => room.left.saturating_minus(has),
                     None => room.left,
                 };
-                let is_default = number < worker.spec.slots() && *has == share;
+                let is_default = number < worker.spec().slots() && *has == share;
                 room.free = room.free.saturating_sub(u32::from(is_default));
             }
         }
         room
     }
-
-    /// The profiles of a job's minimum without those that it has on drained TaskExecutors: these are about to
-    /// leave, but while the job has slots there it needs no room elsewhere for them.
-    fn minimum_elsewhere(&self, id: JobId, job: &Job) -> Vec<ResourceProfile> {
-        let mut minimum = job.minimum();
-        for (_, worker, _) in self.slots.held_by(id).filter(|(_, it, _)| it.is_draining) {
-            for (_, slot) in worker.slots() {
-                if slot.state.holder().is_none_or(|it| it.job != id) {
-                    continue;
-                }
-                let has = worker.profile_of(slot);
-                let states_profiles = job.states_profiles();
-                let serves = |it: &ResourceProfile| !states_profiles || has.is_matching(it);
-                if let Some(at) = minimum.iter().position(serves) {
-                    minimum.remove(at);
-                }
-            }
-        }
-        minimum
-    }
-
-    /// What the room for jobs depends on, except for slots that a job has on drained TaskExecutors.
-    pub(super) fn capacity(&self, departed: Vec<WorkerResourceSpec>) -> Capacity {
-        Capacity {
-            of_workers: self.slots.capacity_version(),
-            departed,
-            startable: self.queue.startable.clone(),
-        }
-    }
-
-    /// Those of these jobs that lack slots and whose whole minimum would fit, if no other job held slots, into
-    /// the registered TaskExecutors, those that may come back, and those that a driver could start. Slots that
-    /// a job has on drained TaskExecutors need no room.
-    pub(super) fn with_room(
-        &self,
-        jobs: impl Iterator<Item = JobId>,
-        capacity: &Capacity,
-    ) -> BTreeSet<JobId> {
-        let open = self.slots.workers().filter(|(_, it)| !it.is_draining);
-        let there = open.map(|(_, it)| &it.spec).chain(&capacity.departed);
-        // Computed only if needed.
-        let rooms = LazyCell::new(|| -> Vec<_> {
-            let rooms = there.map(|spec| (None, Room::of(spec)));
-            rooms.collect()
-        });
-        let startable = capacity.startable.as_ref();
-        let fits =
-            |profiles: &[ResourceProfile]| places(rooms.clone(), startable, profiles).is_some();
-        // Largest number of default slots known to fit, and smallest number known not to fit.
-        let (mut most, mut too_many) = (0, u32::MAX);
-        let mut known: BTreeMap<Vec<ResourceProfile>, bool> = BTreeMap::new();
-        let mut has_room = |id: JobId, job: &Job| {
-            let minimum = self.minimum_elsewhere(id, job);
-            if job.states_profiles() {
-                let fits = || fits(&minimum);
-                return *known.entry(minimum.clone()).or_insert_with(fits);
-            }
-            let number = count(minimum.len());
-            if number > most && number < too_many {
-                match fits(&minimum) {
-                    true => most = number,
-                    false => too_many = number,
-                }
-            }
-            number <= most
-        };
-        let with_room = jobs.filter(|job| {
-            let known = self.jobs.get(job).filter(|_| self.is_short(*job));
-            known.is_some_and(|known| has_room(*job, known))
-        });
-        with_room.collect()
-    }
 }
 
-/// What the room for jobs depends on: equal capacity means equal room.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Capacity {
-    /// Version of the set of registered TaskExecutors.
-    of_workers: u64,
-    departed: Vec<WorkerResourceSpec>,
-    startable: Option<Startable>,
+/// The TaskExecutors that are not drained: those kept for a job come first, then those with the most free room.
+fn in_order_of_keeping<'a>(
+    slots: &'a Slots,
+    known: Option<&Reservation>,
+) -> Vec<(&'a ResourceId, &'a Worker)> {
+    let mut open: Vec<(&ResourceId, &Worker)> = slots.open_workers().collect();
+    open.sort_by_cached_key(|(id, worker)| {
+        let is_known = known.is_some_and(|known| known.workers.contains(*id));
+        let free = Room::left_of(worker).spare();
+        (!is_known, u32::MAX - free, (*id).clone())
+    });
+    open
+}
+
+/// Slots for the job that they are kept for, packed in the order that showed that they suffice.
+pub(super) fn pack_kept(
+    slots: &Slots,
+    kept: &Reservation,
+    lacking: &[ResourceProfile],
+) -> Option<Vec<Choice>> {
+    pack_in_order(in_order_of_keeping(slots, Some(kept)), lacking)
 }

@@ -3,7 +3,6 @@
 //!
 //! - Only a leader may reject permanently: the term is compared before anything else.
 
-use tanist_gateway::refusals::RefusedCalls;
 use tanist_gateway::registration::Answer;
 use tanist_gateway::{Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
 use tanist_ha::clock::{Uptime, millis};
@@ -15,13 +14,14 @@ use tanist_telemetry::VERSION_AND_REVISION;
 
 use super::job_masters::{Heard, Superseded};
 use super::report::{parse_report, task_counts, worker_of};
+use super::task_executors::{Availability, Registration};
 use super::workers::Admission;
-use super::{Core, Effect, LogLine, Worker};
+use super::{Effect, LogLine, ResourceManagerCore};
 
 /// Maximum length of a name from outside in logs, in characters.
 const LONGEST_NAME: usize = 100;
 
-impl Core {
+impl ResourceManagerCore {
     /// Registers a TaskExecutor.
     pub fn register(
         &mut self,
@@ -54,21 +54,15 @@ impl Core {
             Ok(worker) => worker,
             Err(error) => return Ok(Answer::Rejection(format!("{error}"))),
         };
-        let present = self.workers.get(&worker);
-        if let Some(other) =
-            present.filter(|it| it.replaced.as_ref() == Some(&location.incarnation))
-        {
+        let present = self.task_executors.get(&worker);
+        if let Some(other) = present.filter(|it| it.has_replaced(&location.incarnation)) {
             return Ok(Answer::Rejection(format!(
                 "the process at {} has taken the place of this one under the resource id {worker}: give each TaskManager a \
                  `taskmanager.resource-id` of its own, or none",
-                other.location.rpc_address
+                other.location().rpc_address
             )));
         }
-        let highest = self
-            .highest_registrations
-            .get(&worker)
-            .copied()
-            .unwrap_or_default();
+        let highest = self.task_executors.highest_registration(&worker);
         if sender.registration <= highest {
             return Ok(Answer::TooLow { highest });
         }
@@ -94,20 +88,15 @@ impl Core {
                 )));
             }
         };
-        self.highest_registrations
-            .insert(worker.clone(), sender.registration);
-        let mut replaced = None;
-        if let Some(old) = self.workers.get(&worker) {
-            replaced.clone_from(&old.replaced);
-            if old.location.incarnation != location.incarnation {
-                self.log.push(LogLine::IncarnationReplaced {
-                    task_manager: worker.clone(),
-                    old: old.location.incarnation.clone(),
-                    new: location.incarnation.clone(),
-                });
-                replaced = Some(old.location.incarnation.clone());
-            }
-        }
+        let replaced = self
+            .task_executors
+            .replaced_by(&worker, &location.incarnation);
+        self.log
+            .extend(replaced.map(|old| LogLine::IncarnationReplaced {
+                task_manager: worker.clone(),
+                old: old.to_owned(),
+                new: location.incarnation.clone(),
+            }));
         self.log.push(LogLine::Registered {
             task_manager: worker.clone(),
             address: location.rpc_address.clone(),
@@ -117,38 +106,35 @@ impl Core {
         self.slots.put_worker(&worker, spec.clone(), report);
         self.unfulfillable_jobs.comes(&worker);
         // A release sent before it registered again may not have reached it yet.
-        let was_releasing = self.workers.get(&worker).is_some_and(|old| {
-            old.is_releasing && old.location.incarnation == location.incarnation
-        });
-        let is_releasing = is_releasing || was_releasing;
+        let is_releasing = is_releasing
+            || self
+                .task_executors
+                .is_releasing(&worker, &location.incarnation);
         let driver = self.workers_of_driver.as_ref();
         if driver.is_some_and(|driver| driver.is_of_place(&worker)) {
             self.drains.note_host_of_workers(&location);
         }
         let is_draining = is_releasing || self.drains.is_drained(&worker, &location);
         self.slots.set_draining(&worker, is_draining);
-        self.workers.insert(
-            worker,
-            Worker {
-                location,
-                replaced,
-                registration: sender.registration,
-                hardware: request.hardware,
-                spec,
-                memory_configuration: request.memory_configuration,
-                last_heartbeat: now,
-                // A change of its drain status is sent at once.
-                next_heartbeat: match is_releasing || request.draining != is_draining {
-                    true => now,
-                    false => now + self.options.heartbeat_interval,
-                },
-                refused: RefusedCalls::default(),
-                is_draining,
-                is_releasing,
-                kept_outputs: None,
-                tasks,
-            },
-        );
+        let registration = Registration {
+            location,
+            number: sender.registration,
+            hardware: request.hardware,
+            spec,
+            memory_configuration: request.memory_configuration,
+            tasks,
+        };
+        let availability = Availability {
+            is_draining,
+            is_releasing,
+        };
+        // A change of its drain status is sent at once.
+        let next_heartbeat = match is_releasing || request.draining != is_draining {
+            true => now,
+            false => now + self.options.heartbeat_interval,
+        };
+        self.task_executors
+            .register(now, worker, registration, availability, next_heartbeat);
         self.changed(now);
         Ok(Answer::Success(pb::RegistrationSuccess {
             resource_id: self.resource_id.clone(),
@@ -286,8 +272,8 @@ impl Core {
             .parse()
             .map_err(|error| invalid(&format!("{error}")))?;
         self.check_epoch(sender.epoch, || format!("TaskManager {worker}"))?;
-        match self.workers.get(&worker) {
-            Some(known) if known.registration == sender.registration => Ok(worker),
+        match self.task_executors.get(&worker) {
+            Some(known) if known.registration_number() == sender.registration => Ok(worker),
             Some(_) | None => Err(self.outdated(format!(
                 "registration {} of {worker} is not the present one",
                 sender.registration

@@ -2,6 +2,14 @@
 //!
 //! It is a view: TaskExecutors decide which allocation holds their slots, and their reports replace the view.
 //!
+//! ```text
+//!   SlotManager   combines the parts; numbers allocations and turns
+//!     Slots         the view, with its indexes
+//!     Requirements  what jobs require
+//!     ShortJobs     which jobs lack slots
+//!     Queue         since when, and for which one slots are kept (Reserver)
+//! ```
+//!
 //! - A slot is given to one allocation only, and to no other while the request for it is unanswered.
 //! - A job gets the missing part of its minimum as a whole or not at all, so that two jobs can't block each
 //!   other with halves; the remaining slots are given up to the maximum. Jobs are served in the order of
@@ -17,102 +25,41 @@
 //!   or not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_compact::SmallMap;
-use tanist_gateway::{ResourceRequirement, ResourceRequirements, SubmissionNumber};
+use tanist_gateway::ResourceRequirements;
 use tanist_ha::clock::Uptime;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
 pub use super::shortages::Shortage;
-pub use super::slots::{ReportedSlot, SlotHolder, SlotState, SlotsReport, SlotsVersion, Turn};
+pub use super::slot::{
+    ReportedSlot, RequestOutcome, SlotHolder, SlotRequest, SlotState, SlotsReport, SlotsVersion,
+    Turn,
+};
 
 use super::LogLine;
+use super::capacity::Capacity;
 use super::placement::{Balance, Choice, choose, choose_all};
-use super::queue::{Queue, Reservation, Search};
-use super::shortages::{Bound, Wanting};
-use super::slots::{Slot, Slots};
-
-/// A slot to ask a TaskExecutor for. Sent again unchanged until the answer is definite.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SlotRequest {
-    /// The TaskExecutor that has the slot.
-    pub worker: ResourceId,
-    /// Its number at the TaskExecutor.
-    pub slot: u32,
-    /// The job and allocation it is for.
-    pub holder: SlotHolder,
-    /// The resources it must have. `Unknown`: it is a default slot.
-    pub profile: ResourceProfile,
-    /// Address of the job's JobMaster.
-    pub job_master_address: String,
-}
-
-/// The outcome of a [`SlotRequest`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RequestOutcome {
-    /// The slot was allocated to the job.
-    Allocated,
-    /// Another allocation holds it.
-    Occupied(SlotHolder),
-    /// It was not allocated and will not be by this request.
-    Refused,
-    /// It may have been allocated.
-    Unknown,
-}
-
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) submission: SubmissionNumber,
-    /// Whether the job ends by itself, so that its slots become free.
-    pub(super) is_bounded: bool,
-    address: String,
-    /// The most demanding first.
-    pub(super) resources: Vec<ResourceRequirement>,
-    /// Slots that it held before this term.
-    pub(super) held: Arc<SmallMap<ResourceId, Vec<ResourceProfile>>>,
-}
-
-impl Job {
-    /// Whether its maximum is above its minimum.
-    pub(super) fn takes_more(&self) -> bool {
-        let mut resources = self.resources.iter();
-        resources.any(|resource| resource.minimum < resource.maximum)
-    }
-
-    /// The profile of each slot of its minimum.
-    pub(super) fn minimum(&self) -> Vec<ResourceProfile> {
-        let each = self.resources.iter().flat_map(|it| {
-            let number = usize::try_from(it.minimum.min(it.maximum)).unwrap_or(usize::MAX);
-            std::iter::repeat_n(it.profile.clone(), number)
-        });
-        each.collect()
-    }
-
-    pub(super) fn states_profiles(&self) -> bool {
-        // The most demanding comes first.
-        let first = self.resources.first();
-        first.is_some_and(|resource| !resource.profile.is_unknown())
-    }
-}
+use super::queue::{Queue, Reservation, Reserver, Search, pack_kept};
+use super::requirements::{Bound, JobRequirements, Requirements};
+use super::shortages::ShortJobs;
+use super::slot::Slot;
+use super::slots::Slots;
+use super::workers::Startable;
 
 /// See the module.
 #[derive(Debug)]
 pub struct SlotManager {
-    pub(super) slots: Slots,
-    /// TaskExecutors that have registered in this term, except those that never will again: for these, reports
-    /// tell which slots a job holds.
-    pub(super) seen: BTreeSet<ResourceId>,
-    pub(super) jobs: BTreeMap<JobId, Job>,
-    pub(super) wanting: Wanting,
+    slots: Slots,
+    requirements: Requirements,
+    short_jobs: ShortJobs,
     turn: Turn,
     allocation_seed: u64,
     next_allocation: u64,
     balance: Balance,
-    pub(super) queue: Queue,
-    pub(super) log: Vec<LogLine>,
+    queue: Queue,
+    log: Vec<LogLine>,
 }
 
 impl SlotManager {
@@ -120,9 +67,8 @@ impl SlotManager {
     pub fn new(allocation_seed: u64) -> SlotManager {
         SlotManager {
             slots: Slots::default(),
-            seen: BTreeSet::new(),
-            jobs: BTreeMap::new(),
-            wanting: Wanting::default(),
+            requirements: Requirements::default(),
+            short_jobs: ShortJobs::default(),
             turn: Turn::default(),
             allocation_seed,
             next_allocation: 0,
@@ -132,9 +78,9 @@ impl SlotManager {
         }
     }
 
-    /// Lines for the log that were collected since they were last taken.
-    pub fn log(&mut self) -> &mut Vec<LogLine> {
-        &mut self.log
+    /// Takes the collected lines for the log.
+    pub fn take_log(&mut self) -> Vec<LogLine> {
+        std::mem::take(&mut self.log)
     }
 
     /// Keeps slots for the first job that lacks some, after it has waited for `delay`.
@@ -163,9 +109,8 @@ impl SlotManager {
         report: SlotsReport,
     ) {
         self.turn.advance();
-        if self.seen.insert(worker.clone()) {
-            // The slots that jobs say they held there before this term no longer count.
-            self.wanting.all_changed();
+        if self.requirements.note_registered(worker) {
+            self.short_jobs.note_all_changed();
         }
         self.slots.put_worker(worker, spec, report, self.turn);
     }
@@ -180,85 +125,33 @@ impl SlotManager {
         self.slots.remove_worker(worker);
     }
 
-    /// Forgets that a TaskExecutor has registered, since it is gone permanently. Not if a job says that it
-    /// holds slots there: the job would be believed again.
+    /// Forgets that a TaskExecutor has registered, since it is gone permanently.
     pub fn forget_worker(&mut self, worker: &ResourceId) {
-        let mut jobs = self.jobs.values();
-        if !jobs.any(|job| job.held.contains_key(worker)) {
-            self.seen.remove(worker);
-        }
+        self.requirements.forget_registered(worker);
+    }
+
+    /// Whether it knows that any TaskExecutor has registered.
+    #[cfg(test)]
+    pub fn knows_any_registered(&self) -> bool {
+        self.requirements.knows_any_registered()
     }
 
     /// Applies a slot report of a TaskExecutor. Does not touch slots that changed after `asked_at`, slots known
     /// as of a higher version, or a pending slot that is reported free, since its request may still be on the
     /// way.
     pub fn report(&mut self, worker: &ResourceId, report: &SlotsReport, asked_at: Turn) {
-        let version = report.version;
-        for reported in &report.slots {
-            let number = reported.number;
-            let known = self.slots.get(worker, number);
-            if known.is_some_and(|it| it.changed > asked_at || version.is_before(it.version)) {
-                continue;
-            }
-            let state = known.map(|it| it.state);
-            let mut turn = self.turn;
-            turn.advance();
-            let is_changed = match (state, reported.holder) {
-                (_, Some(_)) => self
-                    .slots
-                    .take_held(worker, reported, asked_at, version, turn),
-                (None | Some(SlotState::Pending { .. } | SlotState::Free), None) => false,
-                (Some(SlotState::Resting | SlotState::Allocated(_)), None) => {
-                    self.slots.set(worker, number, SlotState::Free, turn);
-                    true
-                }
-            };
-            if is_changed {
-                self.turn = turn;
-            }
-            if state.is_some() {
-                self.slots.see(worker, number, version);
-            }
-        }
-        if report.are_all {
-            for number in self.slots.unreported(worker, report, asked_at) {
-                self.turn.advance();
-                self.slots.see(worker, number, version);
-                self.slots.set(worker, number, SlotState::Free, self.turn);
-            }
-        }
+        self.slots.report(worker, report, asked_at, &mut self.turn);
     }
 
     /// Replaces the requirements of a job.
     pub fn declare(&mut self, requirements: ResourceRequirements) {
-        let mut resources = requirements.resources;
-        resources.retain(|resource| resource.maximum > 0);
-        if resources.is_empty() {
-            self.withdraw(requirements.job);
+        let job = requirements.job;
+        let Some(requirements) = JobRequirements::of(requirements) else {
+            self.withdraw(job);
             return;
-        }
-        // The most demanding is placed first, since it fits in the fewest places. Slots without profile take
-        // what is left.
-        resources.sort_by_key(|resource| {
-            let profile = resource.profile.resources();
-            let size = profile.map(|it| (it.cpu, it.total_memory(), it.all_extended().len()));
-            std::cmp::Reverse(size)
-        });
-        let job = self.jobs.entry(requirements.job).or_insert_with(|| Job {
-            submission: SubmissionNumber::default(),
-            is_bounded: false,
-            address: String::new(),
-            resources: Vec::new(),
-            held: Arc::default(),
-        });
-        job.submission = requirements.submission;
-        job.is_bounded = requirements.is_bounded;
-        job.address = requirements.job_master_address;
-        job.resources = resources;
-        job.held = requirements.held;
-        let (takes_more, states_profiles) = (job.takes_more(), job.states_profiles());
-        self.wanting
-            .stated(requirements.job, takes_more, states_profiles);
+        };
+        self.short_jobs.note_declared(job, Some(&requirements));
+        self.requirements.put(job, requirements);
     }
 
     /// Handles the answer to a slot request, as of a version of the TaskExecutor's slots. An answer that is
@@ -328,13 +221,12 @@ impl SlotManager {
                 is_in_flight: true,
             };
             self.slots.set(&worker, number, asked_again, changed);
-            let address = self.jobs.get(&holder.job).map(|job| job.address.clone());
             again.push(SlotRequest {
                 worker,
                 slot: number,
                 holder,
                 profile: slot.profile,
-                job_master_address: address.unwrap_or_default(),
+                job_master_address: self.requirements.job_master_address(holder.job),
             });
         }
         again
@@ -343,34 +235,39 @@ impl SlotManager {
     /// Assigns slots to the jobs that lack some; each slot is pending until its request is answered.
     pub fn match_slots(&mut self, now: Uptime) -> Vec<SlotRequest> {
         let short = self.short();
-        self.note_waiting(now);
-        if !self.slots.is_any_free() && !self.wanting.is_any_profiled_wanting() {
-            self.reserve_for_first(now, &short);
+        self.queue.note_waiting(now, &self.short_jobs);
+        if !self.slots.is_any_free() && !self.short_jobs.is_any_profiled_wanting() {
+            self.reserver().reserve_for_first(now, &short);
             return Vec::new();
         }
-        let flexible = self.flexible();
-        let any_default_will_do = !self.wanting.is_any_profiled_short();
+        let flexible = self.short_jobs.flexible(&self.requirements);
+        let any_default_will_do = !self.short_jobs.is_any_profiled_short();
         let is_any_due = self.queue.is_any_due(now);
         let mut requests = Vec::new();
         // Slots are kept for the first job that finds none and has waited long enough.
         let before = self.queue.take_reservation();
         let (mut search, mut is_behind) = (Search::default(), false);
-        let mut free = self.free_but_of(self.queue.closed());
+        let mut free = self.queue.open_slots(&self.slots);
         for &job in &short {
             if free == 0 && any_default_will_do && (is_behind || !is_any_due) {
                 // The remaining jobs get nothing, and nothing is kept for them.
                 break;
             }
             // Any default slot will do, so a job that lacks more of them than are free need not search.
-            let missing = self.wanting.missing(job);
+            let missing = self.short_jobs.missing(job);
             let known = before.as_ref().filter(|it| it.is_for(job));
-            let chosen = match missing > free && !self.jobs[&job].states_profiles() {
+            let required = self.requirements.get(job);
+            let states_profiles = required.is_some_and(JobRequirements::states_profiles);
+            let chosen = match missing > free && !states_profiles {
                 true => None,
                 false => self.choose_minimum(job, known),
             };
-            if chosen.is_none() && !is_behind && self.reserve_for(now, job, known, &mut search) {
+            if chosen.is_none()
+                && !is_behind
+                && self.reserver().reserve_for(now, job, known, &mut search)
+            {
                 is_behind = true;
-                free = self.free_but_of(self.queue.closed());
+                free = self.queue.open_slots(&self.slots);
             }
             for choice in chosen.into_iter().flatten() {
                 free = free.saturating_sub(u32::from(choice.profile.is_unknown()));
@@ -395,13 +292,126 @@ impl SlotManager {
         let lacking = self.lacking(job, Bound::Minimum);
         let closed = self.queue.closed();
         let chosen = choose_all(&self.slots, job, &lacking, (self.balance, closed));
-        chosen.or_else(|| self.pack_kept(known?, &lacking))
+        chosen.or_else(|| pack_kept(&self.slots, known?, &lacking))
     }
 
     /// Withdraws the requirements of a job. Returns whether it had any.
     pub fn withdraw(&mut self, job: JobId) -> bool {
-        self.wanting.withdrawn(job);
-        self.jobs.remove(&job).is_some()
+        self.short_jobs.note_declared(job, None);
+        self.requirements.remove(job)
+    }
+
+    /// Sets the workers that a driver could start in addition to the registered ones.
+    pub fn set_startable(&mut self, startable: Option<Startable>) {
+        self.queue.set_startable(startable);
+    }
+
+    /// The job that slots are kept for, and their TaskExecutors.
+    pub fn kept(&self) -> Option<(JobId, BTreeSet<ResourceId>)> {
+        self.queue.kept()
+    }
+
+    /// Whether a job has declared requirements.
+    pub fn is_known(&self, job: JobId) -> bool {
+        self.requirements.get(job).is_some()
+    }
+
+    /// Whether a job lacked slots at the last count.
+    pub fn is_short(&self, job: JobId) -> bool {
+        self.short_jobs.missing(job) > 0
+    }
+
+    /// Number of jobs that lacked slots at the last count.
+    pub fn short_count(&self) -> usize {
+        self.short_jobs.number()
+    }
+
+    /// Jobs that lack slots of their minimum.
+    #[cfg(test)]
+    pub fn shortages(&mut self) -> BTreeMap<JobId, Shortage> {
+        let short = self.short().into_iter();
+        short
+            .filter_map(|job| Some((job, self.shortage(job)?)))
+            .collect()
+    }
+
+    /// Shortage of a job at the last count.
+    pub(super) fn shortage(&self, job: JobId) -> Option<Shortage> {
+        let missing = self.short_jobs.missing(job);
+        let acquired = self.slots.held_by(job).map(|(_, _, slots)| slots);
+        (missing > 0).then(|| Shortage {
+            acquired: acquired.sum(),
+            missing,
+        })
+    }
+
+    /// Takes the jobs whose requirements or slots changed since the last call.
+    pub fn take_changed_jobs(&mut self) -> BTreeSet<JobId> {
+        self.count_again();
+        self.short_jobs.take_changed()
+    }
+
+    /// Jobs that lack slots of their minimum, in the order in which they are served.
+    pub(super) fn short(&mut self) -> Vec<JobId> {
+        self.count_again();
+        self.short_jobs.in_order()
+    }
+
+    fn count_again(&mut self) {
+        self.short_jobs
+            .count_again(&mut self.slots, &self.requirements, &mut self.queue);
+    }
+
+    /// The profiles that each job lacks up to its minimum, in the order in which jobs are served.
+    pub fn shortages_by_job(&mut self) -> Vec<(JobId, Vec<ResourceProfile>)> {
+        let short = self.short().into_iter();
+        short
+            .map(|job| (job, self.lacking(job, Bound::Minimum)))
+            .collect()
+    }
+
+    /// The profiles that each job could use beyond its minimum, in the same order.
+    pub fn useful_by_job(&self) -> Vec<(JobId, Vec<ResourceProfile>)> {
+        self.short_jobs.useful(&self.requirements, &self.slots)
+    }
+
+    /// The jobs that lack a profile of their minimum which none of these TaskExecutors could provide even if
+    /// empty, each with the most demanding such profile. Every TaskExecutor has default slots.
+    pub fn unfulfillable(
+        &mut self,
+        workers: &[WorkerResourceSpec],
+    ) -> BTreeMap<JobId, ResourceProfile> {
+        self.count_again();
+        self.short_jobs
+            .unfulfillable(workers, &self.requirements, &self.slots)
+    }
+
+    fn lacking(&self, job: JobId, bound: Bound) -> Vec<ResourceProfile> {
+        self.requirements.lacking(job, bound, &self.slots)
+    }
+
+    /// What the room for jobs depends on, except for slots that a job has on drained TaskExecutors.
+    pub(super) fn capacity(&self, departed: Vec<WorkerResourceSpec>) -> Capacity {
+        Capacity::new(&self.slots, departed, self.queue.startable())
+    }
+
+    /// Those of these jobs that lack slots and would fit into this capacity.
+    pub(super) fn with_room(
+        &self,
+        jobs: impl Iterator<Item = JobId>,
+        capacity: &Capacity,
+    ) -> BTreeSet<JobId> {
+        capacity.with_room(jobs, &self.slots, &self.requirements, &self.short_jobs)
+    }
+
+    fn reserver(&mut self) -> Reserver<'_> {
+        Reserver::new(
+            &mut self.queue,
+            &self.slots,
+            &self.requirements,
+            &self.short_jobs,
+            &mut self.log,
+        )
     }
 
     /// Whether a job holds any slot.
@@ -432,17 +442,8 @@ impl SlotManager {
     /// Number of slots of a TaskExecutor, and number of its free slots, as far as its free resources suffice
     /// for them.
     pub fn slot_counts(&self, worker: &ResourceId) -> (u32, u32) {
-        let Some(worker) = self.slots.worker(worker) else {
-            return (0, 0);
-        };
-        let holders = worker.slots().map(|(_, slot)| slot.state.holder());
-        let free = count(holders.filter(Option::is_none).count());
-        let room = match worker.is_shared_equally() {
-            true => None,
-            false => worker.left().holds(&worker.spec.default_slot()),
-        };
-        let room = room.map_or(u32::MAX, |room| u32::try_from(room).unwrap_or(u32::MAX));
-        (count(worker.slots().count()), free.min(room))
+        let worker = self.slots.worker(worker);
+        worker.map_or((0, 0), |worker| worker.counts())
     }
 
     /// Highest version of any report about a slot of a TaskExecutor.
@@ -496,18 +497,12 @@ impl SlotManager {
         };
         self.slots
             .ask(&worker, number, profile.clone(), state, self.turn);
-        let address = self.jobs.get(&job).map(|job| job.address.clone());
-        let job_master_address = address.unwrap_or_default();
         SlotRequest {
             worker,
             slot: number,
             holder,
             profile,
-            job_master_address,
+            job_master_address: self.requirements.job_master_address(job),
         }
     }
-}
-
-pub(super) fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }

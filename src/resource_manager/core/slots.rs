@@ -11,138 +11,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_compact::SmallMap;
-use tanist_proto::id::{AllocationId, JobId, ResourceId};
+use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
-/// The holder of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SlotHolder {
-    /// The job.
-    pub job: JobId,
-    /// The allocation.
-    pub allocation: AllocationId,
-}
-
-/// Counts the changes of the view. Shows whether a report is older than a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Turn(u64);
-
-impl Turn {
-    /// Counts a change of the view.
-    pub fn advance(&mut self) {
-        self.0 += 1;
-    }
-
-    /// The turn with this number.
-    #[cfg(test)]
-    pub fn of(number: u64) -> Turn {
-        Turn(number)
-    }
-}
-
-/// Number of changes to the slots of a TaskExecutor, counted by the TaskExecutor. 0: not reported.
-///
-/// Messages may arrive late: after a younger copy, or after the answer to a request that it handled later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct SlotsVersion(pub u64);
-
-impl SlotsVersion {
-    /// Whether a message with this version is older than the known version.
-    pub fn is_before(self, known: SlotsVersion) -> bool {
-        self.0 != 0 && self < known
-    }
-}
-
-/// State of a slot in the view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotState {
-    /// Held by no job.
-    Free,
-    /// Held by no job, but the TaskExecutor refused it or was not reached: not requested until the retry delay
-    /// has passed.
-    Resting,
-    /// Requested; whether the TaskExecutor has allocated it is unknown.
-    Pending {
-        /// The job and allocation it was requested for.
-        holder: SlotHolder,
-        /// Whether an answer may still come; otherwise the request must be repeated.
-        is_in_flight: bool,
-    },
-    /// Allocated by its TaskExecutor.
-    Allocated(SlotHolder),
-}
-
-impl SlotState {
-    /// The job and allocation that have it or may have it.
-    pub fn holder(&self) -> Option<SlotHolder> {
-        match self {
-            SlotState::Free | SlotState::Resting => None,
-            SlotState::Pending { holder, .. } | SlotState::Allocated(holder) => Some(*holder),
-        }
-    }
-}
-
-/// A slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slot {
-    /// Its state in the view.
-    pub state: SlotState,
-    /// When the state last changed.
-    pub changed: Turn,
-    /// Highest version of a message about it in this registration.
-    pub version: SlotsVersion,
-    /// The resources it has or must have. `Unknown`: those of a default slot.
-    pub profile: ResourceProfile,
-}
-
-/// A slot as its TaskExecutor reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReportedSlot {
-    /// Its number at the TaskExecutor.
-    pub number: u32,
-    /// Its holder.
-    pub holder: Option<SlotHolder>,
-    /// The resources reserved for the holder. `Unknown`: those of a default slot.
-    pub profile: ResourceProfile,
-}
-
-/// A slot report of a TaskExecutor.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotsReport {
-    /// The reported slots.
-    pub slots: Vec<ReportedSlot>,
-    /// Version of the slots.
-    pub version: SlotsVersion,
-    /// Whether these are all slots.
-    pub are_all: bool,
-}
-
-impl SlotsReport {
-    /// A report of default slots only.
-    pub fn of_default_slots(
-        slots: &[(u32, Option<SlotHolder>)],
-        version: SlotsVersion,
-    ) -> SlotsReport {
-        let reported = slots.iter().map(|&(number, holder)| ReportedSlot {
-            number,
-            holder,
-            profile: ResourceProfile::Unknown,
-        });
-        SlotsReport {
-            slots: reported.collect(),
-            version,
-            are_all: true,
-        }
-    }
-}
+use super::requirements::count;
+use super::slot::{ReportedSlot, Slot, SlotHolder, SlotState, SlotsReport, SlotsVersion, Turn};
 
 /// A TaskExecutor.
 #[derive(Debug)]
 pub struct Worker {
-    /// Its resources.
-    pub spec: WorkerResourceSpec,
-    /// Whether it is draining: no more slots are requested from it.
-    pub is_draining: bool,
+    spec: WorkerResourceSpec,
+    /// No more slots are requested from it.
+    is_draining: bool,
     default_slot: ResourceProfile,
     slots: BTreeMap<u32, Slot>,
     free: BTreeSet<u32>,
@@ -171,6 +51,16 @@ impl Worker {
         }
     }
 
+    /// Its resources.
+    pub fn spec(&self) -> &WorkerResourceSpec {
+        &self.spec
+    }
+
+    /// Whether it is draining: no more slots are requested from it.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
     /// Its slots.
     pub fn slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
         self.slots.iter().map(|(&number, slot)| (number, slot))
@@ -196,6 +86,17 @@ impl Worker {
     /// every free one.
     pub fn is_shared_equally(&self) -> bool {
         self.taken_otherwise == 0
+    }
+
+    /// Number of its slots, and number of its free slots, as far as its free resources suffice for them.
+    pub fn counts(&self) -> (u32, u32) {
+        let free = count(self.slots.len()) - u32::try_from(self.held()).unwrap_or(u32::MAX);
+        let room = match self.is_shared_equally() {
+            true => None,
+            false => self.left().holds(&self.spec.default_slot()),
+        };
+        let room = room.map_or(u32::MAX, |room| u32::try_from(room).unwrap_or(u32::MAX));
+        (count(self.slots.len()), free.min(room))
     }
 
     /// Highest version of a message about any of its slots.
@@ -307,6 +208,11 @@ impl Slots {
         self.workers.iter()
     }
 
+    /// The TaskExecutors that are not draining.
+    pub fn open_workers(&self) -> impl Iterator<Item = (&ResourceId, &Worker)> {
+        self.workers().filter(|(_, worker)| !worker.is_draining)
+    }
+
     /// One TaskExecutor.
     pub fn worker(&self, id: &ResourceId) -> Option<&Worker> {
         self.workers.get(id)
@@ -315,6 +221,50 @@ impl Slots {
     /// One slot.
     pub fn get(&self, id: &ResourceId, number: u32) -> Option<&Slot> {
         self.workers.get(id)?.slots.get(&number)
+    }
+
+    /// Applies a slot report of a TaskExecutor. Does not touch slots that changed after `asked_at`, slots known
+    /// as of a higher version, or a pending slot that is reported free, since its request may still be on the
+    /// way. `turn` is the present turn.
+    pub fn report(
+        &mut self,
+        worker: &ResourceId,
+        report: &SlotsReport,
+        asked_at: Turn,
+        turn: &mut Turn,
+    ) {
+        let version = report.version;
+        for reported in &report.slots {
+            let number = reported.number;
+            let known = self.get(worker, number);
+            if known.is_some_and(|it| it.changed > asked_at || version.is_before(it.version)) {
+                continue;
+            }
+            let state = known.map(|it| it.state);
+            let mut next = *turn;
+            next.advance();
+            let is_changed = match (state, reported.holder) {
+                (_, Some(_)) => self.take_held(worker, reported, asked_at, version, next),
+                (None | Some(SlotState::Pending { .. } | SlotState::Free), None) => false,
+                (Some(SlotState::Resting | SlotState::Allocated(_)), None) => {
+                    self.set(worker, number, SlotState::Free, next);
+                    true
+                }
+            };
+            if is_changed {
+                *turn = next;
+            }
+            if state.is_some() {
+                self.see(worker, number, version);
+            }
+        }
+        if report.are_all {
+            for number in self.unreported(worker, report, asked_at) {
+                turn.advance();
+                self.see(worker, number, version);
+                self.set(worker, number, SlotState::Free, *turn);
+            }
+        }
     }
 
     /// Changes the state of an existing slot. A dynamic slot that becomes free is removed.
@@ -370,7 +320,7 @@ impl Slots {
 
     /// Applies the report of a held slot: of a known slot, or of an unknown dynamic slot unless the report is
     /// older than the last removal of a dynamic slot. Returns whether that changed anything.
-    pub fn take_held(
+    fn take_held(
         &mut self,
         id: &ResourceId,
         reported: &ReportedSlot,
@@ -407,7 +357,7 @@ impl Slots {
 
     /// Dynamic slots that are allocated in the view but missing from the report, and that have not changed
     /// since the report was requested.
-    pub fn unreported(&self, id: &ResourceId, report: &SlotsReport, asked_at: Turn) -> Vec<u32> {
+    fn unreported(&self, id: &ResourceId, report: &SlotsReport, asked_at: Turn) -> Vec<u32> {
         let Some(worker) = self.workers.get(id) else {
             return Vec::new();
         };

@@ -7,9 +7,9 @@
 
 use tanist_ha::clock::Uptime;
 
-use super::{Core, LogLine};
+use super::{LogLine, ResourceManagerCore};
 
-impl Core {
+impl ResourceManagerCore {
     /// Extends all deadlines by the time for which this process stood still. To be called before any input is
     /// handled.
     pub fn credit_standstill(&mut self, now: Uptime) {
@@ -18,10 +18,7 @@ impl Core {
             return;
         }
         self.log.push(LogLine::StoodStill { late });
-        for worker in self.workers.values_mut() {
-            worker.last_heartbeat = (worker.last_heartbeat + late).min(now);
-            worker.next_heartbeat = now;
-        }
+        self.task_executors.put_off(now, late);
         self.job_masters.put_off(now, late);
         self.unfulfillable_jobs.put_off(late);
         if let Some(workers) = &mut self.workers_of_driver {

@@ -13,9 +13,9 @@ use tanist_ha::clock::Uptime;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::WorkerResourceSpec;
 
-use super::queue::Capacity;
+use super::capacity::Capacity;
 use super::workers::Workers;
-use super::{Core, Effect, LogLine};
+use super::{Effect, LogLine, ResourceManagerCore};
 
 /// See the module.
 #[derive(Debug)]
@@ -93,11 +93,11 @@ impl UnfulfillableJobs {
     }
 }
 
-impl Core {
+impl ResourceManagerCore {
     /// Removes a TaskExecutor that is gone.
     pub(super) fn depart(&mut self, now: Uptime, id: &ResourceId) {
-        if let Some(worker) = self.workers.remove(id) {
-            self.unfulfillable_jobs.departs(now, id, &worker.spec);
+        if let Some(spec) = self.task_executors.remove(id) {
+            self.unfulfillable_jobs.departs(now, id, &spec);
         }
         self.slots.remove_worker(id);
     }
@@ -111,7 +111,7 @@ impl Core {
     fn possible_workers(&self) -> Vec<WorkerResourceSpec> {
         // Includes drained ones: a drained TaskExecutor may be about to be restarted. After it has left it
         // counts for a while.
-        let registered = self.workers.values().map(|worker| &worker.spec);
+        let registered = self.task_executors.iter().map(|(_, it)| it.spec());
         let departed = self
             .unfulfillable_jobs
             .departed

@@ -9,15 +9,16 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
 use super::packing::Room;
+use super::task_executors::TaskExecutor;
 use super::workers::WorkerEvent;
 use super::workers::{self, Shortages};
 use super::workers::{Admission, TaskExecutorView, Workers};
-use super::{Connection, Core, Effect, connection};
+use super::{Effect, ResourceManagerCore};
 
-impl Core {
+impl ResourceManagerCore {
     /// The same core, with workers that it starts itself.
     #[must_use]
-    pub fn with_workers(mut self, workers: Option<Workers>) -> Core {
+    pub fn with_workers(mut self, workers: Option<Workers>) -> ResourceManagerCore {
         if workers.is_some() {
             self.unfulfillable_jobs
                 .wait_only(self.options.heartbeat_timeout);
@@ -36,12 +37,13 @@ impl Core {
     pub fn worker_event(&mut self, now: Uptime, event: WorkerEvent) {
         if let WorkerEvent::Ended(id, how) = &event {
             // This is proof: no heartbeat timeout is needed.
-            if let Some(to) = self.registered_as(id) {
+            if let Some(to) = self.task_executors.connection(id) {
                 self.lose(now, &to, &format!("its process is gone: {how}"));
             }
         }
         if let WorkerEvent::ReleaseRecorded(id, false) = &event {
-            let is_draining = self.workers.get(id).is_some_and(|it| it.is_draining);
+            let known = self.task_executors.get(id);
+            let is_draining = known.is_some_and(|it| it.availability().is_draining);
             self.slots.set_draining(id, is_draining);
         }
         if let WorkerEvent::Stopped(id) = &event {
@@ -57,8 +59,7 @@ impl Core {
     /// Forgets a worker that was stopped. Its id is never reused. Late messages of it may still come: without a
     /// record every registration is rejected, also one with a higher number.
     fn forget(&mut self, id: &ResourceId) {
-        if !self.workers.contains_key(id) {
-            self.highest_registrations.remove(id);
+        if self.task_executors.forget(id) {
             self.slots.forget_worker(id);
         }
     }
@@ -73,7 +74,7 @@ impl Core {
         match &mut self.workers_of_driver {
             Some(workers) if !worker_of.is_empty() => {
                 let admission = workers.register(id, slots);
-                self.log.append(workers.log());
+                self.log.extend(workers.take_log());
                 admission
             }
             Some(_) | None => Admission::Welcome {
@@ -131,23 +132,23 @@ impl Core {
             useful: self.slots.useful_by_job(),
             kept: self.slots.kept(),
         };
-        let view = |(id, worker): (&ResourceId, &super::Worker)| {
+        let view = |(id, registered): (&ResourceId, &TaskExecutor)| {
             let (slots, free) = self.slots.slot_counts(id);
             let is_releasing = known.record_of(id).is_some_and(|record| record.releasing);
-            let is_open = !worker.is_draining && !is_releasing;
+            let is_open = !registered.availability().is_draining && !is_releasing;
             let is_own = known.record_of(id).is_some();
             let is_useless =
                 is_own && !is_releasing && free == slots && self.drained_host_of(id).is_some();
             let room = is_open.then(|| Room {
                 free,
                 left: self.slots.left(id),
-                share: worker.spec.default_slot(),
+                share: registered.spec().default_slot(),
             });
-            let keeps_nothing = worker.kept_outputs.is_some_and(|(kept, version)| {
+            let keeps_nothing = registered.kept_outputs().is_some_and(|(kept, version)| {
                 kept == 0 && !version.is_before(self.slots.version_of(id))
             });
             let view = TaskExecutorView {
-                slots: worker.spec.slots(),
+                slots: registered.spec().slots(),
                 room,
                 is_unused: (is_open || is_useless) && free == slots && keeps_nothing,
                 is_useless,
@@ -155,7 +156,7 @@ impl Core {
             (id.clone(), view)
         };
         let registered: BTreeMap<ResourceId, TaskExecutorView> =
-            self.workers.iter().map(view).collect();
+            self.task_executors.iter().map(view).collect();
         if let Some(workers) = &mut self.workers_of_driver {
             let drained_host = self.drains.drained_host_of_workers();
             workers.set_drained_host(drained_host.map(str::to_owned));
@@ -164,16 +165,11 @@ impl Core {
         self.collect_worker_effects();
     }
 
-    fn registered_as(&self, id: &ResourceId) -> Option<Connection> {
-        let worker = self.workers.get(id)?;
-        Some(connection(id, worker))
-    }
-
     fn collect_worker_effects(&mut self) {
         let Some(workers) = &mut self.workers_of_driver else {
             return;
         };
-        self.log.append(workers.log());
+        self.log.extend(workers.take_log());
         for effect in workers.take_effects() {
             match effect {
                 workers::Effect::Release(id) => {
@@ -183,10 +179,8 @@ impl Core {
                         .push(Effect::Worker(workers::Effect::Release(id)));
                 }
                 workers::Effect::Drain(id) => {
-                    if let Some(worker) = self.workers.get_mut(&id) {
-                        (worker.is_draining, worker.is_releasing) = (true, true);
-                    }
-                    self.tell_draining(&id);
+                    self.task_executors.release(&id);
+                    self.send_heartbeat(&id);
                 }
                 other => self.effects.push(Effect::Worker(other)),
             }

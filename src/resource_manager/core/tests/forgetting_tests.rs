@@ -30,8 +30,8 @@ fn nothing_is_kept_of_a_worker_that_was_stopped_and_what_it_had_sent_is_rejected
     );
     core.worker_event(now, WorkerEvent::Stopped(worker));
     for _ in 0..2 {
-        assert!(core.highest_registrations.is_empty());
-        assert!(core.slots.seen.is_empty());
+        assert!(!core.task_executors.knows_any_registration());
+        assert!(!core.slots.knows_any_registered());
         let answer = core.register(now, late());
         assert!(matches!(answer, Ok(Answer::Rejection(_))), "{answer:?}");
     }
@@ -70,5 +70,5 @@ fn slots_that_a_job_says_it_holds_on_a_worker_that_was_stopped_are_not_believed(
     assert_eq!(slots.shortages()[&job(1)].missing, 1);
     slots.withdraw(job(1));
     slots.forget_worker(&worker);
-    assert!(slots.seen.is_empty());
+    assert!(!slots.knows_any_registered());
 }

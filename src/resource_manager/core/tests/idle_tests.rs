@@ -14,7 +14,7 @@ use tanist_proto::v1 as pb;
 use crate::Options;
 use crate::core::slot_manager::Turn;
 use crate::core::workers::{Starter, WorkerEvent, Workers};
-use crate::core::{Connection, Core, Effect, Term};
+use crate::core::{Connection, Effect, ResourceManagerCore, Term};
 use crate::tests::scripted::registration;
 use crate::workers::{Found, WorkerRecord, WorkersOptions};
 
@@ -22,7 +22,7 @@ use crate::workers::{Found, WorkerRecord, WorkersOptions};
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct World {
-    pub(super) core: Core,
+    pub(super) core: ResourceManagerCore,
     pub(super) now: Uptime,
     turn: Turn,
 }
@@ -93,7 +93,8 @@ impl World {
             seed: 1,
         };
         let workers = Workers::new(options, starter, vec![(worker(), record)]);
-        let mut core = Core::new(now, Options::default(), term, 1).with_workers(Some(workers));
+        let mut core =
+            ResourceManagerCore::new(now, Options::default(), term, 1).with_workers(Some(workers));
         let found = vec![(worker(), Found::Running)];
         core.worker_event(now, WorkerEvent::Recovered(Ok(found)));
         let turn = core.turn();

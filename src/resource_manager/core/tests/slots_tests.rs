@@ -7,6 +7,7 @@ use tanist_compact::SmallMap;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
+use crate::core::slot::{ReportedSlot, SlotHolder, SlotState, SlotsReport, SlotsVersion, Turn};
 use crate::core::slots::*;
 
 fn state() -> impl Strategy<Value = SlotState> {
@@ -59,7 +60,10 @@ fn check(slots: &Slots) {
             }
         }
         assert_eq!(worker.free().collect::<Vec<_>>(), free);
-        assert_eq!(worker.left(), worker.spec.total().saturating_minus(&taken));
+        assert_eq!(
+            worker.left(),
+            worker.spec().total().saturating_minus(&taken)
+        );
     }
     assert_eq!(*slots.held(), held);
 }

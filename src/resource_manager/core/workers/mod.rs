@@ -202,9 +202,9 @@ impl Workers {
         std::mem::take(&mut self.effects)
     }
 
-    /// Lines for the log that were collected since they were last taken.
-    pub fn log(&mut self) -> &mut Vec<LogLine> {
-        &mut self.log
+    /// Takes the collected lines for the log.
+    pub fn take_log(&mut self) -> Vec<LogLine> {
+        std::mem::take(&mut self.log)
     }
 
     /// Resources of a worker, unless a slot needs more.

@@ -14,6 +14,7 @@
 //! - A leader confirms while one of a copied store does: each finds the other's marker at its next check, and
 //!   writes its own again. While both do this, neither deletes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -29,13 +30,14 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::job_store::{JobStore, JobStoreError};
+use super::error::JobStoreError;
+use super::job_records::JobRecords;
 
 /// Number of confirmations kept: one is added per term, or per check while two clusters share a storage.
 const MOST_CONFIRMATIONS: usize = 256;
 /// Number of checks without a foreign marker after which a contested storage counts as exclusive to this
 /// cluster again.
-const QUIET_LOOKS: u32 = 3;
+const QUIET_CHECKS: u32 = 3;
 
 /// Record `storages/<storage>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,9 +110,11 @@ impl StorageUser {
     }
 }
 
-/// State of a term's storage.
-#[derive(Debug, Default)]
-pub(super) struct Storage {
+/// The storage of a term.
+#[derive(Debug)]
+pub struct Storage {
+    records: Arc<JobRecords>,
+    /// Held while the marker is read and written: one use of it comes after the other.
     known: Mutex<Known>,
     trouble: watch::Sender<Option<String>>,
 }
@@ -142,36 +146,39 @@ fn of_location<'a>(all: &'a [StorageRecord], location: &str) -> Option<&'a Stora
     here.max_by_key(|known| known.is_begun)
 }
 
-impl JobStore {
-    /// Returns the blob store of this term.
-    pub fn blobs(&self) -> Option<&std::sync::Arc<BlobStore>> {
-        self.records.blobs()
+impl Storage {
+    pub(super) fn new(records: Arc<JobRecords>) -> Storage {
+        Storage {
+            records,
+            known: Mutex::default(),
+            trouble: watch::Sender::default(),
+        }
     }
 
+    /// Returns the blob store, if it is guarded by a marker.
     fn guarded_blobs(&self) -> Option<&BlobStore> {
         let blobs = self.records.blobs()?;
         blobs.is_guarded().then_some(&**blobs)
     }
 
     /// Receives the reason why nothing that relies on the storage can be acknowledged or deleted.
-    pub fn storage_trouble(&self) -> watch::Receiver<Option<String>> {
-        self.storage.trouble.subscribe()
+    pub fn trouble(&self) -> watch::Receiver<Option<String>> {
+        self.trouble.subscribe()
     }
 
-    fn tell(&self, trouble: Option<String>) {
-        let is_news = *self.storage.trouble.borrow() != trouble;
-        if !is_news {
+    fn set_trouble(&self, trouble: Option<String>) {
+        if *self.trouble.borrow() == trouble {
             return;
         }
         match &trouble {
             Some(trouble) => error!("{trouble}"),
             None => info!("the storage of large objects is available and belongs to this cluster"),
         }
-        self.storage.trouble.send_replace(trouble);
+        self.trouble.send_replace(trouble);
     }
 
     /// Reads the storage records at the start of a term. From then on a storage that was begun is relied on.
-    pub async fn expect_storage(&self, records: &Records) {
+    pub async fn load(&self, records: &Records) {
         let Some(blobs) = self.guarded_blobs() else {
             return;
         };
@@ -194,16 +201,16 @@ impl JobStore {
         if let Some(here) = here.filter(|known| known.is_begun) {
             blobs.rely_on(&here.storage, &here.confirmations);
         }
-        self.storage.known.lock().await.all = all;
+        self.known.lock().await.all = all;
     }
 
     /// Begins the storage if this cluster has not done so, and confirms it in this term. On an error the caller
     /// retries, unless the term is over.
-    pub async fn begin_storage(&self, user: &StorageUser) -> Result<(), JobStoreError> {
+    pub async fn begin(&self, user: &StorageUser) -> Result<(), JobStoreError> {
         let Some(blobs) = self.guarded_blobs() else {
             return Ok(());
         };
-        let mut known = self.storage.known.lock().await;
+        let mut known = self.known.lock().await;
         if known.own.is_some() || known.has_ended {
             return Ok(());
         }
@@ -211,21 +218,21 @@ impl JobStore {
         let here = of_location(&known.all, location).cloned();
         let mut record = match here {
             Some(record) => record,
-            None => match self.found_elsewhere(blobs, &known.all).await? {
+            None => match self.found_at_location(blobs, &known.all).await? {
                 Found::Nothing => StorageRecord::new(location),
-                Found::Ours(mut record) => {
+                Found::Begun(mut record) => {
                     record.locations.push(location.to_owned());
                     record
                 }
-                Found::Strangers(marker) => {
+                Found::Foreign(marker) => {
                     let error = blobs.taken(&marker);
-                    self.tell(Some(error.to_string()));
+                    self.set_trouble(Some(error.to_string()));
                     return Err(JobStoreError::Refused(error));
                 }
             },
         };
         let confirmation = record.confirm();
-        self.put_storage(&record).await?;
+        self.put_record(&record).await?;
         // A retry after a later failure uses the same name.
         known.note(record.clone());
         failpoint("storage.decided").await;
@@ -234,20 +241,20 @@ impl JobStore {
             match blobs.marker().await.map_err(JobStoreError::Refused)? {
                 None => {
                     let error = blobs.lost();
-                    self.tell(Some(error.to_string()));
+                    self.set_trouble(Some(error.to_string()));
                     known.note(record);
                     return Err(JobStoreError::Refused(error));
                 }
                 Some(marker) if marker.storage != record.storage => {
                     let error = blobs.taken(&marker);
-                    self.tell(Some(error.to_string()));
+                    self.set_trouble(Some(error.to_string()));
                     known.note(record);
                     return Err(JobStoreError::Refused(error));
                 }
                 Some(_) => {}
             }
         } else if let Err(error) = blobs.make_directory().await {
-            self.tell(Some(error.to_string()));
+            self.set_trouble(Some(error.to_string()));
             return Err(JobStoreError::Refused(error));
         }
         let written = self.write_marker(blobs, user, &record, &confirmation);
@@ -255,7 +262,7 @@ impl JobStore {
         failpoint("storage.marked").await;
         if !record.is_begun {
             record.is_begun = true;
-            self.put_storage(&record).await?;
+            self.put_record(&record).await?;
             info!(location, "the storage of large objects is begun");
         }
         blobs.rely_on(&record.storage, &record.confirmations);
@@ -267,53 +274,53 @@ impl JobStore {
             is_contested: false,
             quiet: 0,
         });
-        self.tell(None);
+        self.set_trouble(None);
         Ok(())
     }
 
     /// Checks that the storage is there and exclusive to this cluster. If another cluster has written the
     /// marker, writes it again so that the other cluster notices as well.
-    pub async fn look_at_storage(&self, user: &StorageUser) -> Result<(), JobStoreError> {
+    pub async fn check(&self, user: &StorageUser) -> Result<(), JobStoreError> {
         let Some(blobs) = self.guarded_blobs() else {
             return Ok(());
         };
-        let mut known = self.storage.known.lock().await;
+        let mut known = self.known.lock().await;
         if known.has_ended {
             return Ok(());
         }
         let Some(own) = &mut known.own else {
             drop(known);
-            return self.begin_storage(user).await;
+            return self.begin(user).await;
         };
         let marker = blobs.marker().await.map_err(JobStoreError::Refused)?;
         let Some(marker) = marker else {
-            self.tell(Some(blobs.lost().to_string()));
+            self.set_trouble(Some(blobs.lost().to_string()));
             own.quiet = 0;
             return Ok(());
         };
         if marker.storage != own.record.storage {
-            self.tell(Some(blobs.taken(&marker).to_string()));
+            self.set_trouble(Some(blobs.taken(&marker).to_string()));
             own.quiet = 0;
             return Ok(());
         }
         if marker.confirmation == own.last {
             own.quiet = own.quiet.saturating_add(1);
-            if own.is_contested && own.quiet < QUIET_LOOKS {
+            if own.is_contested && own.quiet < QUIET_CHECKS {
                 return Ok(());
             }
             own.is_contested = false;
             blobs.set_contested(false);
-            self.tell(None);
+            self.set_trouble(None);
             return Ok(());
         }
         own.quiet = 0;
         if !own.record.confirmations.contains(&marker.confirmation) {
             own.is_contested = true;
             blobs.set_contested(true);
-            self.tell(Some(blobs.taken(&marker).to_string()));
+            self.set_trouble(Some(blobs.taken(&marker).to_string()));
         }
         let confirmation = own.record.confirm();
-        self.put_storage(&own.record).await?;
+        self.put_record(&own.record).await?;
         blobs.rely_on(&own.record.storage, &own.record.confirmations);
         self.write_marker(blobs, user, &own.record, &confirmation)
             .await?;
@@ -324,11 +331,11 @@ impl JobStore {
 
     /// Whether unreferenced objects may be deleted: no other cluster has written the marker since this term
     /// did, which is at least `settled` ago.
-    pub(super) async fn may_sweep(&self, settled: Duration) -> Result<bool, JobStoreError> {
+    pub(super) async fn is_exclusive(&self, settled: Duration) -> Result<bool, JobStoreError> {
         let Some(blobs) = self.guarded_blobs() else {
             return Ok(true);
         };
-        let known = self.storage.known.lock().await;
+        let known = self.known.lock().await;
         let Some(own) = known.own.as_ref().filter(|own| !own.is_contested) else {
             return Ok(false);
         };
@@ -343,11 +350,11 @@ impl JobStore {
         let Some(blobs) = self.guarded_blobs() else {
             return Ok(());
         };
-        self.storage.known.lock().await.has_ended = true;
+        self.known.lock().await.has_ended = true;
         blobs.delete(&blobs.marker_name()?).await
     }
 
-    async fn found_elsewhere(
+    async fn found_at_location(
         &self,
         blobs: &BlobStore,
         known: &[StorageRecord],
@@ -357,10 +364,10 @@ impl JobStore {
             return Ok(Found::Nothing);
         };
         let ours = known.iter().find(|it| it.storage == marker.storage);
-        Ok(ours.map_or(Found::Strangers(marker), |it| Found::Ours(it.clone())))
+        Ok(ours.map_or(Found::Foreign(marker), |it| Found::Begun(it.clone())))
     }
 
-    async fn put_storage(&self, record: &StorageRecord) -> Result<(), JobStoreError> {
+    async fn put_record(&self, record: &StorageRecord) -> Result<(), JobStoreError> {
         let name = Name::new(&*record.storage);
         let name = name.map_err(|error| refused(&error))?;
         let encoded = record::encode(StorageRecord::FORMAT, &record.encode(), usize::MAX);
@@ -368,8 +375,8 @@ impl JobStore {
             Encoded::Inline(value) | Encoded::Oversized(value) => value,
         };
         let key = Key::new(Kind::Storages, name);
-        let written = self.pipeline.commit(vec![Write::Put { key, value }]).await;
-        written.map(drop).map_err(JobStoreError::from)
+        let written = self.records.commit(vec![Write::Put { key, value }]).await;
+        written.map_err(JobStoreError::from)
     }
 
     async fn write_marker(
@@ -407,9 +414,9 @@ fn refused(error: &impl std::fmt::Display) -> JobStoreError {
 enum Found {
     Nothing,
     /// A storage that this cluster has begun under another path.
-    Ours(StorageRecord),
+    Begun(StorageRecord),
     /// A storage of another cluster: this store has no record of it.
-    Strangers(Marker),
+    Foreign(Marker),
 }
 
 #[cfg(test)]

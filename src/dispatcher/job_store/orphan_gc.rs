@@ -1,5 +1,5 @@
-//! Removes objects of the blob store that nothing points to: those left by leaders that died between writing an
-//! object and the record that names it, and uploads whose submission never came.
+//! Removes objects of the blob store, and chunks, that nothing points to: those left by leaders that died between
+//! writing an object and the record that names it, and uploads whose submission never came.
 //!
 //! An object of a *term* gets its first pointer in that term, under its fence: if no record names an object of
 //! an earlier term when a term begins, none ever will. An *upload* is named by a submission, which may come in
@@ -8,8 +8,8 @@
 //! under a new name.
 //!
 //! Interleavings, and why no job loses an object that it names:
-//! - A submission names an upload while it is swept: both use [`super::core::Holdings`]. Either the submission holds
-//!   the job first, and the sweep keeps its uploads; or the tombstone is written first, and the submission is refused.
+//! - A submission names an upload while it is swept: both use the blob ledger. Either the submission protects the job
+//!   first, and the sweep keeps its uploads; or the upload has its tombstone first, and the submission is refused.
 //! - The leader is deposed after the write, and deletes late: its successor reads from the store what is
 //!   marked with a tombstone, and refuses submissions that name it; names are never reused.
 //! - The leader is deposed before the write: the write is refused, and nothing is deleted.
@@ -19,34 +19,72 @@
 //!   refused.
 //! - A graph or result can't be read: its objects are unknown, so all objects of that job are kept.
 //! - Another cluster keeps its objects in the same place: names contain the cluster.
-//! - A cluster with a copy of this store does: the marker shows it, and nothing is deleted (`storage.rs`).
+//! - A cluster with a copy of this store does: the marker shows it, and nothing is deleted ([`Storage`]).
 //!
 //! `blob.orphan-grace` is for clients, not for safety: the time that an upload may wait for its submission.
 
 use std::time::Duration;
 
-use tanist_ha::blob::{BlobName, BlobStore, Origin};
+use tanist_ha::blob::BlobStore;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::record::{self, Encoded};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
-use tanist_proto::id::JobId;
 use tracing::{debug, info};
 
-use super::job_store::{JobStore, JobStoreError};
+use super::blob_ledger::BlobLedger;
+use super::error::JobStoreError;
+use super::job_records::JobRecords;
+use super::storage::Storage;
 
 /// Format of the record `tombstones/<object>`, which has no content.
 const TOMBSTONE_FORMAT: u16 = 1;
+/// Maximum number of objects that are deleted after one transaction.
+const BATCH: usize = 64;
 
-impl JobStore {
+/// Removes what nothing points to.
+#[derive(Debug, Clone, Copy)]
+pub struct OrphanGc<'a> {
+    records: &'a JobRecords,
+    ledger: &'a BlobLedger,
+    storage: &'a Storage,
+}
+
+impl<'a> OrphanGc<'a> {
+    pub(super) fn new(
+        records: &'a JobRecords,
+        ledger: &'a BlobLedger,
+        storage: &'a Storage,
+    ) -> OrphanGc<'a> {
+        OrphanGc {
+            records,
+            ledger,
+            storage,
+        }
+    }
+
+    /// Removes chunks of earlier terms that no record points to: a leader died between writing the chunks and the
+    /// record. Call it once, after the recovery; chunks of this term are not touched.
+    pub async fn remove_chunks(self) -> Result<(), JobStoreError> {
+        let may_need = |owner: &Name, chunk: &Name| self.ledger.may_need_chunk(owner, chunk);
+        let orphans = self.records.orphaned_chunks(may_need).await?;
+        if !orphans.is_empty() {
+            info!(
+                chunks = orphans.len(),
+                "removing chunks of graphs that were never accepted"
+            );
+        }
+        self.records.remove_chunks(&orphans).await
+    }
+
     /// Deletes objects that nothing points to, and unfinished files of ended processes, if they are older than
     /// `grace`. Returns the number of objects. Deletes nothing unless the storage has been exclusive to this
     /// cluster for at least `settled`.
-    pub async fn sweep(&self, grace: Duration, settled: Duration) -> Result<usize, JobStoreError> {
+    pub async fn sweep(self, grace: Duration, settled: Duration) -> Result<usize, JobStoreError> {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
         };
-        if !self.may_sweep(settled).await? {
+        if !self.storage.is_exclusive(settled).await? {
             debug!("nothing is swept: the storage may be used by another cluster");
             return Ok(0);
         }
@@ -63,25 +101,25 @@ impl JobStore {
 
     /// The same for this cluster's objects only. Unfinished files may be another cluster's; and once no
     /// submissions are accepted any more, objects need no grace time.
-    pub async fn sweep_objects(&self, grace: Duration) -> Result<usize, JobStoreError> {
+    pub async fn sweep_objects(self, grace: Duration) -> Result<usize, JobStoreError> {
         let Some(blobs) = self.records.blobs() else {
             return Ok(0);
         };
-        let left: Vec<Name> = self.lock_holdings().tombstones();
         let mut refused = None;
-        match self.carry_out(blobs, &left).await {
+        match self.delete_marked(blobs, &self.ledger.tombstones()).await {
             Err(JobStoreError::Refused(error)) => refused = Some(error),
             other => other?,
         }
         let listed = blobs.list().await.map_err(JobStoreError::Refused)?;
         let old = listed.into_iter().filter(|entry| entry.age >= grace);
+        let epoch = self.records.epoch();
         let orphans: Vec<Name> = old
             .map(|entry| entry.name)
-            .filter(|name| self.is_orphan(blobs, name) && !self.lock_holdings().has_tombstone(name))
+            .filter(|name| self.ledger.is_orphan(name, blobs.tag(), epoch))
             .collect();
         let mut swept = 0;
-        for some in orphans.chunks(self.pipeline.limits().writes.clamp(1, 64)) {
-            match self.doom_and_delete(blobs, some).await {
+        for some in orphans.chunks(self.records.writes_at_once().min(BATCH)) {
+            match self.mark_and_delete(blobs, some).await {
                 Err(JobStoreError::Refused(error)) => {
                     refused.get_or_insert(error);
                 }
@@ -94,83 +132,39 @@ impl JobStore {
         refused.map_or(Ok(swept), |error| Err(JobStoreError::Refused(error)))
     }
 
-    /// Whether nothing names this object of the listing, and nothing will.
-    fn is_orphan(&self, blobs: &BlobStore, name: &Name) -> bool {
-        let Some(read) = BlobName::read(name).filter(|read| read.tag == *blobs.tag()) else {
-            return false;
-        };
-        let Ok(job) = read.owner.as_str().parse::<JobId>() else {
-            return false;
-        };
-        if self.lock_holdings().keeps(job) {
-            return false;
-        }
-        match read.origin {
-            // This term may be about to name what it wrote.
-            Origin::Term(epoch) if epoch >= self.epoch => false,
-            Origin::Term(_) => {
-                let known = self.lock_blobs();
-                let kinds = [
-                    Kind::Graphs,
-                    Kind::States,
-                    Kind::Results,
-                    Kind::Descriptions,
-                ];
-                !kinds
-                    .iter()
-                    .any(|kind| known.get(&(job, *kind)) == Some(name))
-            }
-            Origin::Upload => true,
-        }
-    }
-
-    async fn doom_and_delete(
+    async fn mark_and_delete(
         &self,
         blobs: &BlobStore,
         names: &[Name],
     ) -> Result<usize, JobStoreError> {
-        let tombstones: Vec<Name> = {
-            let mut holdings = self.lock_holdings();
-            let is_held = |name: &Name| {
-                let owner = BlobName::read(name).map(|read| read.owner);
-                let job = owner.and_then(|owner| owner.as_str().parse::<JobId>().ok());
-                job.is_none_or(|job| holdings.keeps(job))
-            };
-            let tombstones: Vec<Name> = names.iter().filter(|it| !is_held(it)).cloned().collect();
-            tombstones
-                .iter()
-                .for_each(|name| holdings.doom(name.clone()));
-            tombstones
-        };
+        let tombstones = self.ledger.add_tombstones(names);
         if tombstones.is_empty() {
             return Ok(0);
         }
         let put = |name: &Name| Write::Put {
             key: Key::new(Kind::BlobTombstones, name.clone()),
-            value: nothing(),
+            value: empty_record(),
         };
-        let written = self
-            .pipeline
-            .commit(tombstones.iter().map(put).collect())
-            .await;
-        if let Err(error) = written {
+        let writes = tombstones.iter().map(put).collect();
+        if let Err(error) = self.records.commit(writes).await {
             // Without the record in the store nothing is deleted.
-            let mut holdings = self.lock_holdings();
-            for name in &tombstones {
-                holdings.spare(name);
-            }
+            self.ledger.forget_tombstones(&tombstones);
             return Err(error.into());
         }
         failpoint("blob.tombstones-written").await;
-        self.carry_out(blobs, &tombstones).await?;
+        self.delete_marked(blobs, &tombstones).await?;
         Ok(tombstones.len())
     }
 
     /// Deletes objects that have a tombstone, then the tombstones. An object that can't be deleted does not
     /// block the others.
-    async fn carry_out(&self, blobs: &BlobStore, tombstones: &[Name]) -> Result<(), JobStoreError> {
+    async fn delete_marked(
+        &self,
+        blobs: &BlobStore,
+        tombstones: &[Name],
+    ) -> Result<(), JobStoreError> {
         let mut refused = None;
-        for some in tombstones.chunks(self.pipeline.limits().writes.clamp(1, 64)) {
+        for some in tombstones.chunks(self.records.writes_at_once().min(BATCH)) {
             let mut deleted = Vec::with_capacity(some.len());
             for name in some {
                 match blobs.delete(name).await {
@@ -187,20 +181,16 @@ impl JobStore {
             let delete = |name: &Name| Write::Delete {
                 key: Key::new(Kind::BlobTombstones, name.clone()),
             };
-            self.pipeline
-                .commit(deleted.iter().copied().map(delete).collect())
-                .await?;
-            let mut holdings = self.lock_holdings();
-            for name in deleted {
-                holdings.spare(name);
-            }
+            let writes = deleted.iter().copied().map(delete).collect();
+            self.records.commit(writes).await?;
+            self.ledger.forget_tombstones(deleted);
         }
         refused.map_or(Ok(()), |error| Err(JobStoreError::Refused(error)))
     }
 }
 
 /// A record without content.
-fn nothing() -> bytes::Bytes {
+fn empty_record() -> bytes::Bytes {
     match record::encode(TOMBSTONE_FORMAT, &[], usize::MAX) {
         Ok(Encoded::Inline(value) | Encoded::Oversized(value)) => value,
         Err(_) => bytes::Bytes::new(),
@@ -208,5 +198,5 @@ fn nothing() -> bytes::Bytes {
 }
 
 #[cfg(test)]
-#[path = "tests/sweep_tests.rs"]
+#[path = "tests/orphan_gc_tests.rs"]
 mod tests;

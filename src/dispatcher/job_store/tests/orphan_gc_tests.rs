@@ -14,7 +14,8 @@ use tanist_proto::v1 as pb;
 
 use crate::DispatcherOptions;
 use crate::handle::Command;
-use crate::job_store::{JobStoreError, name_of};
+use crate::job_store::error::JobStoreError;
+use crate::job_store::records::name_of;
 use crate::tests::scripted::{End, JOB, Leader, blobs, result_of, submission};
 
 const OTHER: JobId = JobId::from_bits(8);
@@ -72,17 +73,21 @@ async fn only_what_nothing_points_to_is_removed_and_only_of_this_cluster() {
     let other = name_of(OTHER);
     let earlier = own.put(&other, Epoch::new(0), bytes.clone()).await;
     let earlier = earlier.expect("put").name;
-    let of_this_term = own.put(&other, a.store.epoch, bytes.clone()).await;
+    let of_this_term = own
+        .put(&other, a.store.records.epoch(), bytes.clone())
+        .await;
     let of_this_term = of_this_term.expect("put").name;
     let of_strangers = blobs.put(&other, Epoch::new(0), bytes).await;
     let of_strangers = of_strangers.expect("put").name;
     let swept = a
         .store
+        .orphan_gc()
         .sweep(Duration::from_secs(3600), Duration::ZERO)
         .await;
     assert_eq!(swept.expect("swept"), 0, "all are young");
     let swept = a
         .store
+        .orphan_gc()
         .sweep(Duration::ZERO, Duration::ZERO)
         .await
         .expect("swept");
@@ -107,10 +112,14 @@ async fn an_object_that_can_not_be_removed_holds_no_other_one_up() {
     std::fs::create_dir_all(below.join("below")).expect("made");
     let goes = uploaded(&a, OTHER).await;
     for name in [&stays, &goes] {
-        a.store.lock_holdings().doom(name.clone());
+        a.store.ledger.note_tombstone(name.clone());
     }
     let found_later = uploaded(&a, OTHER).await;
-    let refused = a.store.sweep(Duration::ZERO, Duration::ZERO).await;
+    let refused = a
+        .store
+        .orphan_gc()
+        .sweep(Duration::ZERO, Duration::ZERO)
+        .await;
     assert!(
         matches!(refused, Err(JobStoreError::Refused(_))),
         "{refused:?}"
@@ -120,8 +129,8 @@ async fn an_object_that_can_not_be_removed_holds_no_other_one_up() {
         !left.contains(&goes) && !left.contains(&found_later),
         "{left:?}"
     );
-    assert!(a.store.lock_holdings().has_tombstone(&stays));
-    assert!(!a.store.lock_holdings().has_tombstone(&goes));
+    assert!(a.store.ledger.has_tombstone(std::slice::from_ref(&stays)));
+    assert!(!a.store.ledger.has_tombstone(std::slice::from_ref(&goes)));
 }
 
 #[tokio::test]
@@ -132,7 +141,11 @@ async fn a_deposed_leader_sweeps_nothing() {
     let upload = uploaded(&a, OTHER).await;
     cluster.expire(&a.process);
     let _b = leader(&cluster, "b", &blobs).await;
-    let refused = a.store.sweep(Duration::ZERO, Duration::ZERO).await;
+    let refused = a
+        .store
+        .orphan_gc()
+        .sweep(Duration::ZERO, Duration::ZERO)
+        .await;
     assert!(
         matches!(
             refused,
@@ -152,20 +165,21 @@ async fn blobs_with_a_tombstone_of_a_predecessor_are_known_and_go() {
     // The leader died between the record and the deletion.
     let put = tanist_ha::store::Write::Put {
         key: tanist_ha::keys::Key::new(Kind::BlobTombstones, upload.clone()),
-        value: super::nothing(),
+        value: super::empty_record(),
     };
-    a.store.pipeline.commit(vec![put]).await.expect("written");
+    a.store.pipeline().commit(vec![put]).await.expect("written");
     a.dispatcher.stop().await;
     cluster.partition(&a.process);
     cluster.expire(&a.process);
     let b = leader(&cluster, "b", &blobs).await;
-    assert!(b.store.lock_holdings().has_tombstone(&upload));
+    assert!(b.store.ledger.has_tombstone(std::slice::from_ref(&upload)));
     b.store
+        .orphan_gc()
         .sweep(Duration::from_secs(3600), Duration::ZERO)
         .await
         .expect("swept");
     assert!(there(&blobs).await.is_empty());
-    assert!(!b.store.lock_holdings().has_tombstone(&upload));
+    assert!(!b.store.ledger.has_tombstone(std::slice::from_ref(&upload)));
     let tombstones = b.records.list(Kind::BlobTombstones, None, 10).await;
     assert!(tombstones.expect("readable").items.is_empty());
 }
@@ -185,6 +199,7 @@ async fn what_was_uploaded_stays_as_long_as_its_job_and_goes_with_it() {
     let b = leader(&cluster, "b", &blobs).await;
     assert_eq!(
         b.store
+            .orphan_gc()
             .sweep(Duration::ZERO, Duration::ZERO)
             .await
             .expect("swept"),
@@ -195,6 +210,7 @@ async fn what_was_uploaded_stays_as_long_as_its_job_and_goes_with_it() {
     b.wait_for(JOB, pb::JobStatus::Finished).await;
     for _ in 0..1000 {
         b.store
+            .orphan_gc()
             .sweep(Duration::ZERO, Duration::ZERO)
             .await
             .expect("swept");
@@ -213,11 +229,12 @@ async fn a_submission_that_names_an_upload_which_is_gone_or_about_to_go_is_refus
     let a = leader(&cluster, "a", &blobs).await;
     let pointer = upload(&a, JOB).await;
     let piece = pointer.piece_names().expect("few").remove(0);
-    a.store.lock_holdings().doom(piece.clone());
+    a.store.ledger.note_tombstone(piece.clone());
     let refused = submit_with(&a, &pointer).await.expect_err("refused");
     assert!(refused.to_string().contains("too long ago"), "{refused}");
     assert!(matches!(refused, GatewayError::Invalid(_)));
     a.store
+        .orphan_gc()
         .sweep(Duration::from_secs(3600), Duration::ZERO)
         .await
         .expect("swept");
@@ -227,6 +244,7 @@ async fn a_submission_that_names_an_upload_which_is_gone_or_about_to_go_is_refus
     uploaded(&a, JOB).await;
     assert_eq!(
         a.store
+            .orphan_gc()
             .sweep(Duration::ZERO, Duration::ZERO)
             .await
             .expect("swept"),

@@ -10,7 +10,8 @@ use tanist_proto::id::JobId;
 
 use super::*;
 use crate::DispatcherOptions;
-use crate::job_store::name_of;
+use crate::JobStore;
+use crate::job_store::records::name_of;
 use crate::tests::scripted::{JOB, Leader, large_name, submission};
 
 const OTHER: JobId = JobId::from_bits(8);
@@ -71,14 +72,14 @@ async fn leader(cluster: &MemoryCluster, name: &str, mount: &Mount) -> (Leader, 
 async fn using(cluster: &MemoryCluster, name: &str, mount: &Mount) -> (Leader, StorageUser) {
     let (leader, user) = leader(cluster, name, mount).await;
     expect(&leader.store).await;
-    leader.store.begin_storage(&user).await.expect("begun");
+    leader.store.storage().begin(&user).await.expect("begun");
     (leader, user)
 }
 
 /// Reads the storage records of the store.
 async fn expect(store: &JobStore) {
     let records: Records = known_to(store).await.into_iter().collect();
-    store.expect_storage(&records).await;
+    store.storage().load(&records).await;
 }
 
 /// Returns the storages that a store has records of.
@@ -101,7 +102,7 @@ async fn submit_large(leader: &Leader, job: JobId) -> Result<(), JobStoreError> 
 }
 
 fn trouble(store: &JobStore) -> Option<String> {
-    store.storage_trouble().borrow().clone()
+    store.storage().trouble().borrow().clone()
 }
 
 #[tokio::test]
@@ -114,20 +115,28 @@ async fn a_submission_that_relies_on_a_storage_that_lost_its_mount_is_refused_an
     let refused = submit_large(&a, OTHER).await.expect_err("not mounted");
     assert!(refused.to_string().contains("mount it again"), "{refused}");
     assert_eq!(mount.listed(), Vec::<String>::new());
-    a.store.look_at_storage(&user).await.expect("looked");
+    a.store.storage().check(&user).await.expect("looked");
     assert!(trouble(&a.store).is_some_and(|it| it.contains("is missing")));
-    let swept = a.store.sweep(Duration::ZERO, Duration::ZERO).await;
+    let swept = a
+        .store
+        .orphan_gc()
+        .sweep(Duration::ZERO, Duration::ZERO)
+        .await;
     assert_eq!(swept.expect("nothing to do"), 0);
 
     // The next leader knows that the storage was begun, and does not begin it again.
     lose(&a);
     let (b, user) = leader(&cluster, "b", &mount).await;
     expect(&b.store).await;
-    b.store.begin_storage(&user).await.expect_err("not mounted");
+    b.store
+        .storage()
+        .begin(&user)
+        .await
+        .expect_err("not mounted");
     assert_eq!(mount.listed(), Vec::<String>::new());
     assert!(trouble(&b.store).is_some());
     mount.mount();
-    b.store.look_at_storage(&user).await.expect("mounted");
+    b.store.storage().check(&user).await.expect("mounted");
     assert_eq!(trouble(&b.store), None);
     submit_large(&b, OTHER).await.expect("acknowledged");
 }
@@ -145,7 +154,11 @@ async fn a_leader_that_died_before_the_storage_was_begun_leaves_it_to_the_next_o
     // The leader dies between the record and the marker.
     let mut record = StorageRecord::new(&mount.path().to_string_lossy());
     let confirmation = record.confirm();
-    a.store.put_storage(&record).await.expect("decided");
+    a.store
+        .storage()
+        .put_record(&record)
+        .await
+        .expect("decided");
     assert!(!mount.path().exists());
     let (b, user_of_b) = {
         lose(&a);
@@ -154,9 +167,12 @@ async fn a_leader_that_died_before_the_storage_was_begun_leaves_it_to_the_next_o
     submit_large(&b, JOB).await.expect("acknowledged");
     // It was only frozen, and writes the marker late: the marker is one of ours.
     let blobs = b.store.blobs().expect("there are some");
-    let late = a.store.write_marker(blobs, &user, &record, &confirmation);
+    let late = a
+        .store
+        .storage()
+        .write_marker(blobs, &user, &record, &confirmation);
     late.await.expect("written");
-    b.store.look_at_storage(&user_of_b).await.expect("looked");
+    b.store.storage().check(&user_of_b).await.expect("looked");
     assert_eq!(trouble(&b.store), None);
     submit_large(&b, OTHER).await.expect("acknowledged");
 }
@@ -189,7 +205,11 @@ impl Copied {
             .of_cluster(production.session.incarnation())
             .guarded();
         let records = RecordStore::new(other.records.clone(), Some(Arc::new(blobs)), 256);
-        let copy = JobStore::new(records, other.store.pipeline().clone(), other.store.epoch);
+        let copy = JobStore::new(
+            records,
+            other.store.pipeline().clone(),
+            other.store.records.epoch(),
+        );
         expect(&copy).await;
         let of_copy = StorageUser {
             incarnation: of_production.incarnation.clone(),
@@ -211,21 +231,27 @@ async fn a_copy_of_the_store_and_production_delete_nothing_as_long_as_both_use_t
     let both = Copied::new(&mount).await;
     let (production, copy) = (&*both.production.store, &both.copy);
     // The copy can't notice it by itself: it has the same record.
-    copy.begin_storage(&both.of_copy).await.expect("recognized");
+    copy.storage()
+        .begin(&both.of_copy)
+        .await
+        .expect("recognized");
     // An object that nothing points to, as far as either leader knows.
     let blobs = copy.blobs().expect("there are some");
     let bytes = bytes::Bytes::from_static(b"record");
     let orphan = blobs.put(&name_of(OTHER), Epoch::new(0), bytes).await;
     let orphan = orphan.expect("put").name.to_string();
     let look = async |store: &JobStore, user| {
-        store.look_at_storage(user).await.expect("looked");
+        store.storage().check(user).await.expect("looked");
     };
     look(production, &both.of_production).await;
     let told = trouble(production).expect("the copy was seen");
     assert!(told.contains("process b has marked it"), "{told}");
     for _ in 0..2 {
         for store in [production, copy] {
-            let swept = store.sweep(Duration::ZERO, Duration::ZERO).await;
+            let swept = store
+                .orphan_gc()
+                .sweep(Duration::ZERO, Duration::ZERO)
+                .await;
             assert_eq!(swept.expect("nothing to do"), 0);
             assert!(mount.listed().contains(&orphan), "{:?}", mount.listed());
         }
@@ -235,11 +261,14 @@ async fn a_copy_of_the_store_and_production_delete_nothing_as_long_as_both_use_t
     assert!(trouble(copy).is_some(), "production was seen");
 
     // The copy has stopped.
-    for _ in 0..QUIET_LOOKS {
+    for _ in 0..QUIET_CHECKS {
         look(production, &both.of_production).await;
     }
     assert_eq!(trouble(production), None);
-    let swept = production.sweep(Duration::ZERO, Duration::ZERO).await;
+    let swept = production
+        .orphan_gc()
+        .sweep(Duration::ZERO, Duration::ZERO)
+        .await;
     assert_eq!(swept.expect("swept"), 1);
 }
 
@@ -249,11 +278,18 @@ async fn a_storage_is_not_swept_before_the_term_has_used_it_alone_for_a_while() 
     let (a, _) = using(&cluster, "a", &mount).await;
     assert!(
         !a.store
-            .may_sweep(Duration::from_secs(60))
+            .storage()
+            .is_exclusive(Duration::from_secs(60))
             .await
             .expect("looked")
     );
-    assert!(a.store.may_sweep(Duration::ZERO).await.expect("looked"));
+    assert!(
+        a.store
+            .storage()
+            .is_exclusive(Duration::ZERO)
+            .await
+            .expect("looked")
+    );
 }
 
 #[tokio::test]
@@ -268,7 +304,7 @@ async fn a_storage_is_known_under_each_path_where_it_is_mounted() {
     lose(&b);
     let (c, _) = using(&cluster, "c", &mount).await;
     submit_large(&c, OTHER).await.expect("acknowledged");
-    let known = c.store.storage.known.lock().await.all.len();
+    let known = c.store.storage().known.lock().await.all.len();
     assert_eq!(known, 1);
 }
 
@@ -280,11 +316,15 @@ async fn a_storage_whose_marker_this_store_has_never_known_is_not_begun() {
     blobs.make_directory().await.expect("made");
     let mut record = StorageRecord::new("elsewhere");
     let confirmation = record.confirm();
-    let marked = a.store.write_marker(blobs, &user, &record, &confirmation);
+    let marked = a
+        .store
+        .storage()
+        .write_marker(blobs, &user, &record, &confirmation);
     marked.await.expect("written");
     let refused = a
         .store
-        .begin_storage(&user)
+        .storage()
+        .begin(&user)
         .await
         .expect_err("a stranger's");
     assert!(refused.to_string().contains("another cluster"), "{refused}");

@@ -1,0 +1,62 @@
+//! The types of the jobs' records, and their names.
+
+use prost::Message;
+use tanist_compact::{shrink_graph, shrink_state};
+use tanist_ha::Error;
+use tanist_ha::jobs::store::Record;
+use tanist_ha::keys::{Kind, Name};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::error::JobStoreError;
+
+pub(super) fn job_id(text: &str) -> Result<JobId, JobStoreError> {
+    text.parse()
+        .map_err(|error| JobStoreError::Refused(Error::Misconfigured(format!("{error}").into())))
+}
+
+pub(super) fn name_of(job: JobId) -> Name {
+    Name::new(job.to_string()).expect("32 hexadecimal digits are a name")
+}
+
+macro_rules! protobuf_record {
+    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal $(, $shrink:path)?) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $name(pub $message);
+
+        impl Record for $name {
+            const KIND: Kind = $kind;
+            const FORMAT: u16 = 1;
+            const SPLITS: bool = $splits;
+
+            fn encode(&self) -> Vec<u8> {
+                self.0.encode_to_vec()
+            }
+
+            fn decode(_format: u16, bytes: &[u8]) -> Result<$name, String> {
+                #[allow(unused_mut, reason = "not every message is shrunk")]
+                let mut message = <$message>::decode(bytes).map_err(|error| error.to_string())?;
+                $($shrink(&mut message);)?
+                Ok($name(message))
+            }
+        }
+    };
+}
+
+protobuf_record! {
+    /// `graphs/<job>`.
+    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true, shrink_graph
+}
+protobuf_record! {
+    /// `states/<job>`.
+    StateRecord(pb::JobState), Kind::States, splits: false, shrink_state
+}
+protobuf_record! {
+    /// `results/<job>`.
+    ResultRecord(pb::JobResult), Kind::Results, splits: false
+}
+protobuf_record! {
+    /// `descriptions/<job>`.
+    DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true
+}

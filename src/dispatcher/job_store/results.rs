@@ -1,0 +1,271 @@
+//! How the end of a job is written: result and description replace graph and state. They are removed after the
+//! retention time.
+
+use std::time::Duration;
+
+use tanist_ha::Error;
+use tanist_ha::jobs::store::Prepared;
+use tanist_ha::keys::{Kind, Name};
+use tanist_ha::retry::Backoff;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tracing::{error, info, warn};
+
+use super::JobStore;
+use super::description_store::reference_to;
+use super::error::JobStoreError;
+use super::job_records::chunk_names;
+use super::records::{ResultRecord, job_id};
+use super::transaction::Transaction;
+use crate::descriptions::{Dropped, in_short, is_short};
+
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// Maximum delay until a result is written again. Its description is written again each time.
+const SLOWEST_RETRY: Duration = Duration::from_secs(60);
+
+impl JobStore {
+    /// Like [`JobStore::put_result`], but retries; fails only if the term is over. Nothing else retries for
+    /// a job that has ended.
+    pub(crate) async fn put_result_until_written(
+        &self,
+        result: pb::JobResult,
+    ) -> Result<pb::JobResult, JobStoreError> {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        loop {
+            match self.put_result(result.clone()).await {
+                Err(failure) if !failure.is_term_over() => {
+                    let job = &result.job_id;
+                    error!(%job, %failure, "the result of a job could not be written; writing is retried");
+                }
+                definite => return definite,
+            }
+            if !self.records.wait_to_retry(&mut backoff).await {
+                return Err(JobStoreError::NotWritten);
+            }
+        }
+    }
+
+    /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Returns the
+    /// result as written: it also names the blobs and chunks to remove.
+    pub async fn put_result(
+        &self,
+        mut result: pb::JobResult,
+    ) -> Result<pb::JobResult, JobStoreError> {
+        let job = job_id(&result.job_id)?;
+        let objects = self.ledger.objects_of(job);
+        if objects != pb::Cleanup::default() {
+            let remove = result.remove.get_or_insert_default();
+            remove.blobs.extend(objects.blobs);
+            remove.chunks.extend(objects.chunks);
+            remove.uploads.extend(objects.uploads);
+        }
+        let details = result.details.take().unwrap_or_default();
+        if is_short(&details) {
+            result.details = Some(details);
+            self.put_short_result(job, &mut result, None).await?;
+        } else {
+            self.put_described_result(job, &mut result, details).await?;
+        }
+        // From here on the result names them.
+        self.ledger.forget_graph_and_state(job);
+        Ok(result)
+    }
+
+    async fn put_described_result(
+        &self,
+        job: JobId,
+        result: &mut pb::JobResult,
+        details: pb::JobDetails,
+    ) -> Result<(), JobStoreError> {
+        let mut short = in_short(&details);
+        let prepared = match self.descriptions.prepare(job, &details).await? {
+            Ok(prepared) => Some(prepared),
+            Err(undescribed) => {
+                short.undescribed = undescribed;
+                None
+            }
+        };
+        result.details = Some(short);
+        result.description = prepared.as_ref().map(|it| reference_to(it, &details));
+        let description = prepared.as_ref();
+        let is_written = self.put_short_result(job, result, description).await?;
+        if is_written && let Some(prepared) = prepared {
+            self.ledger.note_description(job, chunk_names(&prepared));
+            self.descriptions.keep(job, details);
+        }
+        Ok(())
+    }
+
+    /// Writes the result. Returns whether the description was written as well.
+    async fn put_short_result(
+        &self,
+        job: JobId,
+        result: &mut pb::JobResult,
+        description: Option<&Prepared>,
+    ) -> Result<bool, JobStoreError> {
+        match self.try_put_result(job, result, description).await {
+            Err(error @ JobStoreError::Refused(Error::TooLarge { .. })) => {
+                warn!(%job, %error, "the result is too large for the store: it is written without details");
+                if let Some(description) = description {
+                    let chunks = chunk_names(description);
+                    let removing = self.records.remove_refused_chunks(job, &chunks, &error);
+                    removing.await;
+                }
+                result.details = None;
+                result.description = None;
+                result.cause = shortened(&result.cause);
+                self.try_put_result(job, result, None).await?;
+                Ok(false)
+            }
+            other => other.map(|()| description.is_some()),
+        }
+    }
+
+    async fn try_put_result(
+        &self,
+        job: JobId,
+        result: &pb::JobResult,
+        description: Option<&Prepared>,
+    ) -> Result<(), JobStoreError> {
+        let record = ResultRecord(result.clone());
+        let prepared = self.records.prepare_until_accepted(job, record).await?;
+        let mut transaction = Transaction::default()
+            .put(job, prepared)
+            .delete_but_keep_blob(job, Kind::Graphs)
+            .delete_but_keep_blob(job, Kind::States);
+        if let Some(description) = description {
+            transaction = transaction.put(job, description.clone());
+        }
+        self.commit_until_space(transaction).await
+    }
+
+    /// Replaces a result whose cleanup has finished.
+    pub async fn put_clean_result(&self, result: &pb::JobResult) -> Result<(), JobStoreError> {
+        let job = job_id(&result.job_id)?;
+        let record = ResultRecord(result.clone());
+        let prepared = self.records.prepare_until_accepted(job, record).await?;
+        let transaction = Transaction::default().put(job, prepared);
+        self.commit_until_space(transaction).await
+    }
+
+    /// The same, tried once: does not wait for a store without space or a blob store that does not answer.
+    pub(crate) async fn try_clean_result(
+        &self,
+        result: &pb::JobResult,
+    ) -> Result<(), JobStoreError> {
+        let job = job_id(&result.job_id)?;
+        let record = ResultRecord(result.clone());
+        let prepared = self.records.prepare_or_time_out(job, record).await?;
+        self.commit(Transaction::default().put(job, prepared)).await
+    }
+
+    /// Drops surplus descriptions and keeps their results. Each is tried once, as expired results are removed
+    /// afterwards; the first failure stops it.
+    pub(crate) async fn drop_descriptions(&self, results: Vec<pb::JobResult>) -> Dropped {
+        let mut left = Vec::with_capacity(results.len());
+        for mut result in results {
+            result.description = None;
+            result.details.get_or_insert_default().undescribed =
+                "it was dropped: more jobs have ended than jobstore.max-capacity keeps descriptions for"
+                    .to_owned();
+            match self.drop_description(&result).await {
+                Ok(()) => left.push(result),
+                Err(failure) => {
+                    let failure = Some(failure);
+                    return Dropped { left, failure };
+                }
+            }
+        }
+        Dropped {
+            left,
+            failure: None,
+        }
+    }
+
+    /// Replaces a result by one without a description, and removes the description.
+    async fn drop_description(&self, result: &pb::JobResult) -> Result<(), JobStoreError> {
+        let job = job_id(&result.job_id)?;
+        let record = ResultRecord(result.clone());
+        let prepared = self.records.prepare_or_time_out(job, record).await?;
+        let transaction = Transaction::default().put(job, prepared);
+        let transaction = transaction.delete(job, Kind::Descriptions);
+        self.commit(transaction).await?;
+        info!(%job, "the description of an ended job is dropped: it was the oldest beyond jobstore.max-capacity");
+        let chunks = self.forget_descriptions(&[job]);
+        if let Err(failure) = self.records.remove_chunks(&chunks).await {
+            warn!(%job, %failure, "the chunks of a description are left to the next term");
+        }
+        Ok(())
+    }
+
+    /// Forgets dropped descriptions. Returns the chunks that held them.
+    fn forget_descriptions(&self, jobs: &[JobId]) -> Vec<Name> {
+        self.descriptions.forget(jobs);
+        self.ledger.forget_descriptions(jobs)
+    }
+
+    /// Whether the store contains a job that has not ended.
+    pub async fn has_unended_jobs(&self) -> Result<bool, Error> {
+        for kind in [Kind::Graphs, Kind::States] {
+            let listed = self.coordination_store().list(kind, None, 1).await?;
+            if !listed.items.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Removes all clean results from the store. Returns true if no other result is left. An unreadable result
+    /// stays, as it may name leftovers that must be removed.
+    pub async fn delete_clean_results(&self) -> Result<bool, JobStoreError> {
+        let listed = self.records.list::<ResultRecord>().await;
+        let listed = listed.map_err(JobStoreError::Refused)?;
+        let number = listed.len();
+        let clean: Vec<JobId> = listed
+            .into_iter()
+            .filter(|(_, stored)| matches!(stored, Ok(stored) if !stored.record.0.dirty))
+            .filter_map(|(name, _)| name.as_str().parse().ok())
+            .collect();
+        self.delete_results(&clean).await?;
+        Ok(clean.len() == number)
+    }
+
+    /// Removes results and their descriptions.
+    pub async fn delete_results(&self, jobs: &[JobId]) -> Result<(), JobStoreError> {
+        for some in jobs.chunks((self.records.writes_at_once() / 2).max(1)) {
+            let delete = |transaction: Transaction, job: &JobId| {
+                let transaction = transaction.delete(*job, Kind::Results);
+                transaction.delete(*job, Kind::Descriptions)
+            };
+            let transaction = some.iter().fold(Transaction::default(), delete);
+            self.commit(transaction).await?;
+            self.ledger.forget_unreadable_results(some);
+            let chunks = self.forget_descriptions(some);
+            self.records.remove_chunks(&chunks).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the chunks that a job's result names. Waits for space in the store without limit; fails only if
+    /// the term is over.
+    pub(crate) async fn clean_chunks(
+        &self,
+        job: JobId,
+        names: &[String],
+    ) -> Result<(), JobStoreError> {
+        let names = names.iter().filter_map(|name| match name.parse::<Name>() {
+            Ok(name) => Some(name),
+            Err(error) => {
+                warn!(%job, %error, "a chunk with an invalid name is ignored");
+                None
+            }
+        });
+        let names: Vec<Name> = names.collect();
+        self.records.remove_chunks_until_space(&names).await
+    }
+}
+
+/// Returns the beginning of a cause that is too long to keep.
+fn shortened(cause: &str) -> String {
+    cause.chars().take(4096).collect()
+}
