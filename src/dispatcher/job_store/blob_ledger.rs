@@ -81,8 +81,8 @@ impl BlobLedger {
         }
     }
 
-    /// Records that a job has a graph that can't be read.
-    pub(super) fn note_unreadable_graph(&self, job: JobId) {
+    /// Records that a job has a graph that was not read, so that its chunks are not known.
+    pub(super) fn note_unread_graph(&self, job: JobId) {
         let mut state = self.state.lock();
         state.with_graph.insert(job);
         state.with_unknown_chunks.insert(job);
@@ -140,8 +140,9 @@ impl BlobLedger {
         state.with_unreadable_result.insert(job);
     }
 
-    /// Records that no result of these jobs is unreadable any more: it was read, or is deleted.
-    pub(super) fn forget_unreadable_results(&self, jobs: &[JobId]) {
+    /// Forgets the results of these jobs, which were read or deleted, and what the jobs' graphs point to: with a
+    /// result the graph is gone. Not for jobs that run.
+    pub(super) fn forget_results(&self, jobs: &[JobId]) {
         let mut state = self.state.lock();
         for job in jobs {
             state.with_unreadable_result.remove(job);

@@ -126,7 +126,7 @@ impl<'a> JobReader<'a> {
                     }
                 }
             };
-            self.ledger.note_unreadable_graph(job);
+            self.ledger.note_unread_graph(job);
             recovered.jobs.push((job, found));
             taken.insert(name.clone());
             false
@@ -203,7 +203,7 @@ impl<'a> JobReader<'a> {
         };
         let graph = match graph {
             Some(Ok(stored)) if stored.record.0.job_id != job.to_string() => {
-                self.ledger.note_unreadable_graph(job);
+                self.ledger.note_unread_graph(job);
                 Err(of_another("graphs", &stored.record.0.job_id))
             }
             Some(Ok(stored)) => {
@@ -213,7 +213,7 @@ impl<'a> JobReader<'a> {
                 Ok(graph)
             }
             Some(Err(error)) => {
-                self.ledger.note_unreadable_graph(job);
+                self.ledger.note_unread_graph(job);
                 Err(self.flaw(&error))
             }
             None => Err(missing("graphs")),
@@ -304,7 +304,7 @@ impl<'a> JobReader<'a> {
             Ok(Some(stored)) => {
                 let result = self.recovered_result(job, stored);
                 // The objects that it names are known now.
-                self.ledger.forget_unreadable_results(&[job]);
+                self.ledger.forget_results(&[job]);
                 Some(Ok(result))
             }
             Ok(None) => {

@@ -71,7 +71,7 @@ impl<'a> OrphanGc<'a> {
         if !orphans.is_empty() {
             info!(
                 chunks = orphans.len(),
-                "removing chunks of graphs that were never accepted"
+                "removing chunks of records that were never written"
             );
         }
         self.records.remove_chunks(&orphans).await

@@ -239,7 +239,7 @@ impl JobStore {
             };
             let transaction = some.iter().fold(Transaction::default(), delete);
             self.commit(transaction).await?;
-            self.ledger.forget_unreadable_results(some);
+            self.ledger.forget_results(some);
             let chunks = self.forget_descriptions(some);
             self.records.remove_chunks(&chunks).await?;
         }

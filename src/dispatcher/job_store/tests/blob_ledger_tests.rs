@@ -31,7 +31,7 @@ fn chunks_of_unknown_owners_and_of_unreadable_graphs_are_kept() {
     assert!(!needs(&ours));
     ledger.note_graph(JOB, vec![ours.clone()], &pb::JobGraph::default());
     assert!(needs(&ours) && !needs(&other));
-    ledger.note_unreadable_graph(JOB);
+    ledger.note_unread_graph(JOB);
     assert!(needs(&other));
     ledger.forget_graph_and_state(JOB);
     assert!(!needs(&ours));
