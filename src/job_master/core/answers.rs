@@ -89,7 +89,7 @@ impl JobMasterCore {
             }
         }
         if is_unsure {
-            self.effects.push(Effect::AskReport(connection.clone()));
+            self.out.push(Effect::AskReport(connection.clone()));
         }
     }
 
@@ -124,7 +124,7 @@ impl JobMasterCore {
             "committing the sinks has had no answer for {COMMIT_TIMEOUT_MS} ms: the file system may hang"
         );
         let line = cause.clone();
-        self.log.push(LogLine::CommitUnanswered { cause: line });
+        self.out.log(LogLine::CommitUnanswered { cause: line });
         self.commit_failure = Some(Box::new(pb::FailureRecord {
             at_ms: now_ms,
             cause,

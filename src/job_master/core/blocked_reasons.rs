@@ -8,7 +8,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::outputs::Output;
+use super::result_partitions::ResultPartition;
 use super::{Commit, JobMasterCore};
 
 /// Maximum number of subtasks or TaskManagers that are named.
@@ -110,7 +110,7 @@ impl JobMasterCore {
         for (execution, place) in executions.filter_map(|it| Some((it, it.place.as_ref()?))) {
             let of_kind = if execution.state == ExecutionState::Reconciling {
                 &mut running
-            } else if execution.output == Output::Awaited {
+            } else if execution.output == ResultPartition::Awaited {
                 &mut outputs
             } else {
                 continue;

@@ -134,7 +134,6 @@ impl ExecutionGraph {
             blocking_out_of,
             indexes: Indexes::default(),
             news: News::default(),
-            log: Vec::new(),
         };
         for region in 0..built.regions.len() {
             let tasks = &built.regions[region].tasks;

@@ -89,7 +89,7 @@ impl JobMasterCore {
         for (task_manager, task) in stuck {
             let cause = format!("{task} did not stop within {timeout_ms} ms");
             if let Some(known) = self.task_managers.get(&task_manager) {
-                self.effects.push(Effect::Disconnect {
+                self.out.push(Effect::Disconnect {
                     connection: Connection {
                         task_manager: task_manager.clone(),
                         registration: known.registration,
@@ -201,7 +201,7 @@ impl JobMasterCore {
             return;
         };
         self.cancel_is_requested = false;
-        self.effects.push(Effect::AnswerCancels(answer));
+        self.out.push(Effect::AnswerCancels(answer));
     }
 
     /// In regions that stop, marks executions CANCELED that were never deployed.
@@ -224,7 +224,7 @@ impl JobMasterCore {
                 let execution = &self.execution.tasks[task].execution;
                 if !execution.is_deployed() && !execution.is_ended() {
                     self.execution
-                        .decide(task, ExecutionState::Canceled, now_ms);
+                        .decide(task, ExecutionState::Canceled, now_ms, &mut self.out);
                 }
             }
         }
@@ -339,13 +339,13 @@ impl JobMasterCore {
         let committables = ends
             .flat_map(|end| end.committables.iter().cloned())
             .collect();
-        self.effects.push(Effect::CommitSinks(committables));
+        self.out.push(Effect::CommitSinks(committables));
     }
 
     fn end(&mut self, status: pb::JobStatus, cause: String, now_ms: u64) {
         self.note_status(now_ms);
         let result = self.result_of(status, cause, now_ms);
-        self.effects.push(Effect::End(result.clone()));
+        self.out.push(Effect::End(result.clone()));
         self.result = Some(result);
         self.refuse_asked();
         self.decide_cancel();

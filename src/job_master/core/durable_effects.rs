@@ -52,7 +52,7 @@ impl JobMasterCore {
         self.record_statuses(now_ms);
         self.last_write += 1;
         let (number, revision, state) = (self.last_write, self.revision, self.record.clone());
-        self.effects.push(Effect::Persist {
+        self.out.push(Effect::Persist {
             number,
             state: state.clone(),
             milestones,
@@ -73,7 +73,7 @@ impl JobMasterCore {
             return false;
         }
         let reason = reason.to_owned();
-        self.log.push(LogLine::RecordRefused { reason });
+        self.out.log(LogLine::RecordRefused { reason });
         let mut record = (*self.written).clone();
         record.job_incarnation = self.record.job_incarnation;
         // The takeover event needs less room than the one dropped here.
@@ -103,7 +103,7 @@ impl JobMasterCore {
             let placed_at_ms = durable.placed_at_ms;
             for task in self.execution.regions[region].tasks.clone() {
                 self.execution
-                    .decide(task, ExecutionState::Deploying, placed_at_ms);
+                    .decide(task, ExecutionState::Deploying, placed_at_ms, &mut self.out);
                 let execution = &mut self.execution.tasks[task].execution;
                 execution.started_at_ms = placed_at_ms;
                 if let Some(place) = &execution.place {
@@ -119,7 +119,7 @@ impl JobMasterCore {
                 .map(|task| task_deployment(&self.execution, *task));
             let tasks = tasks.collect();
             if let Some(connection) = self.connection(&task_manager) {
-                self.effects.push(Effect::Deploy { connection, tasks });
+                self.out.push(Effect::Deploy { connection, tasks });
             }
         }
     }
@@ -152,7 +152,7 @@ impl JobMasterCore {
                 .push(cancellation(id));
             if self.execution.tasks[task].execution.state != ExecutionState::Canceling {
                 self.execution
-                    .decide(task, ExecutionState::Canceling, now_ms);
+                    .decide(task, ExecutionState::Canceling, now_ms, &mut self.out);
             }
             self.execution.tasks[task].execution.cancellation = Cancellation::Asked;
         }
@@ -182,7 +182,7 @@ impl JobMasterCore {
         }
         for (task_manager, tasks) in cancellations {
             if let Some(connection) = self.connection(&task_manager) {
-                self.effects.push(Effect::Cancel { connection, tasks });
+                self.out.push(Effect::Cancel { connection, tasks });
             }
         }
     }
@@ -251,7 +251,7 @@ impl JobMasterCore {
         }
         for (task_manager, executions) in acknowledged {
             if let Some(connection) = self.connection(&task_manager) {
-                self.effects.push(Effect::Acknowledge {
+                self.out.push(Effect::Acknowledge {
                     connection,
                     executions,
                 });
@@ -291,7 +291,7 @@ impl JobMasterCore {
         for (task_manager, allocations) in freed {
             if let Some(connection) = self.connection(&task_manager) {
                 let cause = "the job doesn't need it".to_owned();
-                self.effects.push(Effect::FreeSlots {
+                self.out.push(Effect::FreeSlots {
                     connection,
                     allocations,
                     cause,
@@ -329,7 +329,7 @@ impl JobMasterCore {
         if self.declared.as_deref() != Some(&needs) {
             let needs = Arc::new(needs);
             self.declared = Some(needs.clone());
-            self.effects.push(Effect::Declare(needs));
+            self.out.push(Effect::Declare(needs));
         }
     }
 

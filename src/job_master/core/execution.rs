@@ -9,7 +9,7 @@ use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::outputs::Output;
+use super::result_partitions::ResultPartition;
 
 /// The place of an execution.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,7 +63,7 @@ pub struct Execution {
     /// Whether the record has its terminal state.
     pub is_recorded: bool,
     /// The output that it keeps for regions that start after it has finished.
-    pub output: Output,
+    pub output: ResultPartition,
     /// When it entered each state, by the state's number, in milliseconds since 1970; 0: it did not, or the
     /// time is unknown.
     entered_ms: [u64; STATES],
@@ -88,7 +88,7 @@ impl Execution {
             committables: Vec::new(),
             metrics: None,
             is_recorded: false,
-            output: Output::default(),
+            output: ResultPartition::default(),
             entered_ms: [0; STATES],
         }
     }

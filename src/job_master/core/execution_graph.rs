@@ -13,7 +13,6 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::LogLine;
 use super::execution::Execution;
 use super::indexes::{Indexes, News};
 use super::slot_pool::SlotKey;
@@ -177,8 +176,6 @@ pub struct ExecutionGraph {
     pub(super) blocking_out_of: Vec<Vec<usize>>,
     pub(super) indexes: Indexes,
     pub(super) news: News,
-    /// Decided transitions that are not in the tables.
-    pub(super) log: Vec<LogLine>,
 }
 
 impl ExecutionGraph {

@@ -105,14 +105,15 @@ impl JobMasterCore {
 
     /// Logs what happens to regions, one line for each failure.
     pub(super) fn log_failures(&mut self, failures: &[Failure], what: &'static str) {
-        let lines = failures.iter().take(LOGGED);
-        self.log.extend(lines.map(|failure| LogLine::RegionFailed {
-            what,
-            task: failure.task.clone(),
-            task_manager: failure.resource_id.clone(),
-            cause: failure.cause.clone(),
-            of: failures.len(),
-        }));
+        for failure in failures.iter().take(LOGGED) {
+            self.out.log(LogLine::RegionFailed {
+                what,
+                task: failure.task.clone(),
+                task_manager: failure.resource_id.clone(),
+                cause: failure.cause.clone(),
+                of: failures.len(),
+            });
+        }
     }
 
     /// Gives these regions their next generation, to be placed at `at_ms` or when the present one has ended,
@@ -244,7 +245,7 @@ impl JobMasterCore {
         self.forget_given_up(region);
         for (task_manager, tasks) in left {
             if let Some(connection) = self.connection(&task_manager) {
-                self.effects.push(Effect::Cancel { connection, tasks });
+                self.out.push(Effect::Cancel { connection, tasks });
             }
         }
     }

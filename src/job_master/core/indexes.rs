@@ -11,7 +11,7 @@ use tanist_proto::v1::ExecutionState;
 use super::blocking::OfVertices;
 use super::execution::{Execution, STATES};
 use super::execution_graph::{ExecutionGraph, PHASES, RegionPhase, number_of};
-use super::outputs::Output;
+use super::result_partitions::ResultPartition;
 use super::slot_uses::SlotUses;
 use super::waiting_list::{Need, WaitingList};
 
@@ -76,7 +76,7 @@ impl Share {
             is_live,
             is_in_slot: is_live && execution.place.is_some(),
             canceling_since_ms: is_canceling.then_some(execution.canceling_since_ms),
-            is_output_awaited: execution.output == Output::Awaited,
+            is_output_awaited: execution.output == ResultPartition::Awaited,
         }
     }
 

@@ -61,7 +61,7 @@ impl JobMasterCore {
         };
         if is_first {
             let wait_ms = until_ms.saturating_sub(now_ms);
-            self.log.push(LogLine::RegionHeld { wait_ms });
+            self.out.log(LogLine::RegionHeld { wait_ms });
         }
         let is_held = now_ms < until_ms;
         if is_held {

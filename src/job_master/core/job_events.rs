@@ -176,11 +176,11 @@ impl JobMasterCore {
             return;
         }
         if !is_edge(from, to) {
-            self.log.push(illegal(&self.record.job_id, &from, &to));
+            self.out.log(illegal(&self.record.job_id, &from, &to));
         }
         let is_recovery = to == JobStatus::Reconciling
             || from == JobStatus::Reconciling && to == JobStatus::Running;
-        self.log.push(LogLine::StatusChanged {
+        self.out.log(LogLine::StatusChanged {
             from,
             to,
             is_recovery,

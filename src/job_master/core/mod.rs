@@ -36,13 +36,14 @@ mod log_line;
 mod moving;
 mod options;
 mod orphan_executions;
-mod outputs;
+mod output;
 mod profiles;
 mod reconciling;
 mod recovery;
 mod registering;
 mod reports;
 mod restart;
+mod result_partitions;
 mod scheduling;
 mod slot_assignment;
 mod slot_pool;
@@ -86,6 +87,7 @@ pub use self::log_line::LogLine;
 use self::moving::Moves;
 pub use self::options::CoreOptions;
 use self::orphan_executions::OrphanExecutions;
+use self::output::Output;
 use self::reconciling::Reconciliation;
 use self::restart::RestartBackoff;
 pub use self::restart::RestartStrategy;
@@ -213,8 +215,7 @@ pub struct JobMasterCore {
     job_events: JobEvents,
     decided_at_ms: u64,
     turn: u64,
-    effects: Vec<Effect>,
-    log: Vec<LogLine>,
+    out: Output,
 }
 
 impl JobMasterCore {
@@ -291,8 +292,7 @@ impl JobMasterCore {
             job_events,
             decided_at_ms: 0,
             turn: 0,
-            effects: Vec::new(),
-            log: Vec::new(),
+            out: Output::default(),
             options,
         };
         core.note_durable_ends();
@@ -303,9 +303,7 @@ impl JobMasterCore {
 
     /// Takes the collected lines for the log, which precede the effects.
     pub fn take_log(&mut self) -> Vec<LogLine> {
-        let mut log = std::mem::take(&mut self.log);
-        log.append(&mut self.execution.log);
-        log
+        self.out.take_log()
     }
 
     /// The graph.
@@ -322,7 +320,7 @@ impl JobMasterCore {
             self.decide(now_ms);
             self.dirty = Dirty::default();
         }
-        let effects = std::mem::take(&mut self.effects);
+        let effects = self.out.take_effects();
         answer.map(|()| effects)
     }
 
@@ -343,8 +341,7 @@ impl JobMasterCore {
             Event::SlotsOffered { connection, slots } => {
                 self.check(&connection)?;
                 let (accepted, rejected) = self.offer(&connection.task_manager, &slots, now_ms);
-                self.effects
-                    .push(Effect::AnswerOffer { accepted, rejected });
+                self.out.push(Effect::AnswerOffer { accepted, rejected });
             }
             Event::SlotFailed {
                 connection,

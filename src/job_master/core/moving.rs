@@ -26,7 +26,7 @@ use tanist_proto::v1 as pb;
 
 use super::blocked_reasons::blocked_reason;
 use super::execution_graph::RegionPhase;
-use super::outputs::Output;
+use super::result_partitions::ResultPartition;
 use super::slot_assignment::SlotAssignment;
 use super::slot_pool::SlotKey;
 use super::{Effect, JobMasterCore, LogLine};
@@ -134,7 +134,11 @@ impl JobMasterCore {
         for id in there {
             let tasks = self.execution.tasks_on(&id);
             let cause = "its TaskManager is drained, and the time for that is over";
-            self.lose_outputs(tasks, |output| matches!(output, Output::Kept { .. }), cause);
+            self.lose_outputs(
+                tasks,
+                |output| matches!(output, ResultPartition::Kept { .. }),
+                cause,
+            );
         }
         if regions.is_empty() {
             return;
@@ -356,7 +360,7 @@ impl JobMasterCore {
         }
         let number = u32::try_from(regions.len()).unwrap_or(u32::MAX);
         let cause = format!("moved off {}", self.named_to_leave());
-        self.log.push(LogLine::RegionsMoved {
+        self.out.log(LogLine::RegionsMoved {
             regions: number,
             cause: cause.clone(),
         });
@@ -457,7 +461,7 @@ impl JobMasterCore {
             }
             if !allocations.is_empty() {
                 let cause = "the TaskManager is drained".to_owned();
-                self.effects.push(Effect::FreeSlots {
+                self.out.push(Effect::FreeSlots {
                     connection,
                     allocations,
                     cause,

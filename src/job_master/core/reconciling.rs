@@ -19,7 +19,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::execution_graph::RegionPhase;
-use super::outputs::Output;
+use super::result_partitions::ResultPartition;
 use super::{Failure, JobMasterCore, LogLine};
 
 /// Progress of the adoption.
@@ -66,7 +66,7 @@ impl JobMasterCore {
     pub(super) fn announce_reconciliation(&mut self) {
         let awaited = self.execution.tasks.iter().filter(|task| {
             let is_awaited = task.execution.state == ExecutionState::Reconciling
-                || task.execution.output == Output::Awaited;
+                || task.execution.output == ResultPartition::Awaited;
             is_awaited && !self.is_stopping()
         });
         let places: Vec<_> = awaited
@@ -76,7 +76,7 @@ impl JobMasterCore {
             return;
         }
         let ids: BTreeSet<&ResourceId> = places.iter().map(|place| &place.task_manager).collect();
-        self.log.push(LogLine::TasksAwaited {
+        self.out.log(LogLine::TasksAwaited {
             tasks: places.len(),
             task_managers: ids.len(),
             first: ids.first().copied().cloned(),
@@ -117,7 +117,7 @@ impl JobMasterCore {
         let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
         let all = (0..self.execution.tasks.len()).collect::<Vec<_>>();
         self.miss_awaited(&all, &cause, now_ms);
-        self.lose_outputs(all, |output| *output == Output::Awaited, &cause);
+        self.lose_outputs(all, |output| *output == ResultPartition::Awaited, &cause);
     }
 
     /// Gives up the awaited executions of a TaskManager incarnation that is known to be gone. If it has
@@ -211,7 +211,7 @@ impl JobMasterCore {
                 tasks_restarted,
                 ..
             } = self.reconciliation.adoption;
-            self.log.push(LogLine::Reconciled {
+            self.out.log(LogLine::Reconciled {
                 tasks_adopted,
                 tasks_restarted,
             });

@@ -163,7 +163,7 @@ impl JobMasterCore {
             }
             let (from, to) = (execution.state, end.state());
             if !execution.enter(to, end.ended_at_ms) {
-                self.log.push(illegal(&self.record.job_id, &from, &to));
+                self.out.log(illegal(&self.record.job_id, &from, &to));
                 continue;
             }
             execution.cause.clone_from(&end.cause);

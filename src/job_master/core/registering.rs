@@ -89,7 +89,7 @@ impl JobMasterCore {
         let (_, rejected) = self.offer(&task_manager, slots, now_ms);
         if !rejected.is_empty() {
             let (connection, cause) = (connection.clone(), "the offer was rejected".to_owned());
-            self.effects.push(Effect::FreeSlots {
+            self.out.push(Effect::FreeSlots {
                 connection,
                 allocations: rejected,
                 cause,

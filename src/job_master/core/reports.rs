@@ -27,7 +27,7 @@ impl JobMasterCore {
     ) {
         for report in reports {
             let Some(task) = self.execution.find(&report.vertex_id, report.subtask) else {
-                self.log.push(LogLine::UnknownTask {
+                self.out.log(LogLine::UnknownTask {
                     task_manager: task_manager.clone(),
                     vertex: report.vertex_id.clone(),
                 });
@@ -312,7 +312,7 @@ impl JobMasterCore {
         };
         self.registrations_version += 1;
         self.orphans.remove_all_of(task_manager);
-        self.log.push(LogLine::TaskManagerLost {
+        self.out.log(LogLine::TaskManagerLost {
             task_manager: task_manager.clone(),
             cause: cause.to_owned(),
         });

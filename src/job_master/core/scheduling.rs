@@ -99,7 +99,7 @@ impl JobMasterCore {
             for task in self.execution.regions[region].tasks.clone() {
                 if self.execution.tasks[task].execution.state == ExecutionState::Created {
                     self.execution
-                        .decide(task, ExecutionState::Scheduled, now_ms);
+                        .decide(task, ExecutionState::Scheduled, now_ms, &mut self.out);
                 }
             }
         }

@@ -96,7 +96,7 @@ impl JobMasterCore {
         let mut last = from;
         for status in &way {
             if !is_edge(last, *status) {
-                self.log.push(illegal(&self.record.job_id, &last, status));
+                self.out.log(illegal(&self.record.job_id, &last, status));
             }
             last = *status;
         }

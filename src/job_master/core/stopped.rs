@@ -75,7 +75,7 @@ impl JobMasterCore {
             return;
         };
         self.stop_is_requested = false;
-        self.effects.push(Effect::AnswerStops(answer));
+        self.out.push(Effect::AnswerStops(answer));
     }
 
     fn want_stopped(&mut self) {
@@ -132,7 +132,7 @@ impl JobMasterCore {
         for (task_manager, known) in &mut self.task_managers {
             if !known.is_told_to_stop {
                 known.is_told_to_stop = true;
-                self.effects.push(Effect::AskReport(Connection {
+                self.out.push(Effect::AskReport(Connection {
                     task_manager: task_manager.clone(),
                     registration: known.registration,
                 }));

@@ -10,7 +10,8 @@ use tanist_proto::v1::ExecutionState;
 use super::execution::{Execution, Place};
 use super::execution_graph::{ExecutionGraph, RegionPhase, as_index, number_of};
 use super::indexes::{Indexes, News, Share};
-use super::outputs::Output;
+use super::output::Output;
+use super::result_partitions::ResultPartition;
 use super::slot_pool::SlotKey;
 use super::slot_uses::KeyUse;
 use super::status::illegal;
@@ -52,18 +53,23 @@ impl ExecutionGraph {
     }
 
     /// Moves a task's execution to a state that the core decided. A missing edge is a bug.
-    pub fn decide(&mut self, task: usize, to: ExecutionState, now_ms: u64) {
+    pub(super) fn decide(
+        &mut self,
+        task: usize,
+        to: ExecutionState,
+        now_ms: u64,
+        out: &mut Output,
+    ) {
         let from = self.tasks[task].execution.state;
         if !self.advance(task, to, now_ms) {
-            let line = illegal(&self.task_name(task), &from, &to);
-            self.log.push(line);
+            out.log(illegal(&self.task_name(task), &from, &to));
         }
     }
 
     /// Sets the state of a task's output.
-    pub fn set_output(&mut self, task: usize, output: Output) {
-        let was_awaited = self.tasks[task].execution.output == Output::Awaited;
-        let is_new = matches!(output, Output::Kept { .. }) && !was_awaited;
+    pub fn set_output(&mut self, task: usize, output: ResultPartition) {
+        let was_awaited = self.tasks[task].execution.output == ResultPartition::Awaited;
+        let is_new = matches!(output, ResultPartition::Kept { .. }) && !was_awaited;
         // A complete output counts once it is durable that its task has finished.
         self.news.reads += u64::from(!is_new);
         self.change(task, |execution| execution.output = output);

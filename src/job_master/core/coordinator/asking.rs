@@ -42,7 +42,7 @@ impl JobMasterCore {
         let asked = Preparation::Asked { generation };
         coordination.preparations.insert(look, asked);
         let at = &coordination.looks[look];
-        self.effects.push(Effect::Prepare {
+        self.out.push(Effect::Prepare {
             region: at.regions[0],
             generation,
             look: at.present_look(generation),
@@ -275,8 +275,7 @@ impl JobMasterCore {
     }
 
     fn answer_ask(&mut self, token: u64, answer: CoordinatorAnswer) {
-        self.effects
-            .push(Effect::AnswerCoordinator { token, answer });
+        self.out.push(Effect::AnswerCoordinator { token, answer });
     }
 
     /// Decides on the pending requests, in `record`. A decision is kept as long as the execution that asked

@@ -24,7 +24,7 @@ const RELEASED: &str = "it was released when no task needed it any more";
 
 /// The output of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
+pub enum ResultPartition {
     /// It can't be read, for this reason. Empty: it is not complete.
     Gone(String),
     /// The TaskManager where it should be has not registered yet.
@@ -36,9 +36,9 @@ pub enum Output {
     },
 }
 
-impl Default for Output {
-    fn default() -> Output {
-        Output::Gone(String::new())
+impl Default for ResultPartition {
+    fn default() -> ResultPartition {
+        ResultPartition::Gone(String::new())
     }
 }
 
@@ -49,7 +49,8 @@ impl JobMasterCore {
             return;
         }
         let since = self.turn;
-        self.execution.set_output(task, Output::Kept { since });
+        self.execution
+            .set_output(task, ResultPartition::Kept { since });
         let execution = &self.execution.tasks[task].execution;
         let generation = execution.generation.get();
         let place = execution.place.as_ref();
@@ -84,8 +85,8 @@ impl JobMasterCore {
         }
         for (task, is_needed) in found {
             let output = match is_needed {
-                true => Output::Awaited,
-                false => Output::Gone(RELEASED.to_owned()),
+                true => ResultPartition::Awaited,
+                false => ResultPartition::Gone(RELEASED.to_owned()),
             };
             self.execution.set_output(task, output);
         }
@@ -129,17 +130,19 @@ impl JobMasterCore {
                 continue;
             };
             let is_older = match execution.output {
-                Output::Gone(_) => continue,
-                Output::Awaited => true,
-                Output::Kept { since } => asked_in.is_none_or(|asked_in| since <= asked_in),
+                ResultPartition::Gone(_) => continue,
+                ResultPartition::Awaited => true,
+                ResultPartition::Kept { since } => {
+                    asked_in.is_none_or(|asked_in| since <= asked_in)
+                }
             };
             let is_there = reported.contains(&(task, execution.generation.get()));
             let output = if place.location.incarnation != incarnation {
-                Output::Gone("its TaskManager was restarted".to_owned())
-            } else if is_there && execution.output == Output::Awaited {
-                Output::Kept { since: turn }
+                ResultPartition::Gone("its TaskManager was restarted".to_owned())
+            } else if is_there && execution.output == ResultPartition::Awaited {
+                ResultPartition::Kept { since: turn }
             } else if !is_there && is_older {
-                Output::Gone("its TaskManager doesn't have it".to_owned())
+                ResultPartition::Gone("its TaskManager doesn't have it".to_owned())
             } else {
                 continue;
             };
@@ -151,15 +154,15 @@ impl JobMasterCore {
     pub(super) fn lose_outputs(
         &mut self,
         tasks: Vec<usize>,
-        is_meant: impl Fn(&Output) -> bool,
+        is_meant: impl Fn(&ResultPartition) -> bool,
         cause: &str,
     ) {
         for task in tasks {
             let output = &self.execution.tasks[task].execution.output;
-            let is_known = !matches!(output, Output::Gone(_));
+            let is_known = !matches!(output, ResultPartition::Gone(_));
             if is_known && is_meant(output) {
                 self.execution
-                    .set_output(task, Output::Gone(cause.to_owned()));
+                    .set_output(task, ResultPartition::Gone(cause.to_owned()));
             }
         }
     }
@@ -173,7 +176,7 @@ impl JobMasterCore {
         let execution = &self.execution.tasks[task].execution;
         if is_kept && execution.generation.get() == id.generation {
             self.execution
-                .set_output(task, Output::Gone(cause.to_owned()));
+                .set_output(task, ResultPartition::Gone(cause.to_owned()));
         }
     }
 
@@ -238,7 +241,7 @@ impl JobMasterCore {
         for region in self.execution.in_phase(RegionPhase::Deployed) {
             for task in &self.execution.regions[*region].tasks {
                 let execution = &self.execution.tasks[*task].execution;
-                let Output::Gone(cause) = &execution.output else {
+                let ResultPartition::Gone(cause) = &execution.output else {
                     continue;
                 };
                 let is_lost = self.execution.vertex_of(*task).is_kept
@@ -260,7 +263,7 @@ impl JobMasterCore {
             let wanted = self.record.regions[at.region].generation;
             let is_present = at.execution.generation.get() == wanted;
             let is_durable = self.durable_ends.get(&task) == Some(&ExecutionState::Finished);
-            let is_there = matches!(at.execution.output, Output::Kept { .. });
+            let is_there = matches!(at.execution.output, ResultPartition::Kept { .. });
             is_present && is_durable && is_there
         })
     }
@@ -313,11 +316,11 @@ impl JobMasterCore {
                 let id = execution_id(&self.execution, task, generation);
                 tasks.push(super::durable_effects::cancellation(id));
                 if self.execution.tasks[task].execution.generation.get() == generation {
-                    let released = Output::Gone(RELEASED.to_owned());
+                    let released = ResultPartition::Gone(RELEASED.to_owned());
                     self.execution.set_output(task, released);
                 }
             }
-            self.effects.push(Effect::Cancel { connection, tasks });
+            self.out.push(Effect::Cancel { connection, tasks });
         }
     }
 
@@ -359,7 +362,7 @@ impl JobMasterCore {
             let is_present = durable[reader].generation == self.record.regions[reader].generation;
             !is_present || !self.has_durably_finished(reader)
         };
-        // Output for readers in the task's own region, over pipelined edges, is released together with it.
+        // ResultPartition for readers in the task's own region, over pipelined edges, is released together with it.
         !self.has_durably_finished(region) || self.execution.is_read_by(task, known, may_read)
     }
 
