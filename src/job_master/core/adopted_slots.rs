@@ -59,7 +59,7 @@ impl JobMasterCore {
         let mut slots: BTreeMap<AllocationId, &ResourceProfile> = BTreeMap::new();
         for index in self.execution.live_on(task_manager) {
             let task = &self.execution.tasks[index];
-            let is_adopted = self.record.regions[task.region].epoch < self.epoch.get();
+            let is_adopted = self.record.is_of_earlier_term(task.region);
             if let Some(place) = task.execution.place.as_ref().filter(|_| is_adopted) {
                 let profile = self.execution.profile_of(self.execution.slot_key(index));
                 slots.insert(place.allocation, profile);

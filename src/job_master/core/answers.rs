@@ -3,8 +3,6 @@
 //! Neither a missing answer nor a refusal proves that a task does not run. Tasks in doubt are cancelled, and
 //! a report is requested.
 
-use std::sync::Arc;
-
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
@@ -146,9 +144,8 @@ impl JobMasterCore {
         // The commit has its answer.
         self.commit = Commit::NotYet;
         let cause = format!("the sinks can't be committed: {reason}");
-        self.note_job_failure(cause.clone(), now_ms);
-        Arc::make_mut(&mut self.record).fatal_cause = cause;
+        self.record.note_job_failure(cause.clone(), now_ms);
+        self.record.fail(cause);
         self.commit_failure = None;
-        self.revision += 1;
     }
 }

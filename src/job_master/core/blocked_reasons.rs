@@ -36,15 +36,15 @@ impl JobMasterCore {
             let text = "it has ended, and its result is being written".to_owned();
             return vec![blocked_reason(pb::BlockedReasonKind::CleaningUp, text)];
         }
-        if let Some(reason) = &self.refusal {
+        if let Some(reason) = self.record.refusal() {
             let text = format!("its state can't be persisted: {reason}");
             return vec![blocked_reason(pb::BlockedReasonKind::Store, text)];
         }
-        if !self.is_durable {
+        if !self.record.is_durable() {
             let text = "the store has not confirmed yet that this JobMaster has the job".to_owned();
             return vec![blocked_reason(pb::BlockedReasonKind::Store, text)];
         }
-        if self.is_stopping() {
+        if self.record.is_stopping() {
             return self
                 .storing()
                 .into_iter()
@@ -71,7 +71,7 @@ impl JobMasterCore {
             let text =
                 "the store has not confirmed the last decision yet; it takes effect only then";
             pb::BlockedReason {
-                since_ms: self.writing.as_ref().map_or(0, |write| write.since_ms),
+                since_ms: self.record.writing_since_ms().unwrap_or_default(),
                 ..blocked_reason(pb::BlockedReasonKind::Store, text.to_owned())
             }
         })
@@ -79,8 +79,8 @@ impl JobMasterCore {
 
     /// When the write in flight has to be reported as slow.
     pub(super) fn write_is_long_at_ms(&self) -> Option<u64> {
-        let write = self.writing.as_ref()?;
-        Some(write.since_ms.saturating_add(LONG_WRITE_MS))
+        let since_ms = self.record.writing_since_ms()?;
+        Some(since_ms.saturating_add(LONG_WRITE_MS))
     }
 
     fn stopping(&self) -> pb::BlockedReason {
@@ -89,7 +89,7 @@ impl JobMasterCore {
             .filter(|(_, task)| !task.execution.is_ended())
             .map(|(task, _)| task)
             .collect();
-        let why = match self.record.fatal_cause.as_str() {
+        let why = match self.record.decided().fatal_cause.as_str() {
             "" => "it is being cancelled".to_owned(),
             cause => format!("it fails: {cause}"),
         };
@@ -149,7 +149,7 @@ impl JobMasterCore {
             .map(|(at_ms, region)| (*at_ms).max(held(*region)))
             .collect();
         let until_ms = *due.iter().max()?;
-        let failure = self.record.failures.last();
+        let failure = self.record.decided().failures.last();
         let cause = failure.map_or_else(String::new, |failure| match failure.task.as_str() {
             "" => failure.cause.clone(),
             task => format!("{task}: {}", failure.cause),

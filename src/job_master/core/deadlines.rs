@@ -53,7 +53,7 @@ impl JobMasterCore {
             }
             Commit::NotYet | Commit::Done => {}
         }
-        if !self.is_stopping() && !is_reconciling {
+        if !self.record.is_stopping() && !is_reconciling {
             let idle_ms = self.pool.idle_since_ms();
             let timeout_ms = options.slot_idle_timeout_ms;
             deadlines.push(idle_ms.map(|since_ms| since_ms.saturating_add(timeout_ms)));

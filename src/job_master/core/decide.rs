@@ -5,7 +5,6 @@
 //! `written`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
@@ -171,27 +170,26 @@ impl JobMasterCore {
         if !self.cancel_is_requested {
             return;
         }
-        let has_finished = self.is_durable && self.all_have_durably_finished();
+        let has_finished = self.record.is_durable() && self.record.all_have_durably_finished();
         let answer = if let Some(result) = &self.result {
             match result.status() {
                 pb::JobStatus::Canceled => CancelAnswer::Decided,
                 status => CancelAnswer::TooLate(format!("the job is {}", status_name(status))),
             }
-        } else if self.written.wanted() == pb::WantedStatus::Canceled {
+        } else if self.record.durable().wanted() == pb::WantedStatus::Canceled {
             CancelAnswer::Decided
-        } else if self.writing.is_some() {
+        } else if self.record.is_writing() {
             return;
         } else if has_finished && (self.commit_failure.is_none() || self.commit == Commit::Done) {
             CancelAnswer::TooLate("all tasks of the job have finished".to_owned())
         } else if has_finished && self.commit_is_awaited() {
             // The outcome of the commit is not known yet.
             return;
-        } else if let Some(reason) = &self.refusal {
-            CancelAnswer::Refused(reason.clone())
+        } else if let Some(reason) = self.record.refusal() {
+            CancelAnswer::Refused(reason.to_owned())
         } else {
-            if self.record.wanted() != pb::WantedStatus::Canceled {
-                Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Canceled);
-                self.revision += 1;
+            if self.record.decided().wanted() != pb::WantedStatus::Canceled {
+                self.record.want(pb::WantedStatus::Canceled);
                 let failure = self.commit_failure.as_deref().filter(|_| has_finished);
                 let given_up = failure
                     .map(|failure| format!("what its sinks wrote is given up: {}", failure.cause));
@@ -206,7 +204,7 @@ impl JobMasterCore {
 
     /// In regions that stop, marks executions CANCELED that were never deployed.
     fn stop_regions(&mut self, now_ms: u64) {
-        if self.is_stopping()
+        if self.record.is_stopping()
             && self.execution.in_phase(RegionPhase::STOPPING).len() < self.execution.regions.len()
         {
             for region in 0..self.execution.regions.len() {
@@ -251,9 +249,7 @@ impl JobMasterCore {
             else {
                 continue;
             };
-            let is_durable =
-                self.written.regions[region].generation == self.record.regions[region].generation;
-            if !is_durable || self.is_held(region, now_ms) {
+            if !self.record.is_generation_durable(region) || self.is_held(region, now_ms) {
                 continue;
             }
             if now_ms >= at_ms && self.execution.region_is_ended(region) {
@@ -287,36 +283,36 @@ impl JobMasterCore {
 
     /// Ends the job or commits its sinks, if the durable record says so.
     fn finish(&mut self, now_ms: u64) {
-        if self.writing.is_some() {
+        if self.record.is_writing() {
             return;
         }
-        let is_canceled = self.written.wanted() == pb::WantedStatus::Canceled;
-        let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
+        let is_canceled = self.record.durable().wanted() == pb::WantedStatus::Canceled;
+        let is_to_cancel = self.record.decided().wanted() == pb::WantedStatus::Canceled;
         let all_have_ended = self.execution.count_ended() == self.execution.tasks.len();
         // A durable record is valid even if this term can't write another one.
-        if is_canceled && (self.is_durable || self.refusal.is_some()) {
-            if all_have_ended || self.refusal.is_some() {
+        if is_canceled && (self.record.is_durable() || self.record.refusal().is_some()) {
+            if all_have_ended || self.record.refusal().is_some() {
                 self.end(pb::JobStatus::Canceled, String::new(), now_ms);
             }
-        } else if self.is_durable
-            && self.all_have_durably_finished()
-            && self.record.fatal_cause.is_empty()
+        } else if self.record.is_durable()
+            && self.record.all_have_durably_finished()
+            && self.record.decided().fatal_cause.is_empty()
             && !is_to_cancel
         {
             self.commit_sinks(now_ms);
-        } else if let Some(reason) = self.refusal.clone() {
-            if self.take_over_in_short(&reason) {
+        } else if let Some(reason) = self.record.refusal().map(str::to_owned) {
+            if self.shorten_record(&reason) {
                 return;
             }
             let cause = format!("the job's state can't be persisted: {reason}");
-            self.note_job_failure(cause.clone(), now_ms);
+            self.record.note_job_failure(cause.clone(), now_ms);
             self.end(pb::JobStatus::Failed, cause, now_ms);
-        } else if self.is_durable
+        } else if self.record.is_durable()
             && !is_to_cancel
-            && !self.written.fatal_cause.is_empty()
+            && !self.record.durable().fatal_cause.is_empty()
             && all_have_ended
         {
-            let cause = self.written.fatal_cause.clone();
+            let cause = self.record.durable().fatal_cause.clone();
             self.end(pb::JobStatus::Failed, cause, now_ms);
         }
     }
@@ -335,7 +331,7 @@ impl JobMasterCore {
             since_ms: now_ms,
             retry_delay_ms,
         };
-        let ends = self.written.terminal.iter();
+        let ends = self.record.durable().terminal.iter();
         let committables = ends
             .flat_map(|end| end.committables.iter().cloned())
             .collect();

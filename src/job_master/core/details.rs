@@ -26,13 +26,13 @@ impl JobMasterCore {
                 .map(|subtask| self.subtask_details(at.first, subtask))
                 .collect(),
         });
-        let mut failures = self.record.failures.clone();
+        let mut failures = self.record.decided().failures.clone();
         failures.extend(self.commit_failure.as_deref().cloned());
         pb::JobDetails {
-            job_id: self.record.job_id.clone(),
-            name: self.record.name.clone(),
+            job_id: self.record.decided().job_id.clone(),
+            name: self.record.decided().name.clone(),
             status: self.status().into(),
-            started_at_ms: self.record.submitted_at_ms,
+            started_at_ms: self.record.decided().submitted_at_ms,
             ended_at_ms: 0,
             max_parallelism: graph
                 .vertices
@@ -46,6 +46,7 @@ impl JobMasterCore {
             failures,
             restarts: self
                 .record
+                .decided()
                 .restarts
                 .as_ref()
                 .map_or(0, |counters| counters.restarts),
@@ -100,10 +101,17 @@ impl JobMasterCore {
         details.blocked_reasons.clear();
         for status in self.way_to(status) {
             super::job_events::enter(&mut details.timestamps, status, now_ms);
-            let entered = entering(status, &cause, self.epoch.get(), now_ms);
+            let entered = entering(status, &cause, self.record.epoch(), now_ms);
             details.events.push(entered);
         }
-        Box::new(result(&graph, &self.record, status, cause, details, now_ms))
+        Box::new(result(
+            &graph,
+            self.record.decided(),
+            status,
+            cause,
+            details,
+            now_ms,
+        ))
     }
 }
 

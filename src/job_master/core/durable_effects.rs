@@ -12,77 +12,34 @@ use tanist_proto::v1::ExecutionState;
 use super::deployment::{execution_id, task_deployment};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
-use super::{Connection, Effect, JobMasterCore, LogLine, Milestone, Needs, Write};
+use super::{Connection, Effect, JobMasterCore, LogLine, Needs};
 
 impl JobMasterCore {
+    /// Writes the record if there are decisions to write.
     pub(super) fn write(&mut self, now_ms: u64) {
-        let is_written = self.revision == self.written_revision;
-        if self.writing.is_some() || is_written || self.refusal.is_some() {
+        if !self.record.is_to_write() {
             return;
         }
-        self.forget_stale_ends();
-        let mut milestones = Vec::new();
-        let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
-        if is_to_cancel && self.written.wanted() != pb::WantedStatus::Canceled {
-            milestones.push(Milestone::CancelDecided);
-        }
-        let is_to_stop = self.record.wanted() == pb::WantedStatus::Stopped;
-        if is_to_stop && self.written.wanted() != pb::WantedStatus::Stopped {
-            milestones.push(Milestone::StopDecided);
-        }
-        if !self.record.fatal_cause.is_empty() && self.written.fatal_cause.is_empty() {
-            milestones.push(Milestone::FailureDecided);
-        }
-        if std::mem::take(&mut self.has_placed) {
-            milestones.push(Milestone::GenerationPlaced);
-        }
-        if self.take_decided() {
-            milestones.push(Milestone::CoordinatorDecided);
-        }
-        let tasks = self.execution.tasks.len();
-        let have_finished = self.execution.count(ExecutionState::Finished) == tasks;
+        self.record.forget_stale_ends(&self.execution);
+        let has_answers = self.take_decided();
         let is_recorded = |task: &Task| task.execution.is_recorded;
-        if !is_to_cancel
-            && have_finished
-            && self.execution.tasks.iter().all(is_recorded)
-            && !self.all_have_durably_finished()
-        {
-            milestones.push(Milestone::AllFinished);
-        }
+        let finished = self.execution.count(ExecutionState::Finished);
+        let have_all_finished =
+            finished == self.execution.tasks.len() && self.execution.tasks.iter().all(is_recorded);
         self.record_statuses(now_ms);
-        self.last_write += 1;
-        let (number, revision, state) = (self.last_write, self.revision, self.record.clone());
-        self.out.push(Effect::Persist {
-            number,
-            state: state.clone(),
-            milestones,
-        });
-        self.writing = Some(Write {
-            number,
-            revision,
-            since_ms: now_ms,
-            state,
-        });
+        self.record
+            .write(has_answers, have_all_finished, now_ms, &mut self.out);
     }
 
-    /// Writes the record once more with less content after the store refused the first write of this term and
-    /// all tasks have finished according to the durable record. Otherwise their output would be lost.
-    pub(super) fn take_over_in_short(&mut self, reason: &str) -> bool {
-        let has_finished = self.all_have_durably_finished() && self.written.fatal_cause.is_empty();
-        if self.is_durable || self.last_write > 1 || !has_finished {
-            return false;
+    /// Has a refused record written once more, with less content, if that may help.
+    pub(super) fn shorten_record(&mut self, reason: &str) -> bool {
+        let is_shortened = self.record.shorten();
+        if is_shortened {
+            let reason = reason.to_owned();
+            self.out.log(LogLine::RecordRefused { reason });
+            self.job_events.forget_foreseen();
         }
-        let reason = reason.to_owned();
-        self.out.log(LogLine::RecordRefused { reason });
-        let mut record = (*self.written).clone();
-        record.job_incarnation = self.record.job_incarnation;
-        // The takeover event needs less room than the one dropped here.
-        record.events.drain(..record.events.len().min(1));
-        self.record = Arc::new(record);
-        self.job_events.forget_foreseen();
-        self.refusal = None;
-        self.revision += 1;
-        true
+        is_shortened
     }
 
     /// Deploys regions whose placement is durable and of this term. Each TaskManager gets one message.
@@ -92,13 +49,9 @@ impl JobMasterCore {
         }
         let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
         for region in self.execution.in_phase(RegionPhase::Placed).clone() {
-            let durable = &self.written.regions[region];
-            if *durable != self.record.regions[region]
-                || durable.placements.is_empty()
-                || durable.epoch != self.epoch.get()
-            {
+            let Some(durable) = self.record.placement_to_deploy(region) else {
                 continue;
-            }
+            };
             // The time in the record, so that the next leader shows the same.
             let placed_at_ms = durable.placed_at_ms;
             for task in self.execution.regions[region].tasks.clone() {
@@ -126,11 +79,10 @@ impl JobMasterCore {
 
     /// Cancels executions that the durable record does not want, on any TaskManager.
     pub(super) fn cancel_tasks(&mut self, now_ms: u64) {
-        if !self.is_durable {
+        if !self.record.is_durable() {
             return;
         }
-        let is_over = self.written.wanted() == pb::WantedStatus::Canceled
-            || !self.written.fatal_cause.is_empty();
+        let is_over = self.record.is_durably_stopping();
         let mut cancellations: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
         for task in self.unwanted(is_over) {
             let at = &self.execution.tasks[task];
@@ -163,7 +115,7 @@ impl JobMasterCore {
                 continue;
             };
             let number = self.execution.tasks[task].region;
-            let region = &self.written.regions[number];
+            let region = &self.record.durable().regions[number];
             let at = self.execution.regions[number].tasks.binary_search(&task);
             let id = execution_id(&self.execution, task, generation);
             // A generation above the durable one is unexpected, but nothing says that it is unwanted.
@@ -194,7 +146,7 @@ impl JobMasterCore {
         let is_replaced = |region: usize| {
             let first = self.execution.regions[region].tasks.first();
             let generation = first.map(|task| self.execution.tasks[*task].execution.generation);
-            let durable = self.written.regions[region].generation;
+            let durable = self.record.durable_generation(region);
             generation.is_some_and(|generation| durable > generation.get())
         };
         let tasks_of = |region: usize| self.execution.regions[region].tasks.iter().copied();
@@ -217,15 +169,15 @@ impl JobMasterCore {
 
     /// Acknowledges terminal states that are in the durable record, or whose generation it has replaced.
     pub(super) fn acknowledge(&mut self) {
-        if !self.is_durable {
+        if !self.record.is_durable() {
             return;
         }
         let reported = std::mem::take(&mut self.dirty.reported_ends);
         let mut acknowledged: BTreeMap<ResourceId, Vec<pb::ExecutionId>> = BTreeMap::new();
-        let (execution, written, ends) = (&self.execution, &self.written, &self.durable_ends);
+        let (execution, record) = (&self.execution, &self.record);
         let mut is_known = |task_manager: &ResourceId, (task, generation): (usize, u64)| {
-            let durable = written.regions[execution.tasks[task].region].generation;
-            let is_recorded = durable == generation && ends.contains_key(&task);
+            let durable = record.durable_generation(execution.tasks[task].region);
+            let is_recorded = durable == generation && record.has_durable_end(task);
             let is_known = is_recorded || durable > generation;
             if is_known {
                 let executions = acknowledged.entry(task_manager.clone()).or_default();
@@ -264,9 +216,9 @@ impl JobMasterCore {
     pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
         let timeout_ms = self.options.slot_idle_timeout_ms;
         let worth_keeping = self.worth_keeping();
-        let may_idle = !self.is_stopping()
+        let may_idle = !self.record.is_stopping()
             && !self.is_reconciling()
-            && self.is_durable
+            && self.record.is_durable()
             && self.collecting_until_ms().is_none()
             && self.pool.has_surplus(&worth_keeping);
         if !may_idle || self.has_more_slots() {
@@ -306,7 +258,7 @@ impl JobMasterCore {
         if self.is_reconciling() {
             return;
         }
-        let (slots, at_once) = if self.is_stopping() {
+        let (slots, at_once) = if self.record.is_stopping() {
             let declared = self.declared.as_ref();
             let mut slots = declared.map(|it| it.slots.clone()).unwrap_or_default();
             for (profile, number) in &mut slots {
@@ -318,13 +270,13 @@ impl JobMasterCore {
             (self.profiles_needed.clone(), self.needed_at_once())
         };
         let held = self.adopted_slots();
-        let submission = self.record.submission.as_ref();
+        let submission = self.record.decided().submission.as_ref();
         let needs = Needs {
             slots,
             at_once,
             held,
             submission: submission.map(SubmissionNumber::from).unwrap_or_default(),
-            is_bounded: self.is_bounded || self.tells_to_stop(),
+            is_bounded: self.is_bounded || self.record.is_stop_durable(),
         };
         if self.declared.as_deref() != Some(&needs) {
             let needs = Arc::new(needs);

@@ -5,7 +5,6 @@
 //! decisions go into `record`, with the failure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -56,10 +55,10 @@ impl JobMasterCore {
                 false => failures.push(failure),
             }
         }
-        if self.is_stopping() {
+        if self.record.is_stopping() {
             others.append(&mut failures);
         }
-        self.note_failures(&failures, others, now_ms);
+        self.record.note_failures(&failures, others, now_ms);
         let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
             failures.into_iter().partition(|failure| failure.is_counted);
         let regions: Vec<usize> = uncounted.iter().map(|failure| failure.region).collect();
@@ -80,12 +79,11 @@ impl JobMasterCore {
         } else {
             let seed = self.options.seed.wrapping_add(self.turn);
             let random = StdRng::seed_from_u64(seed).random::<f64>();
-            let counters = Arc::make_mut(&mut self.record)
-                .restarts
-                .get_or_insert_default();
-            self.backoff.judge(counters, now_ms, random)
+            let mut counters = self.record.restart_counters();
+            let verdict = self.backoff.judge(&mut counters, now_ms, random);
+            self.record.count_failure(counters);
+            verdict
         };
-        self.revision += 1;
         let failed = failures.iter().map(|failure| failure.region);
         let regions: Vec<usize> = failed.chain(together).collect();
         self.log_failures(&failures, "region failed");
@@ -97,8 +95,8 @@ impl JobMasterCore {
                 } else {
                     format!("{}: ", first.task)
                 };
-                Arc::make_mut(&mut self.record).fatal_cause =
-                    format!("{of_task}{} (not restarted: {reason})", first.cause);
+                let cause = format!("{of_task}{} (not restarted: {reason})", first.cause);
+                self.record.fail(cause);
             }
         }
     }
@@ -148,13 +146,14 @@ impl JobMasterCore {
             // A reader must not mix records of two runs, nor output that it made of the first one.
             self.execution.add_readers(region, &mut added, &mut next);
             self.add_doubted(region, &mut next);
-            self.give_up_generation(region, at_ms);
+            self.give_up(region, at_ms);
         }
         let number = u32::try_from(given_up.len()).unwrap_or(u32::MAX);
         self.tell_restart(number, at_ms);
     }
 
-    fn give_up_generation(&mut self, region: usize, at_ms: u64) {
+    /// Gives a region up, to be placed again at `at_ms` as the next generation.
+    fn give_up(&mut self, region: usize, at_ms: u64) {
         let at = &self.execution.regions[region];
         if at.phase == RegionPhase::Reconciling {
             let tasks = u32::try_from(at.tasks.len()).unwrap_or(u32::MAX);
@@ -164,61 +163,24 @@ impl JobMasterCore {
             restart_at_ms: Some(at_ms),
         };
         self.execution.set_phase(region, phase);
-        self.supersede(region);
-        self.promise_restart(region, at_ms);
+        self.give_up_generation(region, at_ms);
     }
 
-    /// Records until when a given-up region is not placed again, so that a takeover does not shorten its
-    /// backoff.
-    pub(super) fn promise_restart(&mut self, region: usize, at_ms: u64) {
-        let delay_ms = at_ms.saturating_sub(self.decided_at_ms);
-        if delay_ms > 0 {
-            let state = &mut Arc::make_mut(&mut self.record).regions[region];
-            (state.restart_at_ms, state.restart_delay_ms) = (at_ms, delay_ms);
-        }
-    }
-
-    /// Records the next generation of a region, neither placed nor deployed. The present one is given up once
-    /// this is durable. A region that was never placed counts as generation 1.
-    pub(super) fn supersede(&mut self, region: usize) {
-        let record = Arc::make_mut(&mut self.record);
-        let state = &mut record.regions[region];
-        *state = pb::RegionState {
-            generation: state.generation.max(1) + 1,
-            epoch: self.epoch.get(),
-            placed_before: state.placed_before || !state.placements.is_empty(),
-            ..pb::RegionState::default()
-        };
-        self.has_stale_ends |= !record.terminal.is_empty();
+    /// Records the next generation of a region, and has everything examined that rests on the present one.
+    pub(super) fn give_up_generation(&mut self, region: usize, at_ms: u64) {
+        self.record.give_up(region, at_ms, self.decided_at_ms);
         self.forget_coordinators(region);
         for task in self.execution.regions[region].tasks.clone() {
             self.doubt_asked(task);
             self.doubt_adopted_slot(task);
         }
-        self.revision += 1;
-    }
-
-    /// Removes the terminal states of given-up generations from the record.
-    pub(super) fn forget_stale_ends(&mut self) {
-        if !std::mem::take(&mut self.has_stale_ends) {
-            return;
-        }
-        let execution = &self.execution;
-        let pb::JobState {
-            terminal, regions, ..
-        } = Arc::make_mut(&mut self.record);
-        terminal.retain(|end| {
-            let task = execution.find(&end.vertex_id, end.subtask);
-            let region = task.map(|task| &regions[execution.tasks[task].region]);
-            region.is_some_and(|region| region.generation == end.generation)
-        });
     }
 
     /// Creates executions of the generation in the record. They prefer the slots of the former ones. Former
     /// executions that ended by themselves may have left records on their TaskManager that no task will take;
     /// those are released.
     pub(super) fn renew_executions(&mut self, region: usize) {
-        let generation = Generation::new(self.record.regions[region].generation);
+        let generation = Generation::new(self.record.decided().regions[region].generation);
         let at_ms = self.created_at_ms(generation);
         let mut left: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
         for task in self.execution.regions[region].tasks.clone() {
@@ -234,7 +196,7 @@ impl JobMasterCore {
                     let there = left.entry(place.task_manager.clone()).or_default();
                     there.push(cancellation(id));
                 }
-                if !self.durable_ends.contains_key(&task) {
+                if !self.record.has_durable_end(task) {
                     self.pool.end_use(place.allocation);
                 }
                 let key = self.execution.slot_key(task);
@@ -253,7 +215,7 @@ impl JobMasterCore {
     /// When executions of a generation that are made at present were CREATED. Those of a region that was
     /// never placed exist since the job's submission, under any leader.
     fn created_at_ms(&self, generation: Generation) -> u64 {
-        let mut entered = self.record.statuses.iter();
+        let mut entered = self.record.decided().statuses.iter();
         let created = entered.find(|it| it.status() == pb::JobStatus::Created);
         match created {
             Some(created) if generation.get() == 0 => created.at_ms,
@@ -263,8 +225,7 @@ impl JobMasterCore {
 
     /// The regions that have not durably finished.
     fn unfinished(&self) -> impl Iterator<Item = usize> {
-        let finished =
-            |task: &usize| self.durable_ends.get(task) == Some(&ExecutionState::Finished);
+        let finished = |task: &usize| self.record.has_durably_finished(*task);
         let regions = self.execution.regions.iter().enumerate();
         regions
             .filter(move |(_, at)| !at.tasks.iter().all(finished))

@@ -6,8 +6,6 @@
 //! Invariant: before that, no execution of the next generation is placed. Reports to an earlier JobMaster are
 //! lost: after a change of the leader the whole time passes.
 
-use std::sync::Arc;
-
 use tanist_proto::v1 as pb;
 
 use super::{JobMasterCore, LogLine};
@@ -21,16 +19,6 @@ pub(super) fn is_stop_first(graph: &pb::JobGraph) -> bool {
 impl JobMasterCore {
     pub(super) fn is_stop_first(&self) -> bool {
         self.graph.is_stop_first()
-    }
-
-    /// Records how long the next JobMaster has to wait: at least the longest time that any JobMaster of the
-    /// job has allowed TaskManagers.
-    pub(super) fn promise_to_wait(&mut self) {
-        if self.is_stop_first() {
-            let record = Arc::make_mut(&mut self.record);
-            let longest = &mut record.stop_first_wait_ms;
-            *longest = (*longest).max(self.options.reconcile_timeout_ms);
-        }
     }
 
     /// Notes that an execution is assumed to be gone without a report of its end.
@@ -47,7 +35,7 @@ impl JobMasterCore {
         let at = &self.execution.regions[region];
         let since_ms = at.given_up_at_ms?;
         let is_held = at.is_end_unknown && self.is_stop_first();
-        is_held.then(|| since_ms.saturating_add(self.record.stop_first_wait_ms))
+        is_held.then(|| since_ms.saturating_add(self.record.decided().stop_first_wait_ms))
     }
 
     /// Notes that the give-up of a region is durable. Returns whether it can't be placed again yet.

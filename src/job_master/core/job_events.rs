@@ -7,8 +7,6 @@
 //!
 //! Invariant: a status that a job returns to from RECONCILING was never left and keeps its time.
 
-use std::sync::Arc;
-
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{JobEvent, JobEventKind, JobStatus, StatusTimestamp};
 
@@ -148,7 +146,8 @@ impl JobEvents {
     }
 }
 
-fn keep_newest(events: &mut Vec<JobEvent>) {
+/// Drops the oldest events that are too many.
+pub(super) fn keep_newest(events: &mut Vec<JobEvent>) {
     let surplus = events.len().saturating_sub(KEPT_EVENTS);
     events.drain(..surplus);
 }
@@ -176,7 +175,8 @@ impl JobMasterCore {
             return;
         }
         if !is_edge(from, to) {
-            self.out.log(illegal(&self.record.job_id, &from, &to));
+            self.out
+                .log(illegal(&self.record.decided().job_id, &from, &to));
         }
         let is_recovery = to == JobStatus::Reconciling
             || from == JobStatus::Reconciling && to == JobStatus::Running;
@@ -188,36 +188,38 @@ impl JobMasterCore {
         self.job_events.status = to;
         // If a write made this status, the record already has its time.
         if self.job_events.foreseen.take_if(|it| *it == to).is_none() {
-            self.job_events.note(to, &self.record.fatal_cause, now_ms);
+            self.job_events
+                .note(to, &self.record.decided().fatal_cause, now_ms);
         }
     }
 
     /// Moves noted events and statuses into the record, with the status that the job will have once the
     /// record is durable.
     pub(super) fn record_statuses(&mut self, now_ms: u64) {
-        let next = self.status_by(&self.record, true);
+        let next = self.status_by(self.record.decided(), true);
         let job_events = &mut self.job_events;
         if next != JobStatus::Reconciling && next != job_events.noted {
-            job_events.note(next, &self.record.fatal_cause, now_ms);
+            job_events.note(next, &self.record.decided().fatal_cause, now_ms);
             job_events.foreseen = Some(next).filter(|it| *it != job_events.status);
         }
         if job_events.entered.is_empty() && job_events.events.is_empty() {
             return;
         }
-        let record = Arc::make_mut(&mut self.record);
         // Taken, not drained: most jobs have no more events for a long time and would keep the memory.
-        let mut events = std::mem::take(&mut job_events.events);
-        record.events.reserve_exact(events.len());
-        record.events.append(&mut events);
-        keep_newest(&mut record.events);
-        for it in std::mem::take(&mut job_events.entered) {
-            enter(&mut record.statuses, it.status(), it.at_ms);
-        }
+        let events = std::mem::take(&mut job_events.events);
+        let entered = std::mem::take(&mut job_events.entered);
+        self.record.add_events(events, entered);
     }
 
     /// Adds the event that these regions restart after the failure that was noted last.
     pub(super) fn tell_restart(&mut self, regions: u32, due_ms: u64) {
-        let failure = self.record.failures.last().cloned().unwrap_or_default();
+        let failure = self
+            .record
+            .decided()
+            .failures
+            .last()
+            .cloned()
+            .unwrap_or_default();
         let now_ms = self.decided_at_ms;
         self.job_events
             .tell_restart(regions, due_ms, &failure, now_ms);
@@ -235,7 +237,7 @@ impl JobMasterCore {
 
     /// The job's events, the newest last.
     pub(super) fn events(&self) -> Vec<JobEvent> {
-        let mut all = self.record.events.clone();
+        let mut all = self.record.decided().events.clone();
         if self.job_events.foreseen.is_some() {
             all.pop();
         }
@@ -246,7 +248,7 @@ impl JobMasterCore {
 
     /// When the job last entered each status.
     pub(super) fn timestamps(&self) -> Vec<StatusTimestamp> {
-        let mut all = self.record.statuses.clone();
+        let mut all = self.record.decided().statuses.clone();
         if self.job_events.foreseen.is_some() {
             all.pop();
         }

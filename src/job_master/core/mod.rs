@@ -21,6 +21,7 @@ mod deployment;
 mod details;
 mod dirty;
 mod durable_effects;
+mod durable_record;
 mod effect;
 mod event;
 mod exceptions;
@@ -66,7 +67,6 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::ExecutionState;
 
 use self::adopted_slots::AdoptedSlots;
 pub use self::building::BuildError;
@@ -74,6 +74,7 @@ use self::coordinator::Coordination;
 pub use self::coordinator::{Coordinated, Kind, Unprepared, cut};
 pub use self::details::{before_its_end, failed_initialization};
 use self::dirty::{Dirty, LookedAt};
+use self::durable_record::DurableRecord;
 pub use self::effect::{CancelAnswer, CoordinatorAnswer, Effect, Milestone, Needs};
 pub use self::event::{
     Connection, CoordinatorRequest, Event, Refusal, Registration, SubmitOutcome,
@@ -146,21 +147,11 @@ enum Commit {
     Done,
 }
 
-/// The write in flight.
-#[derive(Debug, Clone)]
-struct Write {
-    number: u64,
-    revision: u64,
-    since_ms: u64,
-    state: Arc<pb::JobState>,
-}
-
 /// The state of one JobMaster.
 #[derive(Debug)]
 pub struct JobMasterCore {
     graph: KeptGraph,
     options: CoreOptions,
-    epoch: Epoch,
     is_recovered: bool,
     execution: ExecutionGraph,
     pool: SlotPool,
@@ -169,19 +160,7 @@ pub struct JobMasterCore {
     orphans: OrphanExecutions,
     dirty: Dirty,
     looked_at: LookedAt,
-    // Shared with `written` and `writing` until it changes.
-    record: Arc<pb::JobState>,
-    revision: u64,
-    written: Arc<pb::JobState>,
-    written_revision: u64,
-    // Index of the task -> its terminal state in `written`, for the generation that `written` has.
-    durable_ends: BTreeMap<usize, ExecutionState>,
-    // Number of FINISHED ones among `durable_ends`.
-    durably_finished: usize,
-    writing: Option<Write>,
-    last_write: u64,
-    is_durable: bool,
-    refusal: Option<String>,
+    record: DurableRecord,
     backoff: RestartBackoff,
     failures: Vec<Failure>,
     reconciliation: Reconciliation,
@@ -197,12 +176,8 @@ pub struct JobMasterCore {
     // (until ms, region): a region that was given up is not placed before that time.
     held_until: BTreeSet<(u64, usize)>,
     adopted_slots: AdoptedSlots,
-    // Whether `record` has placements that no write has.
-    has_placed: bool,
     // Since when slots are collected to place several regions in one write.
     collecting_since_ms: Option<u64>,
-    // Whether `record` may have terminal states of generations that were given up.
-    has_stale_ends: bool,
     declared: Option<Arc<Needs>>,
     // The part of the needs that no TaskManager could ever fulfil, according to the ResourceManager.
     unfulfillable: Option<Box<Unfulfillable>>,
@@ -247,9 +222,10 @@ impl JobMasterCore {
         let coordination = Coordination::of(&graph, &mut execution);
         let is_bounded = execution.regions.iter().all(|region| region.is_bounded);
         let job_events = JobEvents::of(&state, is_recovered, epoch.get(), now_ms);
+        let kept_failures = options.exception_history_size;
+        let record = DurableRecord::new(state, epoch, kept_failures, &execution);
         let mut core = JobMasterCore {
             graph: KeptGraph::of(&graph),
-            epoch,
             is_recovered,
             execution,
             pool: SlotPool::default(),
@@ -258,16 +234,7 @@ impl JobMasterCore {
             orphans: OrphanExecutions::default(),
             dirty: Dirty::default(),
             looked_at: LookedAt::default(),
-            record: state.clone(),
-            revision: 0,
-            written: state,
-            written_revision: 0,
-            durable_ends: BTreeMap::new(),
-            durably_finished: 0,
-            writing: None,
-            last_write: 0,
-            is_durable: false,
-            refusal: None,
+            record,
             backoff: RestartBackoff::new(strategy),
             failures: Vec::new(),
             reconciliation: Reconciliation::default(),
@@ -280,9 +247,7 @@ impl JobMasterCore {
             slot_wait: SlotWait::default(),
             held_until: BTreeSet::new(),
             adopted_slots: AdoptedSlots::default(),
-            has_placed: false,
             collecting_since_ms: None,
-            has_stale_ends: false,
             declared: None,
             unfulfillable: None,
             moves: Moves::default(),
@@ -295,7 +260,6 @@ impl JobMasterCore {
             out: Output::default(),
             options,
         };
-        core.note_durable_ends();
         core.take_over(now_ms)?;
         core.note_status(now_ms);
         Ok(core)
@@ -420,34 +384,18 @@ impl JobMasterCore {
             Event::CancelRequested => self.cancel_is_requested = true,
             Event::StopRequested => self.stop_is_requested = true,
             Event::Persisted(number) => {
-                if let Some(write) = self.writing.take_if(|write| write.number == number) {
-                    self.written = write.state;
-                    self.written_revision = write.revision;
-                    self.is_durable = true;
+                if let Some(changed) = self.record.confirm(number, &self.execution) {
                     self.dirty.has_written = true;
                     self.begin_reconciliation(now_ms);
-                    self.note_durable_ends();
+                    self.note_durable_ends(&changed);
                 }
             }
-            Event::PersistRefused(number, reason) => {
-                if self
-                    .writing
-                    .take_if(|write| write.number == number)
-                    .is_some()
-                {
-                    self.refusal = Some(reason);
-                }
-            }
+            Event::PersistRefused(number, reason) => self.record.refuse(number, reason),
             Event::SinksCommitted => self.commit = Commit::Done,
             Event::SinksFailed(reason) => self.note_commit_failure(reason, now_ms),
             Event::SinksRefused(reason) => self.give_up_commit(&reason, now_ms),
         }
         Ok(())
-    }
-
-    /// Whether the record says that the job ends without finishing, durable or not.
-    fn is_stopping(&self) -> bool {
-        self.record.wanted() == pb::WantedStatus::Canceled || !self.record.fatal_cause.is_empty()
     }
 
     /// The number of the last event. Sent with a heartbeat, so that its answer can be compared with later
@@ -459,17 +407,17 @@ impl JobMasterCore {
     /// Whether it is decided, durable or not, that the job ends without finishing, or it has ended.
     #[cfg(test)]
     fn is_to_end(&self) -> bool {
-        self.is_stopping() || self.result.is_some()
+        self.record.is_stopping() || self.result.is_some()
     }
 
     /// Whether a write of this JobMaster is durable, so that the record names it.
     pub fn is_durable(&self) -> bool {
-        self.is_durable
+        self.record.is_durable()
     }
 
     /// The number of JobMasters that this job has had, including this one.
     pub fn job_incarnation(&self) -> u64 {
-        self.record.job_incarnation
+        self.record.decided().job_incarnation
     }
 
     /// All registered TaskManagers and the slots held on each.

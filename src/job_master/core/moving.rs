@@ -59,10 +59,10 @@ impl JobMasterCore {
     /// Starts, extends or completes a move, where that is possible.
     pub(super) fn move_regions(&mut self, now_ms: u64) {
         let is_any = self.moves.leaving.values().any(|it| *it > Leave::ByItself);
-        let is_open = self.is_durable
-            && !self.is_stopping()
+        let is_open = self.record.is_durable()
+            && !self.record.is_stopping()
             && !self.is_reconciling()
-            && self.record.wanted() == pb::WantedStatus::Running;
+            && self.record.decided().wanted() == pb::WantedStatus::Running;
         if !is_any || !is_open {
             (self.moves.regions, self.moves.replaced) = Default::default();
             return;
@@ -445,7 +445,8 @@ impl JobMasterCore {
     /// Gives back unused slots on TaskManagers to leave immediately: they may be all that keeps the
     /// TaskManager.
     pub(super) fn free_left_slots(&mut self) {
-        let is_open = self.is_durable && !self.is_stopping() && !self.is_reconciling();
+        let is_open =
+            self.record.is_durable() && !self.record.is_stopping() && !self.is_reconciling();
         if self.moves.leaving.is_empty() || !is_open {
             return;
         }

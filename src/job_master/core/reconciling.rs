@@ -42,7 +42,7 @@ impl JobMasterCore {
     /// end: it awaits executions only to stop them.
     pub(super) fn is_reconciling(&self) -> bool {
         !self.reconciliation.is_over
-            && !self.is_stopping()
+            && !self.record.is_stopping()
             && (self.is_any_awaited() || self.awaits_outputs())
     }
 
@@ -67,7 +67,7 @@ impl JobMasterCore {
         let awaited = self.execution.tasks.iter().filter(|task| {
             let is_awaited = task.execution.state == ExecutionState::Reconciling
                 || task.execution.output == ResultPartition::Awaited;
-            is_awaited && !self.is_stopping()
+            is_awaited && !self.record.is_stopping()
         });
         let places: Vec<_> = awaited
             .filter_map(|task| task.execution.place.as_ref())
@@ -160,9 +160,9 @@ impl JobMasterCore {
         let mut all = std::mem::take(&mut self.reconciliation.missed);
         all.retain(|missed| {
             let phase = self.execution.regions[missed.region].phase;
-            phase == RegionPhase::Reconciling && !self.is_stopping()
+            phase == RegionPhase::Reconciling && !self.record.is_stopping()
         });
-        self.note_failures(&all, Vec::new(), now_ms);
+        self.record.note_failures(&all, Vec::new(), now_ms);
         let mut regions = BTreeSet::new();
         all.retain(|missed| regions.insert(missed.region));
         self.log_failures(&all, "region can't be adopted");
@@ -173,7 +173,7 @@ impl JobMasterCore {
     /// Adopts regions whose executions were all reported. With the last one the timeout of the wait for slots
     /// begins.
     pub(super) fn adopt_regions(&mut self, now_ms: u64) {
-        if self.is_stopping() {
+        if self.record.is_stopping() {
             return self.note_under_way(now_ms);
         }
         for region in std::mem::take(&mut self.execution.news.reconciled) {
@@ -203,7 +203,7 @@ impl JobMasterCore {
     fn note_under_way(&mut self, now_ms: u64) {
         let is_under_way = self.is_reconciling();
         // Only a recovery awaits anything.
-        self.reconciliation.is_over |= !is_under_way && !self.is_stopping();
+        self.reconciliation.is_over |= !is_under_way && !self.record.is_stopping();
         if std::mem::replace(&mut self.reconciliation.was_under_way, is_under_way) && !is_under_way
         {
             let Adoption {

@@ -25,7 +25,7 @@ impl JobMasterCore {
         self.restore_ends()?;
         let waits_for_others = self.is_stop_first() || self.begins_together();
         for region in 0..self.execution.regions.len() {
-            let state = &self.record.regions[region];
+            let state = &self.record.decided().regions[region];
             let generation = state.generation;
             let was_placed = state.placed_before;
             // The clocks of two leaders may differ.
@@ -44,7 +44,7 @@ impl JobMasterCore {
             });
             let phase = if is_finished {
                 RegionPhase::Deployed
-            } else if self.is_stopping() {
+            } else if self.record.is_stopping() {
                 RegionPhase::Stopping {
                     restart_at_ms: None,
                 }
@@ -53,8 +53,7 @@ impl JobMasterCore {
             } else if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
                 // The former term's knowledge about the ends of older generations is lost. That matters for
                 // regions that were placed.
-                self.supersede(region);
-                self.promise_restart(region, restart_at_ms);
+                self.give_up_generation(region, restart_at_ms);
                 self.execution.regions[region].is_end_unknown = was_placed;
                 if restart_at_ms > now_ms {
                     self.backoff.go_on(restart_at_ms);
@@ -64,7 +63,7 @@ impl JobMasterCore {
                 }
             } else {
                 if generation > 0 {
-                    self.supersede(region);
+                    self.give_up_generation(region, now_ms);
                 }
                 self.renew_executions(region);
                 RegionPhase::Waiting { since_ms: now_ms }
@@ -74,23 +73,17 @@ impl JobMasterCore {
         self.execution.recount();
         self.await_outputs();
         self.note_adopted_slots();
-        self.promise_to_wait();
-        let record = Arc::make_mut(&mut self.record);
-        record.job_incarnation = record.job_incarnation.saturating_add(1);
-        let failures = record
-            .restarts
-            .iter_mut()
-            .flat_map(|it| &mut it.failures_ms);
-        // These failures are in the past, even if the clock of the leader that noted them was ahead.
-        failures.for_each(|at_ms| *at_ms = (*at_ms).min(now_ms));
-        self.revision += 1;
+        // TaskManagers stop the attempts of an isolated job by themselves within this time.
+        let wait_ms = self.options.reconcile_timeout_ms;
+        let wait_ms = self.is_stop_first().then_some(wait_ms);
+        self.record.take_over(wait_ms, now_ms);
         self.announce_reconciliation();
         Ok(())
     }
 
     /// Marks the region's executions as awaited where the record places them.
     fn restore_executions(&mut self, region: usize) -> Result<(), BuildError> {
-        let state = self.record.regions[region].clone();
+        let state = self.record.decided().regions[region].clone();
         for task in self.execution.regions[region].tasks.clone() {
             self.execution.tasks[task].execution =
                 Execution::created(Generation::new(state.generation));
@@ -116,7 +109,7 @@ impl JobMasterCore {
             let key = self.execution.slot_key(task);
             self.pool
                 .remember(key, place.task_manager.clone(), place.allocation);
-            if !self.durable_ends.contains_key(&task) {
+            if !self.record.has_durable_end(task) {
                 self.pool.begin_use(place.allocation);
             }
             let execution = &mut self.execution.tasks[task].execution;
@@ -137,7 +130,7 @@ impl JobMasterCore {
 
     /// Restores the recorded terminal states of executions.
     fn restore_ends(&mut self) -> Result<(), BuildError> {
-        for end in &self.record.terminal {
+        for end in &self.record.decided().terminal {
             let Some(task) = self.execution.find(&end.vertex_id, end.subtask) else {
                 return Err(BuildError::OtherGraph(format!(
                     "it names {}",
@@ -145,7 +138,7 @@ impl JobMasterCore {
                 )));
             };
             let region = self.execution.tasks[task].region;
-            if end.generation != self.record.regions[region].generation {
+            if end.generation != self.record.decided().regions[region].generation {
                 continue;
             }
             let execution = &mut self.execution.tasks[task].execution;
@@ -163,7 +156,8 @@ impl JobMasterCore {
             }
             let (from, to) = (execution.state, end.state());
             if !execution.enter(to, end.ended_at_ms) {
-                self.out.log(illegal(&self.record.job_id, &from, &to));
+                self.out
+                    .log(illegal(&self.record.decided().job_id, &from, &to));
                 continue;
             }
             execution.cause.clone_from(&end.cause);

@@ -329,7 +329,7 @@ impl JobMasterCore {
     /// Whether an execution is supposed to end.
     fn is_to_stop(&self, task: usize) -> bool {
         let region = &self.execution.regions[self.execution.tasks[task].region];
-        self.is_stopping() || matches!(region.phase, RegionPhase::Stopping { .. })
+        self.record.is_stopping() || matches!(region.phase, RegionPhase::Stopping { .. })
     }
 
     /// Notes that an execution does not run any more, or is assumed not to: it is canceled if it was to stop,
@@ -373,7 +373,7 @@ impl JobMasterCore {
             cause.clone_into(&mut self.execution.tasks[task].execution.cause);
             if is_to_stop {
                 let failure = self.failure_of(task, cause.to_owned());
-                self.note_concurrent(failure, now_ms);
+                self.record.note_concurrent(failure, now_ms);
             } else {
                 self.fail_region_of(task, cause.to_owned());
             }
@@ -385,7 +385,7 @@ impl JobMasterCore {
     fn fail_for_good(&mut self, task: usize, cause: &str, now_ms: u64) {
         if self.execution.advance(task, ExecutionState::Failed, now_ms) {
             cause.clone_into(&mut self.execution.tasks[task].execution.cause);
-            if !self.is_stopping() {
+            if !self.record.is_stopping() {
                 let failure = Failure {
                     is_unrecoverable: true,
                     ..self.failure_of(task, cause.to_owned())

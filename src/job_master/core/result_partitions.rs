@@ -78,7 +78,7 @@ impl JobMasterCore {
                 && execution.place.is_some()
                 && self.execution.vertex_of(task).is_kept;
             if is_kept {
-                let is_needed = !self.is_stopping()
+                let is_needed = !self.record.is_stopping()
                     && self.execution.is_read_by(task, &mut known, is_unfinished);
                 found.push((task, is_needed));
             }
@@ -189,7 +189,7 @@ impl JobMasterCore {
         }
         // A restarted region may need outputs of others that were lost too. If the job was being stopped it
         // may fail instead, which ends the loop.
-        while !self.is_stopping() {
+        while !self.record.is_stopping() {
             let mut all: Vec<Failure> = Vec::new();
             for (task, cause) in self.lost_and_needed() {
                 let cause = match cause.as_str() {
@@ -214,10 +214,10 @@ impl JobMasterCore {
     /// Records lost outputs as failures of their own, or as consequences of a failure at the same moment: the
     /// loss of their TaskManager, or a restart that needs them again.
     fn note_lost(&mut self, lost: Vec<Failure>, now_ms: u64) {
-        let root = self.record.failures.last();
+        let root = self.record.decided().failures.last();
         match root.is_some_and(|root| root.at_ms == now_ms) {
-            true => self.note_failures(&[], lost, now_ms),
-            false => self.note_failures(&lost, Vec::new(), now_ms),
+            true => self.record.note_failures(&[], lost, now_ms),
+            false => self.record.note_failures(&lost, Vec::new(), now_ms),
         }
     }
 
@@ -260,9 +260,9 @@ impl JobMasterCore {
     pub(super) fn is_consumable(&self, region: usize, known: &mut OfVertices) -> bool {
         self.execution.reads_only(region, known, |task| {
             let at = &self.execution.tasks[task];
-            let wanted = self.record.regions[at.region].generation;
+            let wanted = self.record.decided().regions[at.region].generation;
             let is_present = at.execution.generation.get() == wanted;
-            let is_durable = self.durable_ends.get(&task) == Some(&ExecutionState::Finished);
+            let is_durable = self.record.has_durably_finished(task);
             let is_there = matches!(at.execution.output, ResultPartition::Kept { .. });
             is_present && is_durable && is_there
         })
@@ -282,7 +282,7 @@ impl JobMasterCore {
 
     /// Releases outputs on TaskManagers that are not needed any more according to the durable record.
     pub(super) fn release_outputs(&mut self) {
-        if !self.is_durable {
+        if !self.record.is_durable() {
             return;
         }
         let mut released: BTreeMap<ResourceId, Vec<(usize, u64)>> = BTreeMap::new();
@@ -353,13 +353,14 @@ impl JobMasterCore {
     /// Whether a region may still read an output. A generation above the durable one is unexpected and counts
     /// as needed.
     fn is_needed(&self, task: usize, generation: u64, known: &mut OfVertices) -> bool {
-        let durable = &self.written.regions;
+        let durable = &self.record.durable().regions;
         let region = self.execution.tasks[task].region;
         if generation != durable[region].generation {
             return generation > durable[region].generation;
         }
         let may_read = |reader: usize| {
-            let is_present = durable[reader].generation == self.record.regions[reader].generation;
+            let is_present =
+                durable[reader].generation == self.record.decided().regions[reader].generation;
             !is_present || !self.has_durably_finished(reader)
         };
         // ResultPartition for readers in the task's own region, over pipelined edges, is released together with it.
@@ -367,8 +368,7 @@ impl JobMasterCore {
     }
 
     fn has_durably_finished(&self, region: usize) -> bool {
-        let finished =
-            |task: &usize| self.durable_ends.get(task) == Some(&ExecutionState::Finished);
+        let finished = |task: &usize| self.record.has_durably_finished(*task);
         self.execution.regions[region].tasks.iter().all(finished)
     }
 }

@@ -6,7 +6,6 @@
 //! it has regions.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, Generation};
 use tanist_proto::resources::ResourceProfile;
@@ -33,7 +32,11 @@ impl JobMasterCore {
     pub(super) fn schedule(&mut self, now_ms: u64) {
         let awaits_input = self.execution.in_phase(RegionPhase::AwaitingInput);
         let is_any_waiting = !self.execution.waiting().is_empty() || !awaits_input.is_empty();
-        if !is_any_waiting || !self.is_durable || self.is_stopping() || self.refusal.is_some() {
+        if !is_any_waiting
+            || !self.record.is_durable()
+            || self.record.is_stopping()
+            || self.record.refusal().is_some()
+        {
             self.collecting_since_ms = None;
             return;
         }
@@ -182,7 +185,6 @@ impl JobMasterCore {
     }
 
     fn place_region(&mut self, region: usize, assigned: &Assigned, now_ms: u64) {
-        let generation = self.record.regions[region].generation.max(1);
         let mut places = Vec::new();
         let tasks = self.execution.regions[region].tasks.clone();
         let mut placements = Vec::with_capacity(tasks.len());
@@ -214,12 +216,12 @@ impl JobMasterCore {
         // The phase changes first: the need of a region that does not wait is not tracked.
         self.execution.set_phase(region, RegionPhase::Placed);
         self.slot_wait.starved.remove(&region);
+        let generation = self.record.decided().regions[region].generation.max(1);
+        let generation = Generation::new(generation);
         for (task, place) in places {
             self.pool.begin_use(place.allocation);
-            let generation = Generation::new(generation);
             self.execution.place(task, generation, place);
         }
-        let epoch = self.epoch.get();
         let first = self.execution.regions[region].tasks.first();
         let first = first.map(|task| &self.execution.tasks[*task].execution);
         let entered = |state| first.map_or(0, |execution| execution.entered_at_ms(state));
@@ -227,20 +229,15 @@ impl JobMasterCore {
             entered(ExecutionState::Created),
             entered(ExecutionState::Scheduled),
         );
-        let state = &mut Arc::make_mut(&mut self.record).regions[region];
-        *state = pb::RegionState {
-            generation,
-            epoch,
+        let placement = pb::RegionState {
             placements,
             placed_at_ms: now_ms,
             created_at_ms,
             scheduled_at_ms,
-            placed_before: state.placed_before,
             ..pb::RegionState::default()
         };
-        self.has_placed = true;
-        self.record_prepared(region);
-        self.revision += 1;
+        let coordinators = self.take_prepared(region);
+        self.record.place(region, placement, coordinators);
     }
 
     /// The slots in which executions of the job are or will be.

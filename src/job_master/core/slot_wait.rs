@@ -124,7 +124,7 @@ impl JobMasterCore {
     /// request sources end, too.
     pub(super) fn will_free_slots(&self) -> bool {
         let indexes = &self.execution.indexes;
-        let will_end = match self.tells_to_stop() {
+        let will_end = match self.record.is_stop_durable() {
             true => indexes.running,
             false => indexes.running_bounded,
         };
@@ -150,7 +150,7 @@ impl JobMasterCore {
     /// The slots of tasks that end by themselves become free, except on TaskManagers where nothing is placed
     /// any more.
     fn found(&self) -> Vec<u32> {
-        let (slots, is_told) = (&self.execution.indexes.slots, self.tells_to_stop());
+        let (slots, is_told) = (&self.execution.indexes.slots, self.record.is_stop_durable());
         let there = |profile: &ResourceProfile| self.pool.count_for(profile);
         let mut left = vec![0; self.execution.kinds.profiles().len()];
         for key in self.keys_to_leave() {

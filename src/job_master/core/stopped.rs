@@ -14,7 +14,6 @@
 //! nothing to finish: it is cancelled, and requests no slots.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use tanist_gateway::persistence::was_never_placed;
 use tanist_proto::v1 as pb;
@@ -27,7 +26,7 @@ use super::{CancelAnswer, Connection, Effect, JobMasterCore};
 impl JobMasterCore {
     /// Whether it is durable that sources have to end.
     pub fn tells_to_stop(&self) -> bool {
-        self.is_durable && self.written.wanted() == pb::WantedStatus::Stopped
+        self.record.is_stop_durable()
     }
 
     /// Decides a stop unless the job ends in another way. That is not known while a write is in flight.
@@ -40,20 +39,23 @@ impl JobMasterCore {
                 pb::JobStatus::Finished => CancelAnswer::Decided,
                 status => CancelAnswer::TooLate(format!("the job is {}", status_name(status))),
             }
-        } else if self.writing.is_some() {
+        } else if self.record.is_writing() {
             return;
-        } else if self.written.wanted() == pb::WantedStatus::Stopped {
+        } else if self.record.durable().wanted() == pb::WantedStatus::Stopped {
             CancelAnswer::Decided
-        } else if self.written.wanted() == pb::WantedStatus::Canceled {
-            match was_never_placed(&self.written) {
+        } else if self.record.durable().wanted() == pb::WantedStatus::Canceled {
+            match was_never_placed(self.record.durable()) {
                 true => CancelAnswer::Decided,
                 false => CancelAnswer::TooLate("the job is being cancelled".to_owned()),
             }
-        } else if !self.written.fatal_cause.is_empty() {
-            CancelAnswer::TooLate(format!("the job fails: {}", self.written.fatal_cause))
-        } else if let Some(reason) = &self.refusal {
-            CancelAnswer::Refused(reason.clone())
-        } else if self.is_durable && self.all_have_durably_finished() {
+        } else if !self.record.durable().fatal_cause.is_empty() {
+            CancelAnswer::TooLate(format!(
+                "the job fails: {}",
+                self.record.durable().fatal_cause
+            ))
+        } else if let Some(reason) = self.record.refusal() {
+            CancelAnswer::Refused(reason.to_owned())
+        } else if self.record.is_durable() && self.record.all_have_durably_finished() {
             match &self.commit_failure {
                 None => CancelAnswer::Decided,
                 Some(failure) => CancelAnswer::TooLate(format!(
@@ -61,7 +63,7 @@ impl JobMasterCore {
                     failure.cause
                 )),
             }
-        } else if !self.is_stopping() && self.sources_start_again() {
+        } else if !self.record.is_stopping() && self.sources_start_again() {
             CancelAnswer::TooLate(
                 "the job is being restarted, and what its sources had read before would be missing: stop it when its tasks run \
                  again, or cancel it"
@@ -69,7 +71,9 @@ impl JobMasterCore {
             )
         } else {
             // If the next write decides on another end, that wins.
-            if !self.is_stopping() && self.record.wanted() != pb::WantedStatus::Stopped {
+            if !self.record.is_stopping()
+                && self.record.decided().wanted() != pb::WantedStatus::Stopped
+            {
                 self.want_stopped();
             }
             return;
@@ -79,12 +83,11 @@ impl JobMasterCore {
     }
 
     fn want_stopped(&mut self) {
-        let (wanted, text) = match was_never_placed(&self.record) {
+        let (wanted, text) = match was_never_placed(self.record.decided()) {
             true => (pb::WantedStatus::Canceled, "none of its tasks had begun"),
             false => (pb::WantedStatus::Stopped, ""),
         };
-        Arc::make_mut(&mut self.record).set_wanted(wanted);
-        self.revision += 1;
+        self.record.want(wanted);
         let kind = pb::JobEventKind::Stop;
         self.job_events
             .tell(kind, text.to_owned(), self.decided_at_ms);
@@ -92,7 +95,12 @@ impl JobMasterCore {
 
     /// Whether sources that may have read have to read from their beginning again and have not begun to.
     fn sources_start_again(&self) -> bool {
-        let regions = self.record.regions.iter().zip(&self.execution.regions);
+        let regions = self
+            .record
+            .decided()
+            .regions
+            .iter()
+            .zip(&self.execution.regions);
         let mut given_up = regions.filter(|(state, _)| state.placed_before);
         given_up.any(|(_, region)| {
             let mut sources = region.tasks.iter().filter(|task| self.is_source(**task));
@@ -122,8 +130,8 @@ impl JobMasterCore {
     /// registration.
     pub(super) fn tell_stop(&mut self) {
         let registrations = Some(self.registrations_version);
-        if !self.tells_to_stop()
-            || self.is_stopping()
+        if !self.record.is_stop_durable()
+            || self.record.is_stopping()
             || self.looked_at.told_to_stop == registrations
         {
             return;
@@ -142,7 +150,7 @@ impl JobMasterCore {
 
     /// Whether a restart of the region would lose records that its sources have read.
     pub(super) fn would_lose_input(&self, region: usize) -> bool {
-        if self.record.wanted() != pb::WantedStatus::Stopped {
+        if self.record.decided().wanted() != pb::WantedStatus::Stopped {
             return false;
         }
         // While executions of a former term are awaited, their progress is unknown.
@@ -161,10 +169,10 @@ impl JobMasterCore {
 
     /// Fails the job with the failure that was noted last as its cause.
     pub(super) fn give_up_stopped(&mut self) {
-        if self.is_stopping() {
+        if self.record.is_stopping() {
             return;
         }
-        let last = self.record.failures.last();
+        let last = self.record.decided().failures.last();
         let cause = last.map_or_else(String::new, |last| {
             if last.task.is_empty() {
                 format!("{}: ", last.cause)
@@ -172,15 +180,14 @@ impl JobMasterCore {
                 format!("{}: {}: ", last.task, last.cause)
             }
         });
-        Arc::make_mut(&mut self.record).fatal_cause = format!(
+        self.record.fail(format!(
             "{cause}not restarted, as the job was being stopped, and without a checkpoint what its sources had read would be missing"
-        );
-        self.revision += 1;
+        ));
     }
 
     /// The blocked reason of a job that is being stopped, with the number of unfinished tasks.
     pub(super) fn winding_up(&self) -> Option<pb::BlockedReason> {
-        if !self.tells_to_stop() {
+        if !self.record.is_stop_durable() {
             return None;
         }
         let left = self.execution.tasks.iter().map(|task| &task.execution);

@@ -1,13 +1,9 @@
 //! The part of the core that runs coordinators: it has them prepared, records the result with the placement,
 //! decides on requests in `record`, and answers from `written`.
 
-use std::sync::Arc;
-
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::ExecutionState as S;
-use tanist_proto::v1::coordinator_state::State;
 
-use super::{Asked, Coordination, Preparation, Question, Taken, Unprepared, answer, take};
+use super::{Asked, Coordination, Preparation, Question, Taken, Unprepared, answer};
 use crate::core::blocking::OfVertices;
 use crate::core::execution_graph::{RegionPhase, as_index};
 use crate::core::{
@@ -29,11 +25,11 @@ impl JobMasterCore {
         let Some(coordination) = &mut self.coordination else {
             return true;
         };
-        if coordination.is_in(&self.record, &self.execution, look) {
+        if coordination.is_in(self.record.decided(), &self.execution, look) {
             // Another region of the group was placed with these states.
             return true;
         }
-        let generation = coordination.generation(&self.record, look);
+        let generation = coordination.generation(self.record.decided(), look);
         match coordination.preparations.get(&look) {
             Some(Preparation::Ready { generation: of, .. }) if *of == generation => return true,
             Some(Preparation::Asked { generation: of }) if *of == generation => return false,
@@ -116,24 +112,23 @@ impl JobMasterCore {
         }
     }
 
-    /// Records the prepared states of a region that is being placed, unless the record has them from another
+    /// Takes the prepared states of a region that is being placed. Empty if the record has them from another
     /// region of the group.
-    pub(in crate::core) fn record_prepared(&mut self, region: usize) {
+    pub(in crate::core) fn take_prepared(&mut self, region: usize) -> Vec<pb::CoordinatorState> {
         let look = self.look_of(region);
         let Some((coordination, look)) = self.coordination.as_mut().zip(look) else {
-            return;
+            return Vec::new();
         };
-        if coordination.is_in(&self.record, &self.execution, look) {
-            return;
+        if coordination.is_in(self.record.decided(), &self.execution, look) {
+            return Vec::new();
         }
-        let generation = coordination.generation(&self.record, look);
-        if let Some(Preparation::Ready {
-            generation: of,
-            states,
-        }) = coordination.preparations.remove(&look)
-            && of == generation
-        {
-            Arc::make_mut(&mut self.record).coordinators.extend(states);
+        let generation = coordination.generation(self.record.decided(), look);
+        match coordination.preparations.remove(&look) {
+            Some(Preparation::Ready {
+                generation: of,
+                states,
+            }) if of == generation => states,
+            Some(Preparation::Ready { .. } | Preparation::Asked { .. }) | None => Vec::new(),
         }
     }
 
@@ -144,18 +139,16 @@ impl JobMasterCore {
         let Some((coordination, look)) = self.coordination.as_mut().zip(look) else {
             return;
         };
-        let is_placed = |region: &usize| !self.record.regions[*region].placements.is_empty();
+        let is_placed =
+            |region: &usize| !self.record.decided().regions[*region].placements.is_empty();
         if coordination.looks[look].regions.iter().any(is_placed) {
             return;
         }
         coordination.looks[look].failed.clear();
         coordination.looks[look].is_doubted = false;
-        if coordination.is_in(&self.record, &self.execution, look) {
-            let execution = &self.execution;
-            Arc::make_mut(&mut self.record)
-                .coordinators
-                .retain(|it| Coordination::look_of_state(execution, it) != Some(look));
-        }
+        let execution = &self.execution;
+        self.record
+            .retain_coordinators(|it| Coordination::look_of_state(execution, it) != Some(look));
     }
 
     /// Notes that a task of a region failed by itself.
@@ -192,10 +185,9 @@ impl JobMasterCore {
         };
         let has_finished = |region: &usize| {
             // The region must not have been given up since; that is not durable yet.
-            let generation = self.record.regions[*region].generation;
-            let is_of_record = generation == self.written.regions[*region].generation;
+            let is_of_record = self.record.is_generation_durable(*region);
             let mut tasks = execution.regions[*region].tasks.iter();
-            is_of_record && tasks.all(|task| self.durable_ends.get(task) == Some(&S::Finished))
+            is_of_record && tasks.all(|task| self.record.has_durably_finished(*task))
         };
         let is_over = |it: &pb::CoordinatorState| {
             let look = Coordination::look_of_state(execution, it);
@@ -206,16 +198,12 @@ impl JobMasterCore {
                     && look.regions.iter().all(has_finished)
             })
         };
-        let states = self.record.coordinators.iter();
-        let mut kept = states
-            .map(|it| !is_over(it))
-            .collect::<Vec<bool>>()
-            .into_iter();
-        if kept.as_slice().contains(&false) {
-            Arc::make_mut(&mut self.record)
-                .coordinators
-                .retain(|_| kept.next().unwrap_or(true));
-            self.revision += 1;
+        let over: Vec<pb::CoordinatorState> = {
+            let states = self.record.decided().coordinators.iter();
+            states.filter(|it| is_over(it)).cloned().collect()
+        };
+        if !over.is_empty() {
+            self.record.retain_coordinators(|it| !over.contains(it));
         }
     }
 
@@ -269,8 +257,8 @@ impl JobMasterCore {
         let at = &self.execution.tasks[task];
         at.execution.generation.get() == generation
             && at.execution.is_deployed()
-            && self.record.regions[at.region].generation == generation
-            && !self.is_stopping()
+            && self.record.decided().regions[at.region].generation == generation
+            && !self.record.is_stopping()
             && self.result.is_none()
     }
 
@@ -285,7 +273,7 @@ impl JobMasterCore {
             return;
         };
         let mut has_decided = false;
-        let open = match self.is_stopping() {
+        let open = match self.record.is_stopping() {
             true => coordination.asked.keys().cloned().collect(),
             false => coordination.open.clone(),
         };
@@ -302,7 +290,6 @@ impl JobMasterCore {
             }
         }
         coordination.has_decided |= has_decided;
-        self.revision += u64::from(has_decided);
         self.coordination = Some(coordination);
     }
 
@@ -318,20 +305,18 @@ impl JobMasterCore {
             return Err(CoordinatorAnswer::NotServed(gone));
         }
         let of = (*task, asked.generation);
-        let found = looks.find(&self.record, &self.execution, of, operator);
+        let found = looks.find(self.record.decided(), &self.execution, of, operator);
         let index = found.ok_or_else(|| {
             let none = format!("{operator:?} has no coordinator");
             CoordinatorAnswer::Invalid(none)
         })?;
         let subtask = self.execution.tasks[*task].subtask;
         // A repeated request: `record` is left unchanged, as it may be shared.
-        let before = self.record.coordinators[index].state.as_ref();
+        let before = self.record.decided().coordinators[index].state.as_ref();
         if before.is_some_and(|state| answer(state, subtask, *number).is_some()) {
             return Ok(false);
         }
-        let record = Arc::make_mut(&mut self.record);
-        let state: Option<&mut State> = record.coordinators[index].state.as_mut();
-        match state.map(|state| take(state, subtask, *number)) {
+        match self.record.take_request(index, subtask, *number) {
             Some(Taken::Decided) => Ok(true),
             Some(Taken::AsBefore) => Ok(false),
             Some(Taken::OutOfTurn) | None => {
@@ -357,8 +342,9 @@ impl JobMasterCore {
             };
             let (task, operator, number) = &question;
             let of = (*task, asked.generation);
-            let found = coordination.find(&self.written, &self.execution, of, operator);
-            let state = found.and_then(|index| self.written.coordinators[index].state.as_ref());
+            let found = coordination.find(self.record.durable(), &self.execution, of, operator);
+            let state =
+                found.and_then(|index| self.record.durable().coordinators[index].state.as_ref());
             let subtask = self.execution.tasks[*task].subtask;
             if let Some(answer) = state.and_then(|state| answer(state, subtask, *number)) {
                 self.answer_ask(asked.token, CoordinatorAnswer::Decided(answer));

@@ -73,7 +73,7 @@ pub(super) enum Taken {
 }
 
 /// Decides on the request with this number.
-fn take(state: &mut State, subtask: u32, number: u64) -> Taken {
+pub(super) fn take(state: &mut State, subtask: u32, number: u64) -> Taken {
     match state {
         State::FileSplits(splits) => file_splits::take(splits, subtask, number),
     }

@@ -24,11 +24,8 @@ impl JobMasterCore {
         );
         self.assert_slots_in_use();
         self.assert_slot_wait();
-        let finished = self
-            .durable_ends
-            .values()
-            .filter(|end| **end == S::Finished);
-        assert_eq!(self.durably_finished, finished.count());
+        let (counted, finished) = self.record.durably_finished();
+        assert_eq!(counted, finished);
         if self.result.is_none() {
             self.assert_nothing_forgotten();
             let held = self.adopted_slots_plainly();
@@ -45,7 +42,7 @@ impl JobMasterCore {
         let mut uses: SmallMap<AllocationId, u32> = SmallMap::new();
         for (task, execution) in self.executions() {
             if let Some(place) = &execution.place
-                && !self.durable_ends.contains_key(&task)
+                && !self.record.has_durable_end(task)
             {
                 *uses.get_or_insert_with(place.allocation, || 0) += 1;
             }
@@ -61,7 +58,7 @@ impl JobMasterCore {
         let is_live = |task: &usize| !self.execution.tasks[*task].execution.is_ended();
         let ends = |region: &Region| {
             let is_placed = matches!(region.phase, RegionPhase::Placed | RegionPhase::Deployed);
-            let will_end = region.is_bounded || self.tells_to_stop();
+            let will_end = region.is_bounded || self.record.is_stop_durable();
             is_placed && will_end && region.tasks.iter().any(is_live)
         };
         let regions = &self.execution.regions;
@@ -83,10 +80,13 @@ impl JobMasterCore {
                 .iter()
                 .map(|task| &self.execution.tasks[*task].execution);
             let is_any = |state: S| executions.clone().any(|execution| execution.state == state);
-            let (written, record) = (&self.written.regions, &self.record.regions);
+            let (written, record) = (
+                &self.record.durable().regions,
+                &self.record.decided().regions,
+            );
             match at.phase {
                 RegionPhase::Reconciling => {
-                    let is_left = self.is_stopping() || is_any(S::Reconciling);
+                    let is_left = self.record.is_stopping() || is_any(S::Reconciling);
                     assert!(is_left, "region {region} could have been adopted");
                 }
                 RegionPhase::Stopping { restart_at_ms } => {
@@ -100,8 +100,8 @@ impl JobMasterCore {
                     may_restart += usize::from(is_due && is_over && is_durable && !is_held);
                 }
                 RegionPhase::Placed => {
-                    let is_durable = self.is_durable && written[region] == record[region];
-                    let is_own = record[region].epoch == self.epoch.get();
+                    let is_durable = self.record.is_durable() && written[region] == record[region];
+                    let is_own = record[region].epoch == self.record.epoch();
                     assert!(!(is_durable && is_own), "region {region} was not deployed");
                 }
                 RegionPhase::AwaitingInput
@@ -124,19 +124,24 @@ impl JobMasterCore {
 
     fn assert_ends_recorded(&self) {
         for (task, execution) in self.executions() {
-            let region = &self.record.regions[self.execution.tasks[task].region];
+            let region = &self.record.decided().regions[self.execution.tasks[task].region];
             let is_of_record = region.generation == execution.generation.get();
-            let counts = self.is_stopping() || execution.state == S::Finished;
+            let counts = self.record.is_stopping() || execution.state == S::Finished;
             let is_open = execution.is_ended() && !execution.is_recorded;
             assert!(!(is_open && is_of_record && counts), "an end is missing");
         }
     }
 
     fn assert_ends_acknowledged(&self) {
-        for known in self.task_managers.values().filter(|_| self.is_durable) {
+        for known in self
+            .task_managers
+            .values()
+            .filter(|_| self.record.is_durable())
+        {
             for (task, generation) in &known.unacknowledged {
-                let durable = self.written.regions[self.execution.tasks[*task].region].generation;
-                let is_recorded = durable == *generation && self.durable_ends.contains_key(task);
+                let durable =
+                    self.record.durable().regions[self.execution.tasks[*task].region].generation;
+                let is_recorded = durable == *generation && self.record.has_durable_end(*task);
                 assert!(
                     !is_recorded && durable <= *generation,
                     "an end was not acknowledged"
@@ -147,11 +152,11 @@ impl JobMasterCore {
 
     fn assert_cancelled(&self) {
         use crate::core::execution::Cancellation;
-        let is_over = self.written.wanted() == tanist_proto::v1::WantedStatus::Canceled
-            || !self.written.fatal_cause.is_empty();
-        for (task, execution) in self.executions().filter(|_| self.is_durable) {
+        let is_over = self.record.durable().wanted() == tanist_proto::v1::WantedStatus::Canceled
+            || !self.record.durable().fatal_cause.is_empty();
+        for (task, execution) in self.executions().filter(|_| self.record.is_durable()) {
             let region = self.execution.tasks[task].region;
-            let durable = self.written.regions[region].generation;
+            let durable = self.record.durable().regions[region].generation;
             let is_unwanted = is_over || durable > execution.generation.get();
             let place = execution.place.as_ref();
             let can_be_told =
@@ -169,7 +174,7 @@ impl JobMasterCore {
             BTreeMap::new();
         for (task, execution) in self.executions().filter(|(_, it)| !it.is_ended()) {
             let region = self.execution.tasks[task].region;
-            let is_adopted = self.record.regions[region].epoch < self.epoch.get();
+            let is_adopted = self.record.decided().regions[region].epoch < self.record.epoch();
             if let Some(place) = execution.place.as_ref().filter(|_| is_adopted) {
                 let profile = self.execution.profile_of(self.execution.slot_key(task));
                 let there = slots.entry(&place.task_manager).or_default();

@@ -63,7 +63,7 @@ impl RegionsBefore {
     pub(super) fn of(core: &JobMasterCore) -> RegionsBefore {
         let regions = core.execution.regions.iter().enumerate();
         let regions = regions.map(|(region, at)| Before {
-            generation: core.record.regions[region].generation,
+            generation: core.record.decided().regions[region].generation,
             is_placed: at.phase.is_placed(),
             places: live_places(core, region),
         });
@@ -90,7 +90,7 @@ impl RegionsBefore {
                     );
                 }
             }
-            let is_given_up = before.generation < core.record.regions[region].generation;
+            let is_given_up = before.generation < core.record.decided().regions[region].generation;
             if before.is_placed && is_given_up && core.is_moved(region) {
                 moved += 1;
                 let there = before.places.iter();
@@ -99,7 +99,7 @@ impl RegionsBefore {
             }
         }
         if is_all_that_happens {
-            assert_eq!(core.record.fatal_cause, "");
+            assert_eq!(core.record.decided().fatal_cause, "");
             let slots = core.pool.places();
             let slots = slots.filter(|(id, ..)| !leaving.contains_key(*id));
             let unused = slots.filter(|(.., allocation)| core.pool.is_unused(allocation));

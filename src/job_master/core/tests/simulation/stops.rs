@@ -80,7 +80,10 @@ impl World {
             // It has finished, and its output can't be made visible at present.
             let is_committing = all_finished(&self.graph, &self.stored) && !self.sinks_committed;
             // A region was given up, or is about to be.
-            let regions = self.core.iter().flat_map(|core| &core.record.regions);
+            let regions = self
+                .core
+                .iter()
+                .flat_map(|core| &core.record.decided().regions);
             let is_restarting = regions.into_iter().any(|region| region.placed_before);
             let is_right = stored == WantedStatus::Canceled
                 || is_restarting
