@@ -71,7 +71,7 @@ impl JobMasterCore {
             let execution = &mut self.execution.tasks[task].execution;
             if execution.is_on(&connection.task_manager)
                 && execution.generation.get() <= cancelled.up_to_generation
-                && execution.cancellation == Cancellation::Asked
+                && execution.cancellation == Cancellation::Sent
             {
                 execution.cancellation = answer;
                 if is_confirmed && execution.known_since.is_none() {
@@ -79,12 +79,8 @@ impl JobMasterCore {
                     is_unsure |= !execution.is_ended();
                 }
             }
-            for ((orphan, generation), at) in self.orphans.of_mut(&connection.task_manager) {
-                let is_meant = orphan == task && generation <= cancelled.up_to_generation;
-                if is_meant && at.cancellation == Cancellation::Asked {
-                    at.cancellation = answer;
-                }
-            }
+            let (id, up_to) = (&connection.task_manager, cancelled.up_to_generation);
+            self.task_managers.note_cancelled(id, task, up_to, answer);
         }
         if is_unsure {
             self.out.push(Effect::AskReport(connection.clone()));

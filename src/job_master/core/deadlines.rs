@@ -5,7 +5,6 @@
 use tanist_compact::SmallSet;
 
 use super::decide::{COMMIT_TIMEOUT_MS, NEVER_SERVED_MS};
-use super::execution::Cancellation;
 use super::{Commit, JobMasterCore};
 
 impl JobMasterCore {
@@ -39,11 +38,8 @@ impl JobMasterCore {
         if self.is_any_awaited() || self.awaits_outputs() {
             deadlines.push(self.reconciliation_deadline_ms());
         }
-        let orphans = self.orphans.iter();
-        let asked = orphans.filter(|(.., orphan)| orphan.cancellation != Cancellation::NotAsked);
-        deadlines.extend(
-            asked.map(|(.., orphan)| Some(orphan.canceling_since_ms.saturating_add(timeout_ms))),
-        );
+        let orphans = self.task_managers.orphans().canceling();
+        deadlines.extend(orphans.map(|(.., since_ms)| Some(since_ms.saturating_add(timeout_ms))));
         deadlines.push(self.collecting_until_ms());
         deadlines.push(self.write_is_long_at_ms());
         match self.commit {

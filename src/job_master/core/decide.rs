@@ -10,9 +10,8 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::execution::Cancellation;
 use super::execution_graph::RegionPhase;
-use super::{CancelAnswer, Commit, Connection, Effect, Failure, JobMasterCore};
+use super::{CancelAnswer, Commit, Effect, Failure, JobMasterCore};
 
 /// Time to wait for slots that no TaskManager could ever give. It keeps a restart strategy without delay from
 /// looping.
@@ -48,7 +47,7 @@ impl JobMasterCore {
             self.answer_asked();
             self.deploy();
             self.cancel_tasks(now_ms);
-            self.tell_stop();
+            self.send_stop();
             self.release_outputs();
             self.acknowledge();
             self.profiles_needed = self.with_replacements(self.execution.profiles_needed());
@@ -79,21 +78,19 @@ impl JobMasterCore {
                 stuck.insert(place.task_manager.clone(), self.execution.task_name(*task));
             }
         }
-        for (id, (task, _), orphan) in self.orphans.iter() {
-            let is_asked = orphan.cancellation != Cancellation::NotAsked;
-            if is_asked && overdue(orphan.canceling_since_ms, timeout_ms) {
+        for (id, task, since_ms) in self.task_managers.orphans().canceling() {
+            if overdue(since_ms, timeout_ms) {
                 stuck.insert(id.clone(), self.execution.task_name(task));
             }
         }
         for (task_manager, task) in stuck {
             let cause = format!("{task} did not stop within {timeout_ms} ms");
-            if let Some(known) = self.task_managers.get(&task_manager) {
+            let connection = self.task_managers.connection(&task_manager);
+            let location = self.task_managers.location(&task_manager);
+            if let Some((connection, location)) = connection.zip(location) {
                 self.out.push(Effect::Disconnect {
-                    connection: Connection {
-                        task_manager: task_manager.clone(),
-                        registration: known.registration,
-                    },
-                    location: known.location.clone(),
+                    connection,
+                    location: location.clone(),
                     cause: cause.clone(),
                 });
             }

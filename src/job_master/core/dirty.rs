@@ -32,8 +32,8 @@ pub(super) struct LookedAt {
     pub(super) outputs: u64,
     /// The time up to which regions with an ended backoff were collected.
     pub(super) restarts_ms: u64,
-    /// The `registrations_version` as of which all TaskManagers received the request that sources end.
-    pub(super) told_to_stop: Option<u64>,
+    /// The version of the registrations as of which all TaskManagers received the request that sources end.
+    pub(super) stop_sent: Option<u64>,
     /// Whether the terminal states of all executions are recorded, as the job ends.
     pub(super) all_ends: bool,
 }

@@ -12,7 +12,7 @@ use tanist_proto::v1::ExecutionState;
 use super::deployment::{execution_id, task_deployment};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
-use super::{Connection, Effect, JobMasterCore, LogLine, Needs};
+use super::{Effect, JobMasterCore, LogLine, Needs};
 
 impl JobMasterCore {
     /// Writes the record if there are decisions to write.
@@ -71,7 +71,7 @@ impl JobMasterCore {
                 .iter()
                 .map(|task| task_deployment(&self.execution, *task));
             let tasks = tasks.collect();
-            if let Some(connection) = self.connection(&task_manager) {
+            if let Some(connection) = self.task_managers.connection(&task_manager) {
                 self.out.push(Effect::Deploy { connection, tasks });
             }
         }
@@ -93,8 +93,8 @@ impl JobMasterCore {
             let Some(place) = at.execution.place.clone() else {
                 continue;
             };
-            let can_be_told = self.task_managers.contains_key(&place.task_manager);
-            if !can_be_told || at.execution.cancellation != Cancellation::NotAsked {
+            let is_registered = self.task_managers.is_registered(&place.task_manager);
+            if !is_registered || at.execution.cancellation != Cancellation::NotSent {
                 continue;
             }
             let id = execution_id(&self.execution, task, generation);
@@ -106,34 +106,27 @@ impl JobMasterCore {
                 self.execution
                     .decide(task, ExecutionState::Canceling, now_ms, &mut self.out);
             }
-            self.execution.tasks[task].execution.cancellation = Cancellation::Asked;
+            self.execution.tasks[task].execution.cancellation = Cancellation::Sent;
         }
-        for (task_manager, (task, generation), orphan) in self.orphans.iter_mut() {
-            let known = self.task_managers.get(task_manager);
-            let Some(known) = known.filter(|_| orphan.cancellation == Cancellation::NotAsked)
-            else {
-                continue;
-            };
-            let number = self.execution.tasks[task].region;
-            let region = &self.record.durable().regions[number];
-            let at = self.execution.regions[number].tasks.binary_search(&task);
-            let id = execution_id(&self.execution, task, generation);
+        let (graph, durable) = (&self.execution, self.record.durable());
+        let is_unwanted = |location: &pb::TaskManagerLocation, (task, generation): (usize, u64)| {
+            let number = graph.tasks[task].region;
+            let region = &durable.regions[number];
+            let at = graph.regions[number].tasks.binary_search(&task);
+            let id = execution_id(graph, task, generation);
             // A generation above the durable one is unexpected, but nothing says that it is unwanted.
-            let is_unwanted = generation < region.generation
+            generation < region.generation
                 || generation == region.generation
-                    && (is_over || !is_placed_on(region, at.ok(), &id, &known.location));
-            if !is_unwanted {
-                continue;
-            }
-            cancellations
-                .entry(task_manager.clone())
-                .or_default()
-                .push(cancellation(id));
-            orphan.cancellation = Cancellation::Asked;
-            orphan.canceling_since_ms = now_ms;
+                    && (is_over || !is_placed_on(region, at.ok(), &id, location))
+        };
+        let orphans = self.task_managers.cancel_orphans(is_unwanted, now_ms);
+        for (task_manager, (task, generation)) in orphans {
+            let id = execution_id(graph, task, generation);
+            let there = cancellations.entry(task_manager).or_default();
+            there.push(cancellation(id));
         }
         for (task_manager, tasks) in cancellations {
-            if let Some(connection) = self.connection(&task_manager) {
+            if let Some(connection) = self.task_managers.connection(&task_manager) {
                 self.out.push(Effect::Cancel { connection, tasks });
             }
         }
@@ -173,41 +166,20 @@ impl JobMasterCore {
             return;
         }
         let reported = std::mem::take(&mut self.dirty.reported_ends);
-        let mut acknowledged: BTreeMap<ResourceId, Vec<pb::ExecutionId>> = BTreeMap::new();
-        let (execution, record) = (&self.execution, &self.record);
-        let mut is_known = |task_manager: &ResourceId, (task, generation): (usize, u64)| {
-            let durable = record.durable_generation(execution.tasks[task].region);
+        let among = (!self.dirty.has_written).then_some(reported);
+        let (graph, record) = (&self.execution, &self.record);
+        let acknowledged = self.task_managers.acknowledge(among, |(task, generation)| {
+            let durable = record.durable_generation(graph.tasks[task].region);
             let is_recorded = durable == generation && record.has_durable_end(task);
-            let is_known = is_recorded || durable > generation;
-            if is_known {
-                let executions = acknowledged.entry(task_manager.clone()).or_default();
-                executions.push(execution_id(execution, task, generation));
-            }
-            is_known
-        };
-        if self.dirty.has_written {
-            for (task_manager, known) in &mut self.task_managers {
-                known
-                    .unacknowledged
-                    .retain(|end| !is_known(task_manager, *end));
-            }
-        } else {
-            for (task_manager, task, generation) in reported {
-                if let Some(known) = self.task_managers.get_mut(&task_manager)
-                    && known.unacknowledged.contains(&(task, generation))
-                    && is_known(&task_manager, (task, generation))
-                {
-                    known.unacknowledged.remove(&(task, generation));
-                }
-            }
-        }
-        for (task_manager, executions) in acknowledged {
-            if let Some(connection) = self.connection(&task_manager) {
-                self.out.push(Effect::Acknowledge {
-                    connection,
-                    executions,
-                });
-            }
+            is_recorded || durable > generation
+        });
+        for (connection, ends) in acknowledged {
+            let ends = ends.into_iter();
+            let executions = ends.map(|(task, generation)| execution_id(graph, task, generation));
+            self.out.push(Effect::Acknowledge {
+                connection,
+                executions: executions.collect(),
+            });
         }
     }
 
@@ -241,7 +213,7 @@ impl JobMasterCore {
             }
         }
         for (task_manager, allocations) in freed {
-            if let Some(connection) = self.connection(&task_manager) {
+            if let Some(connection) = self.task_managers.connection(&task_manager) {
                 let cause = "the job doesn't need it".to_owned();
                 self.out.push(Effect::FreeSlots {
                     connection,
@@ -283,14 +255,6 @@ impl JobMasterCore {
             self.declared = Some(needs.clone());
             self.out.push(Effect::Declare(needs));
         }
-    }
-
-    pub(super) fn connection(&self, task_manager: &ResourceId) -> Option<Connection> {
-        let registration = self.task_managers.get(task_manager)?.registration;
-        Some(Connection {
-            task_manager: task_manager.clone(),
-            registration,
-        })
     }
 }
 

@@ -175,6 +175,38 @@ pub enum Event {
     TimePassed,
 }
 
+impl Event {
+    /// The connection that the event rests on. A registration makes a new one.
+    pub(super) fn connection(&self) -> Option<&Connection> {
+        match self {
+            Event::SlotsOffered { connection, .. }
+            | Event::SlotFailed { connection, .. }
+            | Event::ExecutionsReported { connection, .. }
+            | Event::HeartbeatAnswered { connection, .. }
+            | Event::TaskManagerLost { connection, .. }
+            | Event::TaskManagerLeft { connection, .. }
+            | Event::TasksSubmitted { connection, .. }
+            | Event::TasksCancelled { connection, .. }
+            | Event::CoordinatorAsked { connection, .. } => Some(connection),
+            Event::Started
+            | Event::Registered { .. }
+            | Event::TaskManagerGone { .. }
+            | Event::Prepared { .. }
+            | Event::Unfulfillable(_)
+            | Event::HasRoom(_)
+            | Event::Leaving(_)
+            | Event::CancelRequested
+            | Event::StopRequested
+            | Event::Persisted(_)
+            | Event::PersistRefused(..)
+            | Event::SinksCommitted
+            | Event::SinksFailed(_)
+            | Event::SinksRefused(_)
+            | Event::TimePassed => None,
+        }
+    }
+}
+
 /// A request to a coordinator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CoordinatorRequest {

@@ -26,9 +26,9 @@ pub struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancellation {
     /// Not wanted, or not sent yet.
-    NotAsked,
+    NotSent,
     /// Sent.
-    Asked,
+    Sent,
     /// The TaskManager did not answer. Sent again when it reports again.
     Failed,
     /// The TaskManager confirmed it: it never starts this generation any more.
@@ -80,7 +80,7 @@ impl Execution {
             state: ExecutionState::Created,
             place: None,
             known_since: None,
-            cancellation: Cancellation::NotAsked,
+            cancellation: Cancellation::NotSent,
             canceling_since_ms: 0,
             started_at_ms: 0,
             ended_at_ms: 0,

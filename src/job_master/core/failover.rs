@@ -206,7 +206,7 @@ impl JobMasterCore {
         }
         self.forget_given_up(region);
         for (task_manager, tasks) in left {
-            if let Some(connection) = self.connection(&task_manager) {
+            if let Some(connection) = self.task_managers.connection(&task_manager) {
                 self.out.push(Effect::Cancel { connection, tasks });
             }
         }

@@ -52,16 +52,16 @@ mod slot_uses;
 mod slot_wait;
 mod status;
 mod stopped;
+mod task_managers;
 mod terminal_states;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transitions;
 mod waiting_list;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tanist_compact::SmallMap;
 use tanist_gateway::Unfulfillable;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, ResourceId};
@@ -79,7 +79,6 @@ pub use self::effect::{CancelAnswer, CoordinatorAnswer, Effect, Milestone, Needs
 pub use self::event::{
     Connection, CoordinatorRequest, Event, Refusal, Registration, SubmitOutcome,
 };
-use self::execution::Cancellation;
 use self::execution_graph::ExecutionGraph;
 pub use self::failover::FailoverStrategy;
 use self::job_events::JobEvents;
@@ -87,26 +86,13 @@ pub use self::kept_graph::KeptGraph;
 pub use self::log_line::LogLine;
 use self::moving::Moves;
 pub use self::options::CoreOptions;
-use self::orphan_executions::OrphanExecutions;
 use self::output::Output;
 use self::reconciling::Reconciliation;
 use self::restart::RestartBackoff;
 pub use self::restart::RestartStrategy;
 use self::slot_pool::SlotPool;
 use self::slot_wait::SlotWait;
-
-/// A registered TaskManager.
-#[derive(Debug, Clone)]
-struct TaskManager {
-    registration: Registration,
-    location: Arc<pb::TaskManagerLocation>,
-    // Ended executions that it reports until they are acknowledged: (index of the task, generation).
-    unacknowledged: BTreeSet<(usize, u64)>,
-    // Outputs that it keeps, and the progress of their release.
-    outputs: BTreeMap<(usize, u64), Cancellation>,
-    // Whether it received, in this registration, the request that sources end.
-    is_told_to_stop: bool,
-}
+use self::task_managers::TaskManagers;
 
 /// A task failed, or could not be placed.
 #[derive(Debug, Clone)]
@@ -155,9 +141,7 @@ pub struct JobMasterCore {
     is_recovered: bool,
     execution: ExecutionGraph,
     pool: SlotPool,
-    task_managers: SmallMap<ResourceId, Box<TaskManager>>,
-    seen: SmallMap<ResourceId, Registration>,
-    orphans: OrphanExecutions,
+    task_managers: TaskManagers,
     dirty: Dirty,
     looked_at: LookedAt,
     record: DurableRecord,
@@ -170,8 +154,6 @@ pub struct JobMasterCore {
     commit_failure: Option<Box<pb::FailureRecord>>,
     // The slots needed as of the last event: their number by profile.
     profiles_needed: Vec<(ResourceProfile, u32)>,
-    // Number of changes of `task_managers`: a TaskManager registers, registers again or leaves.
-    registrations_version: u64,
     slot_wait: SlotWait,
     // (until ms, region): a region that was given up is not placed before that time.
     held_until: BTreeSet<(u64, usize)>,
@@ -229,9 +211,7 @@ impl JobMasterCore {
             is_recovered,
             execution,
             pool: SlotPool::default(),
-            task_managers: SmallMap::new(),
-            seen: SmallMap::new(),
-            orphans: OrphanExecutions::default(),
+            task_managers: TaskManagers::default(),
             dirty: Dirty::default(),
             looked_at: LookedAt::default(),
             record,
@@ -243,7 +223,6 @@ impl JobMasterCore {
             commit: Commit::NotYet,
             commit_failure: None,
             profiles_needed: Vec::new(),
-            registrations_version: 0,
             slot_wait: SlotWait::default(),
             held_until: BTreeSet::new(),
             adopted_slots: AdoptedSlots::default(),
@@ -289,6 +268,9 @@ impl JobMasterCore {
     }
 
     fn take(&mut self, now_ms: u64, event: Event) -> Result<(), Refusal> {
+        if let Some(connection) = event.connection() {
+            self.task_managers.check(connection)?;
+        }
         match event {
             Event::Started | Event::TimePassed => {}
             Event::Registered {
@@ -303,7 +285,6 @@ impl JobMasterCore {
                 self.note_outputs(&connection.task_manager, &outputs, None);
             }
             Event::SlotsOffered { connection, slots } => {
-                self.check(&connection)?;
                 let (accepted, rejected) = self.offer(&connection.task_manager, &slots, now_ms);
                 self.out.push(Effect::AnswerOffer { accepted, rejected });
             }
@@ -312,7 +293,6 @@ impl JobMasterCore {
                 allocation,
                 cause,
             } => {
-                self.check(&connection)?;
                 let held = self.pool.get(&allocation);
                 if held.is_some_and(|slot| slot.task_manager == connection.task_manager) {
                     self.lose_slot(&allocation, &cause, now_ms);
@@ -322,8 +302,7 @@ impl JobMasterCore {
                 connection,
                 executions,
             } => {
-                self.check(&connection)?;
-                self.hear(&connection.task_manager, &executions, now_ms);
+                self.apply_reports(&connection.task_manager, &executions, now_ms);
             }
             Event::HeartbeatAnswered {
                 connection,
@@ -332,17 +311,14 @@ impl JobMasterCore {
                 allocations,
                 outputs,
             } => {
-                self.check(&connection)?;
                 self.reconcile(&connection.task_manager, asked_in, &executions, now_ms);
                 self.reconcile_slots(&connection.task_manager, asked_in, &allocations, now_ms);
                 self.note_outputs(&connection.task_manager, &outputs, Some(asked_in));
             }
             Event::TaskManagerLost { connection, cause } => {
-                self.check(&connection)?;
                 self.lose_task_manager(&connection.task_manager, &cause, now_ms);
             }
             Event::TaskManagerLeft { connection, cause } => {
-                self.check(&connection)?;
                 self.let_task_manager_go(&connection.task_manager, &cause, now_ms);
             }
             Event::TaskManagerGone {
@@ -354,7 +330,6 @@ impl JobMasterCore {
                 tasks,
                 outcome,
             } => {
-                self.check(&connection)?;
                 self.note_submitted(&connection.task_manager, &tasks, outcome);
             }
             Event::TasksCancelled {
@@ -362,9 +337,7 @@ impl JobMasterCore {
                 tasks,
                 is_confirmed,
             } => {
-                self.check(&connection)?;
                 self.note_cancelled(&connection, &tasks, is_confirmed);
-                self.note_released(&connection.task_manager, &tasks, is_confirmed);
             }
             Event::Prepared {
                 region,
@@ -375,7 +348,6 @@ impl JobMasterCore {
                 connection,
                 request,
             } => {
-                self.check(&connection)?;
                 self.ask(&connection, request)?;
             }
             Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
@@ -424,26 +396,26 @@ impl JobMasterCore {
     pub fn connections(
         &self,
     ) -> Vec<(Connection, Arc<pb::TaskManagerLocation>, Vec<AllocationId>)> {
-        let known = self.task_managers.iter();
-        let described = known.map(|(id, known)| {
+        let registered = self.task_managers.registrations();
+        let described = registered.filter_map(|(id, registration)| {
+            let location = self.task_managers.location(id)?.clone();
             let connection = Connection {
                 task_manager: id.clone(),
-                registration: known.registration,
+                registration,
             };
-            (connection, known.location.clone(), self.pool.slots_of(id))
+            Some((connection, location, self.pool.slots_of(id)))
         });
         described.collect()
     }
 
     /// Version of [`JobMasterCore::registrations`]; changes whenever they do.
     pub fn registrations_version(&self) -> u64 {
-        self.registrations_version
+        self.task_managers.version()
     }
 
     /// All registered TaskManagers.
     pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
-        let known = self.task_managers.iter();
-        known.map(|(id, known)| (id, known.registration))
+        self.task_managers.registrations()
     }
 
     /// The slots held on a TaskManager.
@@ -453,9 +425,7 @@ impl JobMasterCore {
 
     /// The location of a TaskManager, if it is registered.
     pub fn location(&self, task_manager: &ResourceId) -> Option<&Arc<pb::TaskManagerLocation>> {
-        self.task_managers
-            .get(task_manager)
-            .map(|known| &known.location)
+        self.task_managers.location(task_manager)
     }
 }
 

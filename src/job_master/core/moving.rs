@@ -452,7 +452,7 @@ impl JobMasterCore {
         }
         let blocked = self.blocked_slots();
         for id in self.moves.leaving.clone().keys() {
-            let Some(connection) = self.connection(id) else {
+            let Some(connection) = self.task_managers.connection(id) else {
                 continue;
             };
             let mut allocations = self.pool.slots_of(id);

@@ -101,9 +101,7 @@ impl JobMasterCore {
         self.reconciliation.since_ms.iter_mut().for_each(later);
         self.execution.put_off(by_ms);
         self.slot_wait.put_off(by_ms);
-        for (.., orphan) in self.orphans.iter_mut() {
-            later(&mut orphan.canceling_since_ms);
-        }
+        self.task_managers.put_off(by_ms);
     }
 
     /// Gives up awaited executions and outputs after the timeout.
@@ -123,7 +121,7 @@ impl JobMasterCore {
     /// Gives up the awaited executions of a TaskManager incarnation that is known to be gone. If it has
     /// registered, its heartbeats decide.
     pub(super) fn miss_task_manager(&mut self, gone: &ResourceId, incarnation: &str, now_ms: u64) {
-        if self.task_managers.contains_key(gone) {
+        if self.task_managers.is_registered(gone) {
             return;
         }
         let is_there = |task: &usize| {

@@ -1,35 +1,17 @@
 //! The part of the core that handles registrations of TaskManagers and their slot offers.
 //!
-//! Invariants: only the youngest registration of a TaskManager counts, and events of any other one are
-//! refused. Slots that it held and does not offer when it registers are lost.
+//! Invariant: slots that a TaskManager held and does not offer when it registers are lost.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
 use super::slot_pool::OfferAnswer;
-use super::{Connection, Effect, JobMasterCore, Refusal, TaskManager, parse};
+use super::{Connection, Effect, JobMasterCore, Refusal, parse};
 
 impl JobMasterCore {
-    /// Refuses a message of another registration than the present one.
-    pub(super) fn check(&self, connection: &Connection) -> Result<(), Refusal> {
-        let task_manager = connection.task_manager.clone();
-        let Some(known) = self.task_managers.get(&task_manager) else {
-            return Err(Refusal::NotRegistered(task_manager));
-        };
-        if known.registration != connection.registration {
-            let (offered, seen) = (connection.registration, known.registration);
-            return Err(Refusal::Outdated {
-                task_manager,
-                offered,
-                seen,
-            });
-        }
-        Ok(())
-    }
-
     /// Registers a TaskManager, with its executions and slots.
     pub(super) fn register(
         &mut self,
@@ -41,34 +23,14 @@ impl JobMasterCore {
         if self.result.is_some() {
             return Err(Refusal::Ended);
         }
+        self.task_managers.admit(connection)?;
         let task_manager = connection.task_manager.clone();
-        let offered = connection.registration;
-        if let Some(seen) = self
-            .seen
-            .get(&task_manager)
-            .copied()
-            .filter(|seen| offered <= *seen)
-        {
-            return Err(Refusal::Outdated {
-                task_manager,
-                offered,
-                seen,
-            });
-        }
-        self.seen.insert(task_manager.clone(), offered);
-        self.registrations_version += 1;
-        let known = self.task_managers.get(&task_manager);
-        if known.is_some_and(|known| known.location.incarnation != location.incarnation) {
+        let known = self.task_managers.location(&task_manager);
+        if known.is_some_and(|known| known.incarnation != location.incarnation) {
             self.lose_task_manager(&task_manager, "it was restarted", now_ms);
         }
-        let registered = Box::new(TaskManager {
-            registration: offered,
-            unacknowledged: BTreeSet::new(),
-            outputs: BTreeMap::new(),
-            is_told_to_stop: false,
-            location: self.execution.keep_once(&task_manager, location),
-        });
-        self.task_managers.insert(task_manager.clone(), registered);
+        let location = self.execution.keep_once(&task_manager, location);
+        self.task_managers.register(connection, location);
         self.reconcile_all(&task_manager, executions, now_ms);
         // Late offers of the former registration are refused, so slots that were given back under it may be
         // accepted again.

@@ -14,12 +14,11 @@ use tanist_proto::v1::ExecutionState;
 
 use super::execution::{Cancellation, is_terminal};
 use super::execution_graph::RegionPhase;
-use super::orphan_executions::OrphanExecution;
-use super::{Failure, JobMasterCore, LogLine, parse};
+use super::{Failure, JobMasterCore, LogLine};
 
 impl JobMasterCore {
     /// Applies reports of changed executions.
-    pub(super) fn hear(
+    pub(super) fn apply_reports(
         &mut self,
         task_manager: &ResourceId,
         reports: &[pb::ExecutionReport],
@@ -39,22 +38,20 @@ impl JobMasterCore {
             let is_present = execution.generation.get() == report.generation
                 && execution.is_on(task_manager)
                 && !is_given_up;
-            if is_terminal(report.state())
-                && let Some(known) = self.task_managers.get_mut(task_manager)
-            {
-                known.unacknowledged.insert((task, report.generation));
+            let key = (task, report.generation);
+            if is_terminal(report.state()) && self.task_managers.report_end(task_manager, key) {
                 let end = (task_manager.clone(), task, report.generation);
                 self.dirty.reported_ends.insert(end);
             }
             if is_present {
-                self.hear_of_present(task, report, now_ms);
+                self.apply_report(task, report, now_ms);
             } else {
-                self.hear_of_orphan(task_manager, task, report, now_ms);
+                self.apply_orphan_report(task_manager, key, report, now_ms);
             }
         }
     }
 
-    fn hear_of_present(&mut self, task: usize, report: &pb::ExecutionReport, now_ms: u64) {
+    fn apply_report(&mut self, task: usize, report: &pb::ExecutionReport, now_ms: u64) {
         let turn = self.turn;
         let execution = &mut self.execution.tasks[task].execution;
         if execution.is_ended() || !execution.is_deployed() {
@@ -66,7 +63,7 @@ impl JobMasterCore {
             execution.metrics = report.metrics;
         }
         if execution.cancellation == Cancellation::Failed {
-            execution.cancellation = Cancellation::NotAsked;
+            execution.cancellation = Cancellation::NotSent;
             self.dirty.to_cancel.insert(task);
         }
         match report.state() {
@@ -122,31 +119,18 @@ impl JobMasterCore {
         }
     }
 
-    fn hear_of_orphan(
+    fn apply_orphan_report(
         &mut self,
         task_manager: &ResourceId,
-        task: usize,
+        key: (usize, u64),
         report: &pb::ExecutionReport,
         now_ms: u64,
     ) {
-        let turn = self.turn;
-        if !self.task_managers.contains_key(task_manager) {
-            return;
-        }
-        let key = (task, report.generation);
         if is_terminal(report.state()) {
-            self.orphans.remove(task_manager, key);
-            return;
-        }
-        let orphan = self.orphans.note(task_manager, key, || OrphanExecution {
-            allocation: parse(&report.allocation_id),
-            noted_in: turn,
-            cancellation: Cancellation::NotAsked,
-            canceling_since_ms: now_ms,
-        });
-        orphan.noted_in = turn;
-        if orphan.cancellation == Cancellation::Failed {
-            orphan.cancellation = Cancellation::NotAsked;
+            self.task_managers.end_orphan(task_manager, key);
+        } else {
+            self.task_managers
+                .report_orphan(task_manager, key, report, self.turn, now_ms);
         }
     }
 
@@ -158,12 +142,12 @@ impl JobMasterCore {
         reports: &[pb::ExecutionReport],
         now_ms: u64,
     ) {
-        self.hear(task_manager, reports, now_ms);
+        self.apply_reports(task_manager, reports, now_ms);
         let reported = self.reported(reports);
         for task in self.execution.live_on(task_manager) {
             let execution = &mut self.execution.tasks[task].execution;
             if execution.cancellation == Cancellation::Failed {
-                execution.cancellation = Cancellation::NotAsked;
+                execution.cancellation = Cancellation::NotSent;
                 self.dirty.to_cancel.insert(task);
             }
             let generation = execution.generation.get();
@@ -172,9 +156,8 @@ impl JobMasterCore {
                 self.note_gone(task, "its TaskManager doesn't have it any more", now_ms);
             }
         }
-        self.orphans.retain(task_manager, |key, orphan| {
-            orphan.noted_in > asked_in || reported.contains(key)
-        });
+        self.task_managers
+            .retain_orphans(task_manager, &reported, asked_in);
     }
 
     /// Applies the full report of a registration. Executions that are not in it are gone: the TaskManager
@@ -185,7 +168,10 @@ impl JobMasterCore {
         reports: &[pb::ExecutionReport],
         now_ms: u64,
     ) {
-        let incarnation = self.location(task_manager).map(|it| it.incarnation.clone());
+        let incarnation = self
+            .task_managers
+            .location(task_manager)
+            .map(|it| it.incarnation.clone());
         for task in self.execution.live_on(task_manager) {
             let execution = &self.execution.tasks[task].execution;
             let place = execution.place.as_ref();
@@ -195,7 +181,7 @@ impl JobMasterCore {
                 self.note_gone(task, "its TaskManager was restarted", now_ms);
             }
         }
-        self.hear(task_manager, reports, now_ms);
+        self.apply_reports(task_manager, reports, now_ms);
         let reported = self.reported(reports);
         for task in self.execution.live_on(task_manager) {
             let execution = &mut self.execution.tasks[task].execution;
@@ -204,7 +190,7 @@ impl JobMasterCore {
             }
             // A cancellation that was sent under the former registration may have been refused.
             if execution.cancellation != Cancellation::Confirmed {
-                execution.cancellation = Cancellation::NotAsked;
+                execution.cancellation = Cancellation::NotSent;
                 self.dirty.to_cancel.insert(task);
             }
             if reported.contains(&(task, execution.generation.get())) {
@@ -216,13 +202,7 @@ impl JobMasterCore {
                 _ => self.note_gone(task, cause, now_ms),
             }
         }
-        self.orphans
-            .retain(task_manager, |key, _| reported.contains(key));
-        for (_, orphan) in self.orphans.of_mut(task_manager) {
-            if orphan.cancellation != Cancellation::Confirmed {
-                orphan.cancellation = Cancellation::NotAsked;
-            }
-        }
+        self.task_managers.register_orphans(task_manager, &reported);
     }
 
     fn reported(&self, reports: &[pb::ExecutionReport]) -> BTreeSet<(usize, u64)> {
@@ -292,7 +272,7 @@ impl JobMasterCore {
         cause: &str,
         now_ms: u64,
     ) {
-        if self.task_managers.contains_key(task_manager) {
+        if self.task_managers.is_registered(task_manager) {
             for task in self.execution.live_on(task_manager) {
                 self.doubt_end(task);
             }
@@ -307,17 +287,15 @@ impl JobMasterCore {
         cause: &str,
         now_ms: u64,
     ) {
-        let Some(known) = self.task_managers.remove(task_manager) else {
+        let Some(location) = self.task_managers.remove(task_manager) else {
             return;
         };
-        self.registrations_version += 1;
-        self.orphans.remove_all_of(task_manager);
         self.out.log(LogLine::TaskManagerLost {
             task_manager: task_manager.clone(),
             cause: cause.to_owned(),
         });
         self.pool.remove_all_of(task_manager);
-        let address = &known.location.rpc_address;
+        let address = &location.rpc_address;
         let cause = format!("TaskManager {task_manager} ({address}) was lost: {cause}");
         for task in self.execution.live_on(task_manager) {
             self.note_gone(task, &cause, now_ms);

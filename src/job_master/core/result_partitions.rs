@@ -7,7 +7,7 @@
 //! lost: it has read all it needs, or fails and reports it. Nothing of this is persisted: after a change of
 //! the leader outputs are awaited like executions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
@@ -15,9 +15,9 @@ use tanist_proto::v1::ExecutionState;
 
 use super::blocking::OfVertices;
 use super::deployment::execution_id;
-use super::execution::Cancellation;
-use super::execution_graph::RegionPhase;
-use super::{Connection, Effect, Failure, JobMasterCore};
+use super::durable_record::DurableRecord;
+use super::execution_graph::{ExecutionGraph, RegionPhase};
+use super::{Effect, Failure, JobMasterCore};
 
 /// The reason of an output that was released after all its readers had read it.
 const RELEASED: &str = "it was released when no task needed it any more";
@@ -54,12 +54,11 @@ impl JobMasterCore {
         let execution = &self.execution.tasks[task].execution;
         let generation = execution.generation.get();
         let place = execution.place.as_ref();
-        let known = place.and_then(|place| self.task_managers.get_mut(&place.task_manager));
-        if let Some(known) = known {
-            let asked = Cancellation::NotAsked;
-            known.outputs.insert((task, generation), asked);
-            let task_manager = place.map(|place| place.task_manager.clone());
-            self.dirty.outputs_of.extend(task_manager);
+        if let Some(place) = place {
+            let (id, partition) = (&place.task_manager, (task, generation));
+            if self.task_managers.add_partition(id, partition) {
+                self.dirty.outputs_of.insert(id.clone());
+            }
         }
     }
 
@@ -111,19 +110,14 @@ impl JobMasterCore {
         };
         let reported: BTreeSet<(usize, u64)> = reported.iter().filter_map(find).collect();
         let turn = self.turn;
-        let Some(known) = self.task_managers.get_mut(task_manager) else {
+        let known = &mut self.task_managers;
+        let incarnation = known.report_partitions(task_manager, &reported, asked_in.is_none());
+        let Some(incarnation) = incarnation else {
             return;
         };
-        // A requested release whose output is still there is requested again.
-        let asked = |key: &(usize, u64)| match known.outputs.get(key) {
-            Some(Cancellation::Asked) if asked_in.is_some() => Cancellation::Asked,
-            Some(_) | None => Cancellation::NotAsked,
-        };
-        known.outputs = reported.iter().map(|key| (*key, asked(key))).collect();
         if !reported.is_empty() {
             self.dirty.outputs_of.insert(task_manager.clone());
         }
-        let incarnation = known.location.incarnation.clone();
         for task in self.execution.tasks_on(task_manager) {
             let execution = &self.execution.tasks[task].execution;
             let Some(place) = &execution.place else {
@@ -285,34 +279,15 @@ impl JobMasterCore {
         if !self.record.is_durable() {
             return;
         }
-        let mut released: BTreeMap<ResourceId, Vec<(usize, u64)>> = BTreeMap::new();
         let mut known_needs = OfVertices::default();
-        let of_all = self.dirty.has_written;
-        let changed = &self.dirty.outputs_of;
-        let looked_at = self.task_managers.iter();
-        for (task_manager, known) in looked_at.filter(|(id, _)| of_all || changed.contains(*id)) {
-            for ((task, generation), asked) in &known.outputs {
-                if *asked == Cancellation::NotAsked
-                    && !self.is_needed(*task, *generation, &mut known_needs)
-                {
-                    let of_one = released.entry(task_manager.clone()).or_default();
-                    of_one.push((*task, *generation));
-                }
-            }
-        }
-        for (task_manager, outputs) in released {
-            let Some(known) = self.task_managers.get_mut(&task_manager) else {
-                continue;
-            };
-            let connection = Connection {
-                task_manager,
-                registration: known.registration,
-            };
+        let on = Some(&self.dirty.outputs_of).filter(|_| !self.dirty.has_written);
+        let (graph, record) = (&self.execution, &self.record);
+        let released = self.task_managers.release_partitions(on, |partition| {
+            is_needed(graph, record, partition, &mut known_needs)
+        });
+        for (connection, partitions) in released {
             let mut tasks = Vec::new();
-            for (task, generation) in outputs {
-                known
-                    .outputs
-                    .insert((task, generation), Cancellation::Asked);
+            for (task, generation) in partitions {
                 let id = execution_id(&self.execution, task, generation);
                 tasks.push(super::durable_effects::cancellation(id));
                 if self.execution.tasks[task].execution.generation.get() == generation {
@@ -323,52 +298,26 @@ impl JobMasterCore {
             self.out.push(Effect::Cancel { connection, tasks });
         }
     }
+}
 
-    /// Notes whether a TaskManager confirmed releases.
-    pub(super) fn note_released(
-        &mut self,
-        task_manager: &ResourceId,
-        tasks: &[pb::TaskCancellation],
-        is_confirmed: bool,
-    ) {
-        for id in tasks {
-            let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
-                continue;
-            };
-            let Some(known) = self.task_managers.get_mut(task_manager) else {
-                continue;
-            };
-            for ((output, generation), asked) in &mut known.outputs {
-                let is_meant = *output == task && *generation <= id.up_to_generation;
-                if is_meant && *asked == Cancellation::Asked {
-                    *asked = match is_confirmed {
-                        true => Cancellation::Confirmed,
-                        false => Cancellation::Failed,
-                    };
-                }
-            }
-        }
+/// Whether a region may still read a result partition, (task, generation). A generation above the durable one is
+/// unexpected and counts as needed.
+fn is_needed(
+    graph: &ExecutionGraph,
+    record: &DurableRecord,
+    (task, generation): (usize, u64),
+    known: &mut OfVertices,
+) -> bool {
+    let region = graph.tasks[task].region;
+    let durable = record.durable_generation(region);
+    if generation != durable {
+        return generation > durable;
     }
-
-    /// Whether a region may still read an output. A generation above the durable one is unexpected and counts
-    /// as needed.
-    fn is_needed(&self, task: usize, generation: u64, known: &mut OfVertices) -> bool {
-        let durable = &self.record.durable().regions;
-        let region = self.execution.tasks[task].region;
-        if generation != durable[region].generation {
-            return generation > durable[region].generation;
-        }
-        let may_read = |reader: usize| {
-            let is_present =
-                durable[reader].generation == self.record.decided().regions[reader].generation;
-            !is_present || !self.has_durably_finished(reader)
-        };
-        // ResultPartition for readers in the task's own region, over pipelined edges, is released together with it.
-        !self.has_durably_finished(region) || self.execution.is_read_by(task, known, may_read)
-    }
-
-    fn has_durably_finished(&self, region: usize) -> bool {
-        let finished = |task: &usize| self.record.has_durably_finished(*task);
-        self.execution.regions[region].tasks.iter().all(finished)
-    }
+    let has_finished = |region: usize| {
+        let mut tasks = graph.regions[region].tasks.iter();
+        tasks.all(|task| record.has_durably_finished(*task))
+    };
+    let may_read = |reader: usize| !record.is_generation_durable(reader) || !has_finished(reader);
+    // Output for readers in the task's own region, over pipelined edges, is released together with it.
+    !has_finished(region) || graph.is_read_by(task, known, may_read)
 }

@@ -63,8 +63,8 @@ impl JobMasterCore {
             let region = self.execution.tasks[task].region;
             !self.execution.regions[region].phase.is_placed()
         };
-        let mut orphans = self.orphans.iter();
-        self.begins_together() && orphans.any(|(_, (task, _), _)| is_unplaced(task))
+        let mut orphans = self.task_managers.orphans().iter();
+        self.begins_together() && orphans.any(|(_, (task, _))| is_unplaced(task))
     }
 
     /// Moves regions with blocking inputs between AwaitingInput and Waiting: they wait for slots while all
@@ -191,10 +191,9 @@ impl JobMasterCore {
         for task in tasks {
             let allocation = assigned[&self.execution.slot_key(task)];
             let slot = self.pool.get(&allocation);
-            let Some((slot, known)) = slot.and_then(|slot| {
-                self.task_managers
-                    .get(&slot.task_manager)
-                    .map(|known| (slot, known))
+            let Some((slot, location)) = slot.and_then(|slot| {
+                let location = self.task_managers.location(&slot.task_manager)?;
+                Some((slot, location.clone()))
             }) else {
                 // Can't happen, as slots are removed with their TaskManager. An unplaced region just goes on
                 // waiting.
@@ -204,12 +203,12 @@ impl JobMasterCore {
                 vertex_id: self.execution.vertex_of(task).id.to_string(),
                 subtask: self.execution.tasks[task].subtask,
                 allocation_id: allocation.to_string(),
-                location: Some((*known.location).clone()),
+                location: Some((*location).clone()),
             });
             let place = Place {
                 task_manager: slot.task_manager.clone(),
                 allocation,
-                location: known.location.clone(),
+                location,
             };
             places.push((task, place));
         }
@@ -258,10 +257,7 @@ impl JobMasterCore {
 
     /// The slots in which orphan executions are.
     pub(super) fn blocked_slots(&self) -> BTreeSet<AllocationId> {
-        let orphans = self.orphans.iter();
-        orphans
-            .filter_map(|(.., orphan)| orphan.allocation)
-            .collect()
+        self.task_managers.orphans().slots().collect()
     }
 
     /// The assignment from which regions get slots, made from the pool and the running executions.

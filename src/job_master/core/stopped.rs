@@ -21,7 +21,7 @@ use tanist_proto::v1::ExecutionState;
 
 use super::decide::status_name;
 use super::execution_graph::RegionPhase;
-use super::{CancelAnswer, Connection, Effect, JobMasterCore};
+use super::{CancelAnswer, Effect, JobMasterCore};
 
 impl JobMasterCore {
     /// Whether it is durable that sources have to end.
@@ -128,23 +128,17 @@ impl JobMasterCore {
 
     /// Sends a heartbeat immediately to TaskManagers that have not received the stop in their present
     /// registration.
-    pub(super) fn tell_stop(&mut self) {
-        let registrations = Some(self.registrations_version);
+    pub(super) fn send_stop(&mut self) {
+        let registrations = Some(self.task_managers.version());
         if !self.record.is_stop_durable()
             || self.record.is_stopping()
-            || self.looked_at.told_to_stop == registrations
+            || self.looked_at.stop_sent == registrations
         {
             return;
         }
-        self.looked_at.told_to_stop = registrations;
-        for (task_manager, known) in &mut self.task_managers {
-            if !known.is_told_to_stop {
-                known.is_told_to_stop = true;
-                self.out.push(Effect::AskReport(Connection {
-                    task_manager: task_manager.clone(),
-                    registration: known.registration,
-                }));
-            }
+        self.looked_at.stop_sent = registrations;
+        for connection in self.task_managers.begin_stop() {
+            self.out.push(Effect::AskReport(connection));
         }
     }
 

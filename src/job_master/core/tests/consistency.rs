@@ -133,20 +133,15 @@ impl JobMasterCore {
     }
 
     fn assert_ends_acknowledged(&self) {
-        for known in self
-            .task_managers
-            .values()
-            .filter(|_| self.record.is_durable())
-        {
-            for (task, generation) in &known.unacknowledged {
-                let durable =
-                    self.record.durable().regions[self.execution.tasks[*task].region].generation;
-                let is_recorded = durable == *generation && self.record.has_durable_end(*task);
-                assert!(
-                    !is_recorded && durable <= *generation,
-                    "an end was not acknowledged"
-                );
-            }
+        let ends = self.task_managers.unacknowledged();
+        for (task, generation) in ends.filter(|_| self.record.is_durable()) {
+            let region = self.execution.tasks[*task].region;
+            let durable = self.record.durable_generation(region);
+            let is_recorded = durable == *generation && self.record.has_durable_end(*task);
+            assert!(
+                !is_recorded && durable <= *generation,
+                "an end was not acknowledged"
+            );
         }
     }
 
@@ -160,8 +155,8 @@ impl JobMasterCore {
             let is_unwanted = is_over || durable > execution.generation.get();
             let place = execution.place.as_ref();
             let can_be_told =
-                place.is_some_and(|it| self.task_managers.contains_key(&it.task_manager));
-            let is_open = execution.cancellation == Cancellation::NotAsked;
+                place.is_some_and(|it| self.task_managers.is_registered(&it.task_manager));
+            let is_open = execution.cancellation == Cancellation::NotSent;
             assert!(
                 !(is_unwanted && can_be_told && is_open && execution.is_deployed()),
                 "it was not cancelled"

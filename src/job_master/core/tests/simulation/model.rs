@@ -272,10 +272,9 @@ impl World {
                 .execution
                 .find(&key.0, key.1)
                 .expect("the graph has it");
-            let mut orphans = core.orphans.iter();
-            orphans.any(|(at, orphan, _)| {
-                *at == connection.task_manager && orphan == (task, generation)
-            })
+            let mut orphans = core.task_managers.orphans().iter();
+            orphans
+                .any(|(at, orphan)| *at == connection.task_manager && orphan == (task, generation))
         };
         if self.core.as_ref().is_some_and(is_awaited) {
             // The JobMaster knows this orphan; its end frees a slot.
