@@ -1,4 +1,4 @@
-//! The part of the core that handles answers to its requests: deployments, cancellations, commits of sinks.
+//! The part of the core that handles answers to its requests: deployments and cancellations.
 //!
 //! Neither a missing answer nor a refusal proves that a task does not run. Tasks in doubt are cancelled, and
 //! a report is requested.
@@ -6,9 +6,8 @@
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
-use super::decide::COMMIT_TIMEOUT_MS;
 use super::execution::Cancellation;
-use super::{Commit, Connection, Effect, JobMasterCore, LogLine, SubmitOutcome};
+use super::{Connection, Effect, JobMasterCore, SubmitOutcome};
 
 impl JobMasterCore {
     pub(super) fn note_submitted(
@@ -85,63 +84,5 @@ impl JobMasterCore {
         if is_unsure {
             self.out.push(Effect::AskReport(connection.clone()));
         }
-    }
-
-    pub(super) fn note_commit_failure(&mut self, reason: String, now_ms: u64) {
-        let Commit::Running { retry_delay_ms, .. } = self.commit else {
-            return;
-        };
-        let at_ms = now_ms.saturating_add(retry_delay_ms);
-        self.commit = Commit::RetryAt {
-            at_ms,
-            retry_delay_ms: (retry_delay_ms * 2).min(10_000),
-        };
-        self.commit_failure = Some(Box::new(pb::FailureRecord {
-            at_ms: now_ms,
-            cause: format!("committing the sinks failed and is tried again: {reason}"),
-            ..pb::FailureRecord::default()
-        }));
-    }
-
-    /// A commit that exceeds its timeout counts as failed, although its outcome is unknown. No other commit
-    /// starts meanwhile.
-    pub(super) fn doubt_commit(&mut self, now_ms: u64) {
-        let Commit::Running { since_ms, .. } = self.commit else {
-            return;
-        };
-        let is_told = self.commit_failure.as_ref();
-        let is_told = is_told.is_some_and(|failure| failure.at_ms >= since_ms);
-        if is_told || self.commit_is_awaited() || self.result.is_some() {
-            return;
-        }
-        let cause = format!(
-            "committing the sinks has had no answer for {COMMIT_TIMEOUT_MS} ms: the file system may hang"
-        );
-        let line = cause.clone();
-        self.out.log(LogLine::CommitUnanswered { cause: line });
-        self.commit_failure = Some(Box::new(pb::FailureRecord {
-            at_ms: now_ms,
-            cause,
-            ..pb::FailureRecord::default()
-        }));
-    }
-
-    /// Whether a commit is in progress and within its timeout.
-    pub(super) fn commit_is_awaited(&self) -> bool {
-        matches!(self.commit, Commit::Running { since_ms, .. }
-            if self.decided_at_ms < since_ms.saturating_add(COMMIT_TIMEOUT_MS))
-    }
-
-    /// The sinks can never be committed: the job fails, once the record says so. No commit follows.
-    pub(super) fn give_up_commit(&mut self, reason: &str, now_ms: u64) {
-        if !matches!(self.commit, Commit::Running { .. }) {
-            return;
-        }
-        // The commit has its answer.
-        self.commit = Commit::NotYet;
-        let cause = format!("the sinks can't be committed: {reason}");
-        self.record.note_job_failure(cause.clone(), now_ms);
-        self.record.fail(cause);
-        self.commit_failure = None;
     }
 }

@@ -8,8 +8,9 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::JobMasterCore;
+use super::job_end::Commit;
 use super::result_partitions::ResultPartition;
-use super::{Commit, JobMasterCore};
 
 /// Maximum number of subtasks or TaskManagers that are named.
 const NAMED: usize = 8;
@@ -32,7 +33,7 @@ impl JobMasterCore {
     /// The reasons that keep the job or some of its regions from running, or running tasks from records;
     /// empty if all of it makes progress.
     pub(super) fn blocked_reasons(&self) -> Vec<pb::BlockedReason> {
-        if self.result.is_some() {
+        if self.end.has_ended() {
             let text = "it has ended, and its result is being written".to_owned();
             return vec![blocked_reason(pb::BlockedReasonKind::CleaningUp, text)];
         }
@@ -337,12 +338,12 @@ impl JobMasterCore {
     }
 
     fn committing(&self) -> Option<pb::BlockedReason> {
-        let (since_ms, until_ms) = match self.commit {
+        let (since_ms, until_ms) = match self.end.commit() {
             Commit::NotYet | Commit::Done => return None,
             Commit::Running { since_ms, .. } => (since_ms, 0),
             Commit::RetryAt { at_ms, .. } => (0, at_ms),
         };
-        let text = match &self.commit_failure {
+        let text = match self.end.commit_failure() {
             None => "all tasks have finished, and what they wrote is being made visible".to_owned(),
             Some(failure) => format!(
                 "all tasks have finished, and what they wrote can't be made visible yet (cancelling the job gives it up): {}",

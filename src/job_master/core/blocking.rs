@@ -39,6 +39,12 @@ impl ExecutionGraph {
         numbers.map(|number| &self.edges[*number])
     }
 
+    /// Whether a task reads no other one.
+    pub(super) fn is_source(&self, task: usize) -> bool {
+        let vertex = self.tasks[task].vertex;
+        !self.edges.iter().any(|edge| edge.target == vertex)
+    }
+
     /// Whether a vertex reads another one over a blocking edge, or is read so.
     pub(super) fn is_at_blocking_edge(&self, vertex: usize) -> bool {
         let mut edges = self.edges_into(vertex).chain(self.edges_out_of(vertex));

@@ -4,13 +4,13 @@
 
 use tanist_compact::SmallSet;
 
-use super::decide::{COMMIT_TIMEOUT_MS, NEVER_SERVED_MS};
-use super::{Commit, JobMasterCore};
+use super::JobMasterCore;
+use super::decide::NEVER_SERVED_MS;
 
 impl JobMasterCore {
     /// When [`super::Event::TimePassed`] may have something to change, in milliseconds since 1970.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        if self.result.is_some() {
+        if self.end.has_ended() {
             return None;
         }
         let indexes = &self.execution.indexes;
@@ -42,13 +42,7 @@ impl JobMasterCore {
         deadlines.extend(orphans.map(|(.., since_ms)| Some(since_ms.saturating_add(timeout_ms))));
         deadlines.push(self.collecting_until_ms());
         deadlines.push(self.write_is_long_at_ms());
-        match self.commit {
-            Commit::RetryAt { at_ms, .. } => deadlines.push(Some(at_ms)),
-            Commit::Running { since_ms, .. } => {
-                deadlines.push(Some(since_ms.saturating_add(COMMIT_TIMEOUT_MS)));
-            }
-            Commit::NotYet | Commit::Done => {}
-        }
+        deadlines.push(self.end.commit_due_ms());
         if !self.record.is_stopping() && !is_reconciling {
             let idle_ms = self.pool.idle_since_ms();
             let timeout_ms = options.slot_idle_timeout_ms;

@@ -7,32 +7,27 @@
 use std::collections::BTreeMap;
 
 use tanist_proto::id::ResourceId;
-use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::ending::Ending;
 use super::execution_graph::RegionPhase;
-use super::{CancelAnswer, Commit, Effect, Failure, JobMasterCore};
+use super::{Effect, Failure, JobMasterCore};
 
 /// Time to wait for slots that no TaskManager could ever give. It keeps a restart strategy without delay from
 /// looping.
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
-/// Delay before the first retry of a failed commit of the sinks.
-const COMMIT_RETRY_MS: u64 = 100;
-/// Timeout of a commit of the sinks; then it counts as failed. A file system that hangs returns no error.
-pub(super) const COMMIT_TIMEOUT_MS: u64 = 60_000;
 
 impl JobMasterCore {
     pub(super) fn decide(&mut self, now_ms: u64) {
         self.decided_at_ms = now_ms;
-        if self.result.is_none() {
+        if !self.end.has_ended() {
             self.judge(now_ms);
             self.give_up_overdue(now_ms);
             self.judge(now_ms);
         }
-        self.doubt_commit(now_ms);
-        self.decide_cancel();
-        self.decide_stop();
-        if self.result.is_some() {
+        self.end.check_commit_timeout(now_ms, &mut self.out);
+        self.decide_end(now_ms);
+        if self.end.has_ended() {
             return;
         }
         self.stop_regions(now_ms);
@@ -40,11 +35,11 @@ impl JobMasterCore {
         self.schedule(now_ms);
         self.note_rounds(now_ms);
         self.finish(now_ms);
-        if self.result.is_none() {
+        if !self.end.has_ended() {
             self.record_ends();
-            self.decide_asked();
+            self.decide_requests();
             self.write(now_ms);
-            self.answer_asked();
+            self.answer_requests();
             self.deploy();
             self.cancel_tasks(now_ms);
             self.send_stop();
@@ -161,44 +156,6 @@ impl JobMasterCore {
         }
     }
 
-    /// Decides a cancellation unless the job has durably finished. That is not known while a write is in
-    /// flight.
-    fn decide_cancel(&mut self) {
-        if !self.cancel_is_requested {
-            return;
-        }
-        let has_finished = self.record.is_durable() && self.record.all_have_durably_finished();
-        let answer = if let Some(result) = &self.result {
-            match result.status() {
-                pb::JobStatus::Canceled => CancelAnswer::Decided,
-                status => CancelAnswer::TooLate(format!("the job is {}", status_name(status))),
-            }
-        } else if self.record.durable().wanted() == pb::WantedStatus::Canceled {
-            CancelAnswer::Decided
-        } else if self.record.is_writing() {
-            return;
-        } else if has_finished && (self.commit_failure.is_none() || self.commit == Commit::Done) {
-            CancelAnswer::TooLate("all tasks of the job have finished".to_owned())
-        } else if has_finished && self.commit_is_awaited() {
-            // The outcome of the commit is not known yet.
-            return;
-        } else if let Some(reason) = self.record.refusal() {
-            CancelAnswer::Refused(reason.to_owned())
-        } else {
-            if self.record.decided().wanted() != pb::WantedStatus::Canceled {
-                self.record.want(pb::WantedStatus::Canceled);
-                let failure = self.commit_failure.as_deref().filter(|_| has_finished);
-                let given_up = failure
-                    .map(|failure| format!("what its sinks wrote is given up: {}", failure.cause));
-                let (kind, text) = (pb::JobEventKind::Cancel, given_up.unwrap_or_default());
-                self.job_events.tell(kind, text, self.decided_at_ms);
-            }
-            return;
-        };
-        self.cancel_is_requested = false;
-        self.out.push(Effect::AnswerCancels(answer));
-    }
-
     /// In regions that stop, marks executions CANCELED that were never deployed.
     fn stop_regions(&mut self, now_ms: u64) {
         if self.record.is_stopping()
@@ -280,72 +237,31 @@ impl JobMasterCore {
 
     /// Ends the job or commits its sinks, if the durable record says so.
     fn finish(&mut self, now_ms: u64) {
-        if self.record.is_writing() {
-            return;
-        }
-        let is_canceled = self.record.durable().wanted() == pb::WantedStatus::Canceled;
-        let is_to_cancel = self.record.decided().wanted() == pb::WantedStatus::Canceled;
-        let all_have_ended = self.execution.count_ended() == self.execution.tasks.len();
-        // A durable record is valid even if this term can't write another one.
-        if is_canceled && (self.record.is_durable() || self.record.refusal().is_some()) {
-            if all_have_ended || self.record.refusal().is_some() {
-                self.end(pb::JobStatus::Canceled, String::new(), now_ms);
-            }
-        } else if self.record.is_durable()
-            && self.record.all_have_durably_finished()
-            && self.record.decided().fatal_cause.is_empty()
-            && !is_to_cancel
-        {
-            self.commit_sinks(now_ms);
-        } else if let Some(reason) = self.record.refusal().map(str::to_owned) {
-            if self.shorten_record(&reason) {
-                return;
-            }
-            let cause = format!("the job's state can't be persisted: {reason}");
-            self.record.note_job_failure(cause.clone(), now_ms);
-            self.end(pb::JobStatus::Failed, cause, now_ms);
-        } else if self.record.is_durable()
-            && !is_to_cancel
-            && !self.record.durable().fatal_cause.is_empty()
-            && all_have_ended
-        {
-            let cause = self.record.durable().fatal_cause.clone();
-            self.end(pb::JobStatus::Failed, cause, now_ms);
+        if let Some((status, cause)) = self.ending(now_ms).finish() {
+            self.note_status(now_ms);
+            let result = self.result_of(status, cause, now_ms);
+            self.out.push(Effect::End(result.clone()));
+            self.end.end(result);
+            self.refuse_requests();
+            self.decide_end(now_ms);
         }
     }
 
-    fn commit_sinks(&mut self, now_ms: u64) {
-        let retry_delay_ms = match self.commit {
-            Commit::NotYet => COMMIT_RETRY_MS,
-            Commit::RetryAt {
-                at_ms,
-                retry_delay_ms,
-            } if at_ms <= now_ms => retry_delay_ms,
-            Commit::Running { .. } | Commit::RetryAt { .. } => return,
-            Commit::Done => return self.end(pb::JobStatus::Finished, String::new(), now_ms),
-        };
-        self.commit = Commit::Running {
-            since_ms: now_ms,
-            retry_delay_ms,
-        };
-        let ends = self.record.durable().terminal.iter();
-        let committables = ends
-            .flat_map(|end| end.committables.iter().cloned())
-            .collect();
-        self.out.push(Effect::CommitSinks(committables));
+    /// Decides on requests to cancel or to stop the job.
+    fn decide_end(&mut self, now_ms: u64) {
+        let mut ending = self.ending(now_ms);
+        ending.decide_cancel();
+        ending.decide_stop();
     }
 
-    fn end(&mut self, status: pb::JobStatus, cause: String, now_ms: u64) {
-        self.note_status(now_ms);
-        let result = self.result_of(status, cause, now_ms);
-        self.out.push(Effect::End(result.clone()));
-        self.result = Some(result);
-        self.refuse_asked();
-        self.decide_cancel();
-        self.decide_stop();
+    pub(super) fn ending(&mut self, now_ms: u64) -> Ending<'_> {
+        Ending {
+            end: &mut self.end,
+            record: &mut self.record,
+            graph: &self.execution,
+            events: &mut self.job_events,
+            out: &mut self.out,
+            now_ms,
+        }
     }
-}
-
-pub(super) fn status_name(status: pb::JobStatus) -> &'static str {
-    status.as_str_name().trim_start_matches("JOB_STATUS_")
 }

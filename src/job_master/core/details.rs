@@ -27,7 +27,7 @@ impl JobMasterCore {
                 .collect(),
         });
         let mut failures = self.record.decided().failures.clone();
-        failures.extend(self.commit_failure.as_deref().cloned());
+        failures.extend(self.end.commit_failure().cloned());
         pb::JobDetails {
             job_id: self.record.decided().job_id.clone(),
             name: self.record.decided().name.clone(),
@@ -51,7 +51,7 @@ impl JobMasterCore {
                 .as_ref()
                 .map_or(0, |counters| counters.restarts),
             quarantine: String::new(),
-            cleaning_up: self.result.is_some(),
+            cleaning_up: self.end.has_ended(),
             left_behind: String::new(),
             as_of: None,
             quarantined: None,
@@ -60,8 +60,8 @@ impl JobMasterCore {
             undescribed: String::new(),
             events: self.events(),
             cause: self
-                .result
-                .as_ref()
+                .end
+                .result()
                 .map_or_else(String::new, |result| result.cause.clone()),
         }
     }

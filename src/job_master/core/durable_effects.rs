@@ -12,7 +12,7 @@ use tanist_proto::v1::ExecutionState;
 use super::deployment::{execution_id, task_deployment};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
-use super::{Effect, JobMasterCore, LogLine, Needs};
+use super::{Effect, JobMasterCore, Needs};
 
 impl JobMasterCore {
     /// Writes the record if there are decisions to write.
@@ -29,17 +29,6 @@ impl JobMasterCore {
         self.record_statuses(now_ms);
         self.record
             .write(has_answers, have_all_finished, now_ms, &mut self.out);
-    }
-
-    /// Has a refused record written once more, with less content, if that may help.
-    pub(super) fn shorten_record(&mut self, reason: &str) -> bool {
-        let is_shortened = self.record.shorten();
-        if is_shortened {
-            let reason = reason.to_owned();
-            self.out.log(LogLine::RecordRefused { reason });
-            self.job_events.forget_foreseen();
-        }
-        is_shortened
     }
 
     /// Deploys regions whose placement is durable and of this term. Each TaskManager gets one message.

@@ -18,6 +18,7 @@ use super::durable_effects::cancellation;
 use super::execution::Execution;
 use super::execution_graph::RegionPhase;
 use super::restart::Verdict;
+use super::stopped::{fail_stopped, would_lose_input};
 use super::{Effect, Failure, JobMasterCore, LogLine};
 
 /// Which regions restart after a failure.
@@ -139,8 +140,8 @@ impl JobMasterCore {
             if !runs || !given_up.insert(region) {
                 continue;
             }
-            if self.would_lose_input(region) {
-                self.give_up_stopped();
+            if would_lose_input(&self.record, &self.execution, region) {
+                fail_stopped(&mut self.record);
                 return;
             }
             // A reader must not mix records of two runs, nor output that it made of the first one.
@@ -171,7 +172,7 @@ impl JobMasterCore {
         self.record.give_up(region, at_ms, self.decided_at_ms);
         self.forget_coordinators(region);
         for task in self.execution.regions[region].tasks.clone() {
-            self.doubt_asked(task);
+            self.recheck_requests(task);
             self.doubt_adopted_slot(task);
         }
     }

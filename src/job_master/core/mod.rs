@@ -23,6 +23,7 @@ mod dirty;
 mod durable_effects;
 mod durable_record;
 mod effect;
+mod ending;
 mod event;
 mod exceptions;
 mod execution;
@@ -31,6 +32,7 @@ mod failover;
 mod idle_slots;
 mod indexes;
 mod isolation;
+mod job_end;
 mod job_events;
 mod kept_graph;
 mod log_line;
@@ -81,6 +83,7 @@ pub use self::event::{
 };
 use self::execution_graph::ExecutionGraph;
 pub use self::failover::FailoverStrategy;
+use self::job_end::JobEnd;
 use self::job_events::JobEvents;
 pub use self::kept_graph::KeptGraph;
 pub use self::log_line::LogLine;
@@ -124,15 +127,6 @@ impl Failure {
     }
 }
 
-/// Progress of the sinks' commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Commit {
-    NotYet,
-    Running { since_ms: u64, retry_delay_ms: u64 },
-    RetryAt { at_ms: u64, retry_delay_ms: u64 },
-    Done,
-}
-
 /// The state of one JobMaster.
 #[derive(Debug)]
 pub struct JobMasterCore {
@@ -148,10 +142,7 @@ pub struct JobMasterCore {
     backoff: RestartBackoff,
     failures: Vec<Failure>,
     reconciliation: Reconciliation,
-    cancel_is_requested: bool,
-    stop_is_requested: bool,
-    commit: Commit,
-    commit_failure: Option<Box<pb::FailureRecord>>,
+    end: JobEnd,
     // The slots needed as of the last event: their number by profile.
     profiles_needed: Vec<(ResourceProfile, u32)>,
     slot_wait: SlotWait,
@@ -168,7 +159,6 @@ pub struct JobMasterCore {
     is_bounded: bool,
     // None if no operator has a coordinator.
     coordination: Option<Box<Coordination>>,
-    result: Option<Box<pb::JobResult>>,
     job_events: JobEvents,
     decided_at_ms: u64,
     turn: u64,
@@ -218,10 +208,7 @@ impl JobMasterCore {
             backoff: RestartBackoff::new(strategy),
             failures: Vec::new(),
             reconciliation: Reconciliation::default(),
-            cancel_is_requested: false,
-            stop_is_requested: false,
-            commit: Commit::NotYet,
-            commit_failure: None,
+            end: JobEnd::default(),
             profiles_needed: Vec::new(),
             slot_wait: SlotWait::default(),
             held_until: BTreeSet::new(),
@@ -232,7 +219,6 @@ impl JobMasterCore {
             moves: Moves::default(),
             is_bounded,
             coordination,
-            result: None,
             job_events,
             decided_at_ms: 0,
             turn: 0,
@@ -353,8 +339,8 @@ impl JobMasterCore {
             Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
             Event::HasRoom(has_room) => self.slot_wait.has_room = has_room,
             Event::Leaving(leaving) => self.moves.leaving = leaving,
-            Event::CancelRequested => self.cancel_is_requested = true,
-            Event::StopRequested => self.stop_is_requested = true,
+            Event::CancelRequested => self.end.request_cancel(),
+            Event::StopRequested => self.end.request_stop(),
             Event::Persisted(number) => {
                 if let Some(changed) = self.record.confirm(number, &self.execution) {
                     self.dirty.has_written = true;
@@ -363,9 +349,9 @@ impl JobMasterCore {
                 }
             }
             Event::PersistRefused(number, reason) => self.record.refuse(number, reason),
-            Event::SinksCommitted => self.commit = Commit::Done,
-            Event::SinksFailed(reason) => self.note_commit_failure(reason, now_ms),
-            Event::SinksRefused(reason) => self.give_up_commit(&reason, now_ms),
+            Event::SinksCommitted => self.end.commit_done(),
+            Event::SinksFailed(reason) => self.end.commit_failed(&reason, now_ms),
+            Event::SinksRefused(reason) => self.ending(now_ms).refuse_commit(&reason),
         }
         Ok(())
     }
@@ -379,7 +365,7 @@ impl JobMasterCore {
     /// Whether it is decided, durable or not, that the job ends without finishing, or it has ended.
     #[cfg(test)]
     fn is_to_end(&self) -> bool {
-        self.record.is_stopping() || self.result.is_some()
+        self.record.is_stopping() || self.end.has_ended()
     }
 
     /// Whether a write of this JobMaster is durable, so that the record names it.

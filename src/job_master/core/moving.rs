@@ -29,6 +29,7 @@ use super::execution_graph::RegionPhase;
 use super::result_partitions::ResultPartition;
 use super::slot_assignment::SlotAssignment;
 use super::slot_pool::SlotKey;
+use super::stopped::would_lose_input;
 use super::{Effect, JobMasterCore, LogLine};
 
 /// The free slots of a job that are reserved for moves.
@@ -355,7 +356,8 @@ impl JobMasterCore {
     /// Restarts these regions, to be placed elsewhere. Nothing has failed, so the restart strategy does not
     /// count it.
     fn restart_moved(&mut self, regions: &[usize], now_ms: u64) {
-        if regions.iter().any(|region| self.would_lose_input(*region)) {
+        let loses = |region: &usize| would_lose_input(&self.record, &self.execution, *region);
+        if regions.iter().any(loses) {
             return;
         }
         let number = u32::try_from(regions.len()).unwrap_or(u32::MAX);

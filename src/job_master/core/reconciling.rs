@@ -58,7 +58,7 @@ impl JobMasterCore {
 
     /// The result of the adoption; `None` while anything is awaited.
     pub fn adoption(&self) -> Option<Adoption> {
-        let is_open = self.result.is_none() && self.is_reconciling();
+        let is_open = !self.end.has_ended() && self.is_reconciling();
         (!is_open).then_some(self.reconciliation.adoption)
     }
 

@@ -20,7 +20,7 @@ impl JobMasterCore {
         (executions, slots): (&[pb::ExecutionReport], &[pb::SlotOffer]),
         now_ms: u64,
     ) -> Result<(), Refusal> {
-        if self.result.is_some() {
+        if self.end.has_ended() {
             return Err(Refusal::Ended);
         }
         self.task_managers.admit(connection)?;
@@ -72,7 +72,7 @@ impl JobMasterCore {
             let Some(allocation) = parse::<AllocationId>(&offer.allocation_id) else {
                 continue;
             };
-            if self.result.is_some() {
+            if self.end.has_ended() {
                 rejected.push(allocation);
                 continue;
             }

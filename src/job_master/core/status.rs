@@ -48,7 +48,7 @@ impl JobMasterCore {
     /// The job's status, as Apache Flink names it. Never a terminal one: the Dispatcher reports the end once
     /// it has written the result. Until then the next leader would find the job not ended.
     pub fn status(&self) -> JobStatus {
-        if let Some(result) = &self.result {
+        if let Some(result) = self.end.result() {
             return before(result.status());
         }
         // A stop whose decision is not durable yet is shown once it is.

@@ -19,22 +19,18 @@ use tanist_gateway::persistence::was_never_placed;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::decide::status_name;
-use super::execution_graph::RegionPhase;
+use super::durable_record::DurableRecord;
+use super::ending::{Ending, status_name};
+use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::{CancelAnswer, Effect, JobMasterCore};
 
-impl JobMasterCore {
-    /// Whether it is durable that sources have to end.
-    pub fn tells_to_stop(&self) -> bool {
-        self.record.is_stop_durable()
-    }
-
+impl Ending<'_> {
     /// Decides a stop unless the job ends in another way. That is not known while a write is in flight.
     pub(super) fn decide_stop(&mut self) {
-        if !self.stop_is_requested {
+        if !self.end.is_stop_requested() {
             return;
         }
-        let answer = if let Some(result) = &self.result {
+        let answer = if let Some(result) = self.end.result() {
             match result.status() {
                 pb::JobStatus::Finished => CancelAnswer::Decided,
                 status => CancelAnswer::TooLate(format!("the job is {}", status_name(status))),
@@ -56,7 +52,7 @@ impl JobMasterCore {
         } else if let Some(reason) = self.record.refusal() {
             CancelAnswer::Refused(reason.to_owned())
         } else if self.record.is_durable() && self.record.all_have_durably_finished() {
-            match &self.commit_failure {
+            match self.end.commit_failure() {
                 None => CancelAnswer::Decided,
                 Some(failure) => CancelAnswer::TooLate(format!(
                     "all tasks have finished, and what they wrote can't be made visible: {}",
@@ -78,7 +74,7 @@ impl JobMasterCore {
             }
             return;
         };
-        self.stop_is_requested = false;
+        self.end.stop_answered();
         self.out.push(Effect::AnswerStops(answer));
     }
 
@@ -89,8 +85,7 @@ impl JobMasterCore {
         };
         self.record.want(wanted);
         let kind = pb::JobEventKind::Stop;
-        self.job_events
-            .tell(kind, text.to_owned(), self.decided_at_ms);
+        self.events.tell(kind, text.to_owned(), self.now_ms);
     }
 
     /// Whether sources that may have read have to read from their beginning again and have not begun to.
@@ -100,30 +95,31 @@ impl JobMasterCore {
             .decided()
             .regions
             .iter()
-            .zip(&self.execution.regions);
+            .zip(&self.graph.regions);
         let mut given_up = regions.filter(|(state, _)| state.placed_before);
         given_up.any(|(_, region)| {
-            let mut sources = region.tasks.iter().filter(|task| self.is_source(**task));
+            let mut sources = region
+                .tasks
+                .iter()
+                .filter(|task| self.graph.is_source(**task));
             match region.phase {
                 RegionPhase::Stopping { .. }
                 | RegionPhase::Waiting { .. }
                 | RegionPhase::AwaitingInput => sources.next().is_some(),
                 RegionPhase::Placed | RegionPhase::Deployed => sources.any(|task| {
-                    let execution = &self.execution.tasks[*task].execution;
+                    let execution = &self.graph.tasks[*task].execution;
                     execution.started_at_ms == 0 && execution.state != ExecutionState::Finished
                 }),
                 RegionPhase::Reconciling => false,
             }
         })
     }
+}
 
-    fn is_source(&self, task: usize) -> bool {
-        let vertex = self.execution.tasks[task].vertex;
-        !self
-            .execution
-            .edges
-            .iter()
-            .any(|edge| edge.target == vertex)
+impl JobMasterCore {
+    /// Whether it is durable that sources have to end.
+    pub fn tells_to_stop(&self) -> bool {
+        self.record.is_stop_durable()
     }
 
     /// Sends a heartbeat immediately to TaskManagers that have not received the stop in their present
@@ -140,43 +136,6 @@ impl JobMasterCore {
         for connection in self.task_managers.begin_stop() {
             self.out.push(Effect::AskReport(connection));
         }
-    }
-
-    /// Whether a restart of the region would lose records that its sources have read.
-    pub(super) fn would_lose_input(&self, region: usize) -> bool {
-        if self.record.decided().wanted() != pb::WantedStatus::Stopped {
-            return false;
-        }
-        // While executions of a former term are awaited, their progress is unknown.
-        let is_awaited = self.execution.regions[region].phase == RegionPhase::Reconciling;
-        let has_read = |task: &usize| {
-            let execution = &self.execution.tasks[*task].execution;
-            // A deployment that was sent may have started, regardless of its answer and of its TaskManager's
-            // state since.
-            let may_have = is_awaited
-                || execution.started_at_ms > 0
-                || execution.state == ExecutionState::Finished;
-            self.is_source(*task) && may_have
-        };
-        self.execution.regions[region].tasks.iter().any(has_read)
-    }
-
-    /// Fails the job with the failure that was noted last as its cause.
-    pub(super) fn give_up_stopped(&mut self) {
-        if self.record.is_stopping() {
-            return;
-        }
-        let last = self.record.decided().failures.last();
-        let cause = last.map_or_else(String::new, |last| {
-            if last.task.is_empty() {
-                format!("{}: ", last.cause)
-            } else {
-                format!("{}: {}: ", last.task, last.cause)
-            }
-        });
-        self.record.fail(format!(
-            "{cause}not restarted, as the job was being stopped, and without a checkpoint what its sources had read would be missing"
-        ));
     }
 
     /// The blocked reason of a job that is being stopped, with the number of unfinished tasks.
@@ -202,4 +161,45 @@ impl JobMasterCore {
             ..pb::BlockedReason::default()
         })
     }
+}
+
+/// Whether a restart of the region would lose records that its sources have read.
+pub(super) fn would_lose_input(
+    record: &DurableRecord,
+    graph: &ExecutionGraph,
+    region: usize,
+) -> bool {
+    if record.decided().wanted() != pb::WantedStatus::Stopped {
+        return false;
+    }
+    // While executions of a former term are awaited, their progress is unknown.
+    let is_awaited = graph.regions[region].phase == RegionPhase::Reconciling;
+    let has_read = |task: &usize| {
+        let execution = &graph.tasks[*task].execution;
+        // A deployment that was sent may have started, regardless of its answer and of its TaskManager's
+        // state since.
+        let may_have = is_awaited
+            || execution.started_at_ms > 0
+            || execution.state == ExecutionState::Finished;
+        graph.is_source(*task) && may_have
+    };
+    graph.regions[region].tasks.iter().any(has_read)
+}
+
+/// Fails a job that is being stopped, with the failure that was noted last as its cause.
+pub(super) fn fail_stopped(record: &mut DurableRecord) {
+    if record.is_stopping() {
+        return;
+    }
+    let last = record.decided().failures.last();
+    let cause = last.map_or_else(String::new, |last| {
+        if last.task.is_empty() {
+            format!("{}: ", last.cause)
+        } else {
+            format!("{}: {}: ", last.task, last.cause)
+        }
+    });
+    record.fail(format!(
+        "{cause}not restarted, as the job was being stopped, and without a checkpoint what its sources had read would be missing"
+    ));
 }

@@ -15,7 +15,7 @@ impl JobMasterCore {
     pub(super) fn record_ends(&mut self) {
         let mut ended = std::mem::take(&mut self.execution.news.ended);
         for task in &ended {
-            self.doubt_asked(*task);
+            self.recheck_requests(*task);
             self.doubt_adopted_slot(*task);
         }
         let is_stopping = self.record.is_stopping();

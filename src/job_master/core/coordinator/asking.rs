@@ -242,7 +242,7 @@ impl JobMasterCore {
     }
 
     /// Has a task's pending requests examined, as its execution may not be served any more.
-    pub(in crate::core) fn doubt_asked(&mut self, task: usize) {
+    pub(in crate::core) fn recheck_requests(&mut self, task: usize) {
         if let Some(coordination) = &mut self.coordination {
             let all = coordination.asked.range((task, String::new(), 0)..);
             let own = all.take_while(|((of, ..), _)| *of == task);
@@ -259,7 +259,7 @@ impl JobMasterCore {
             && at.execution.is_deployed()
             && self.record.decided().regions[at.region].generation == generation
             && !self.record.is_stopping()
-            && self.result.is_none()
+            && !self.end.has_ended()
     }
 
     fn answer_ask(&mut self, token: u64, answer: CoordinatorAnswer) {
@@ -268,7 +268,7 @@ impl JobMasterCore {
 
     /// Decides on the pending requests, in `record`. A decision is kept as long as the execution that asked
     /// is served.
-    pub(in crate::core) fn decide_asked(&mut self) {
+    pub(in crate::core) fn decide_requests(&mut self) {
         let Some(mut coordination) = self.coordination.take() else {
             return;
         };
@@ -327,7 +327,7 @@ impl JobMasterCore {
     }
 
     /// Answers pending requests whose answer is in the durable record.
-    pub(in crate::core) fn answer_asked(&mut self) {
+    pub(in crate::core) fn answer_requests(&mut self) {
         let Some(mut coordination) = self.coordination.take() else {
             return;
         };
@@ -355,7 +355,7 @@ impl JobMasterCore {
     }
 
     /// Refuses all pending requests, as the job has ended.
-    pub(in crate::core) fn refuse_asked(&mut self) {
+    pub(in crate::core) fn refuse_requests(&mut self) {
         let Some(coordination) = &mut self.coordination else {
             return;
         };

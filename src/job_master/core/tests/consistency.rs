@@ -26,7 +26,7 @@ impl JobMasterCore {
         self.assert_slot_wait();
         let (counted, finished) = self.record.durably_finished();
         assert_eq!(counted, finished);
-        if self.result.is_none() {
+        if !self.end.has_ended() {
             self.assert_nothing_forgotten();
             let held = self.adopted_slots_plainly();
             assert_eq!(*self.adopted_slots(), held, "the adopted slots are wrong");

@@ -11,8 +11,8 @@ use super::invariants::{built, is_recorded, region_of};
 use super::task_manager::{Running, TaskKey, TaskManager, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::core::Event;
-use crate::core::decide::COMMIT_TIMEOUT_MS;
 use crate::core::execution::is_terminal;
+use crate::core::job_end::COMMIT_TIMEOUT_MS;
 
 /// Whether an execution fails in its next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
