@@ -265,6 +265,12 @@ impl JobMasterCore {
         })
     }
 
+    /// Whether a region waits for the preparation of its coordinators.
+    pub(super) fn is_preparing(&self, region: usize) -> bool {
+        let look = self.execution.regions[region].look;
+        self.coordinators.is_preparing(look)
+    }
+
     /// What regions wait for although the job has slots for all of them.
     fn with_slots(&self) -> String {
         let (mut has_others, mut yields_slots, mut is_preparing) = (false, false, false);
@@ -301,7 +307,11 @@ impl JobMasterCore {
             let first = waiting.find(|(_, region)| self.is_preparing(*region) == is_preparing);
             first.map(|(since_ms, _)| *since_ms)
         };
-        let preparing = self.is_any_looking().then(|| since_ms(true)).flatten();
+        let preparing = self
+            .coordinators
+            .is_any_preparing()
+            .then(|| since_ms(true))
+            .flatten();
         let fails_from_ms = self.fails_from_ms();
         let others = since_ms(false).zip(fails_from_ms);
         let others = others.map(|(since_ms, from_ms)| since_ms.max(from_ms));

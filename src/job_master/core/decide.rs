@@ -37,9 +37,15 @@ impl JobMasterCore {
         self.finish(now_ms);
         if !self.end.has_ended() {
             self.record_ends();
-            self.decide_requests();
+            self.coordinators
+                .decide_requests(&mut self.record, &self.execution, &mut self.out);
             self.write(now_ms);
-            self.answer_requests();
+            self.coordinators.answer_requests(
+                self.dirty.has_written,
+                &self.record,
+                &self.execution,
+                &mut self.out,
+            );
             self.deploy();
             self.cancel_tasks(now_ms);
             self.send_stop();
@@ -111,8 +117,8 @@ impl JobMasterCore {
         let is_over = !self.will_free_slots() && overdue(self.slot_wait.from_ms, timeout_ms);
         let fails_from_ms = self.fails_from_ms();
         let fails = fails_from_ms.is_some_and(|from_ms| overdue(from_ms, timeout_ms));
-        let is_any_looking = self.is_any_looking();
-        if !is_over && !is_any_looking && self.unfulfillable.is_none() {
+        let is_any_preparing = self.coordinators.is_any_preparing();
+        if !is_over && !is_any_preparing && self.unfulfillable.is_none() {
             return;
         }
         let (mut without_slots, mut maybe_never) = (Vec::new(), Vec::new());
@@ -242,7 +248,7 @@ impl JobMasterCore {
             let result = self.result_of(status, cause, now_ms);
             self.out.push(Effect::End(result.clone()));
             self.end.end(result);
-            self.refuse_requests();
+            self.coordinators.close(&mut self.out);
             self.decide_end(now_ms);
         }
     }

@@ -21,7 +21,7 @@ impl JobMasterCore {
             return;
         }
         self.record.forget_stale_ends(&self.execution);
-        let has_answers = self.take_decided();
+        let has_answers = self.coordinators.take_decided();
         let is_recorded = |task: &Task| task.execution.is_recorded;
         let finished = self.execution.count(ExecutionState::Finished);
         let have_all_finished =

@@ -146,7 +146,8 @@ impl JobMasterCore {
             }
             // A reader must not mix records of two runs, nor output that it made of the first one.
             self.execution.add_readers(region, &mut added, &mut next);
-            self.add_doubted(region, &mut next);
+            self.coordinators
+                .add_doubted(region, &self.execution, &mut next);
             self.give_up(region, at_ms);
         }
         let number = u32::try_from(given_up.len()).unwrap_or(u32::MAX);
@@ -170,9 +171,10 @@ impl JobMasterCore {
     /// Records the next generation of a region, and has everything examined that rests on the present one.
     pub(super) fn give_up_generation(&mut self, region: usize, at_ms: u64) {
         self.record.give_up(region, at_ms, self.decided_at_ms);
-        self.forget_coordinators(region);
+        self.coordinators
+            .forget(region, &mut self.record, &self.execution);
         for task in self.execution.regions[region].tasks.clone() {
-            self.recheck_requests(task);
+            self.coordinators.recheck_requests(task);
             self.doubt_adopted_slot(task);
         }
     }

@@ -72,7 +72,7 @@ use tanist_proto::v1 as pb;
 
 use self::adopted_slots::AdoptedSlots;
 pub use self::building::BuildError;
-use self::coordinator::Coordination;
+use self::coordinator::Coordinators;
 pub use self::coordinator::{Coordinated, Kind, Unprepared, cut};
 pub use self::details::{before_its_end, failed_initialization};
 use self::dirty::{Dirty, LookedAt};
@@ -157,8 +157,7 @@ pub struct JobMasterCore {
     moves: Moves,
     // Whether all regions end by themselves.
     is_bounded: bool,
-    // None if no operator has a coordinator.
-    coordination: Option<Box<Coordination>>,
+    coordinators: Coordinators,
     job_events: JobEvents,
     decided_at_ms: u64,
     turn: u64,
@@ -191,7 +190,7 @@ impl JobMasterCore {
             .and_then(|options| options.restart_strategy.as_ref());
         let strategy = in_graph.and_then(RestartStrategy::from_proto);
         let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
-        let coordination = Coordination::of(&graph, &mut execution);
+        let coordinators = Coordinators::of(&graph, &mut execution);
         let is_bounded = execution.regions.iter().all(|region| region.is_bounded);
         let job_events = JobEvents::of(&state, is_recovered, epoch.get(), now_ms);
         let kept_failures = options.exception_history_size;
@@ -218,7 +217,7 @@ impl JobMasterCore {
             unfulfillable: None,
             moves: Moves::default(),
             is_bounded,
-            coordination,
+            coordinators,
             job_events,
             decided_at_ms: 0,
             turn: 0,
@@ -329,12 +328,19 @@ impl JobMasterCore {
                 region,
                 generation,
                 outcome,
-            } => self.note_prepared(region, generation, outcome),
+            } => {
+                let coordinators = &mut self.coordinators;
+                let failures =
+                    coordinators.apply_prepared(region, generation, outcome, &self.execution);
+                self.failures.extend(failures);
+            }
             Event::CoordinatorAsked {
                 connection,
                 request,
             } => {
-                self.ask(&connection, request)?;
+                let (record, graph) = (&self.record, &self.execution);
+                self.coordinators
+                    .request(&connection, request, record, graph, &mut self.out)?;
             }
             Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
             Event::HasRoom(has_room) => self.slot_wait.has_room = has_room,

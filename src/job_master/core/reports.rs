@@ -86,7 +86,9 @@ impl JobMasterCore {
                     &report.cause
                 };
                 if !self.is_to_stop(task) {
-                    self.note_failed_by_itself(self.execution.tasks[task].region);
+                    let region = self.execution.tasks[task].region;
+                    self.coordinators
+                        .note_failed_by_itself(region, &self.execution);
                 }
                 if report.unrecoverable {
                     self.fail_for_good(task, cause, now_ms);

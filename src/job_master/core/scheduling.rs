@@ -126,6 +126,12 @@ impl JobMasterCore {
         ready
     }
 
+    /// Whether the coordinators of this group are prepared. If not, requests that.
+    fn is_prepared(&mut self, look: Option<usize>, known: &mut OfVertices) -> bool {
+        self.coordinators
+            .is_prepared(look, known, &self.record, &self.execution, &mut self.out)
+    }
+
     /// Whether enough ready regions find slots. Slots arrive one by one, each as an event: counting avoids a
     /// search that can't succeed.
     fn is_batch(&mut self, now_ms: u64) -> bool {
@@ -235,7 +241,9 @@ impl JobMasterCore {
             scheduled_at_ms,
             ..pb::RegionState::default()
         };
-        let coordinators = self.take_prepared(region);
+        let coordinators = self
+            .coordinators
+            .take_prepared(region, &self.record, &self.execution);
         self.record.place(region, placement, coordinators);
     }
 

@@ -175,7 +175,7 @@ impl JobMasterCore {
             let lack = |need: &Need| need.lacks(&found);
             let both = [&indexes.waiting, &indexes.to_wait].map(|list| list.first(lack));
             lacking = both.into_iter().flatten().min();
-            let finds = |need: &Need| !lack(need) && !self.is_looking(need.look);
+            let finds = |need: &Need| !lack(need) && !self.coordinators.is_preparing(need.look);
             waiting = indexes.waiting.first(finds);
         }
         self.slot_wait.lacking.note(lacking, now_ms);
@@ -255,7 +255,7 @@ impl JobMasterCore {
     /// replacement slots as a whole; too few slots for a move are not kept either.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
         let mut waiting = self.execution.indexes.waiting.iter();
-        let lacks = waiting.any(|(need, _)| !self.is_looking(need.look));
+        let lacks = waiting.any(|(need, _)| !self.coordinators.is_preparing(need.look));
         let is_starved = lacks && self.execution.regions.len() > 1;
         let is_worth = !is_starved && self.slot_wait.starved.is_empty();
         let kept = match is_worth || self.is_unused_enough() {

@@ -15,7 +15,7 @@ impl JobMasterCore {
     pub(super) fn record_ends(&mut self) {
         let mut ended = std::mem::take(&mut self.execution.news.ended);
         for task in &ended {
-            self.recheck_requests(*task);
+            self.coordinators.recheck_requests(*task);
             self.doubt_adopted_slot(*task);
         }
         let is_stopping = self.record.is_stopping();
@@ -50,7 +50,8 @@ impl JobMasterCore {
         }
         // A job that has nothing more to run keeps its coordinators to the end.
         if self.dirty.has_written && !self.record.all_have_durably_finished() {
-            self.forget_finished_coordinators();
+            self.coordinators
+                .forget_finished(&mut self.record, &self.execution);
         }
     }
 

@@ -6,14 +6,15 @@
 //! subtask stay assigned to it: its next execution asks from the first request on and gets the same answers.
 //!
 //! Pure: directories are read outside ([`crate::coordinator_preparation`]). A coordinator's decision is a change of
-//! [`pb::CoordinatorState`], which is part of the job's record. [`asking`] makes those changes and answers from the
-//! durable record. Invariants: the answer to a request's number never changes within a generation, and only the
+//! [`pb::CoordinatorState`], which is part of the job's record. `preparation.rs` records the prepared states with the
+//! placement, `requests.rs` decides on requests and answers them from the durable record. Invariants: the answer to a request's number never changes within a generation, and only the
 //! next number makes a new one.
 //!
 //! To add another operator's coordinator, add a [`Kind`], a case of the state, and a case of the answer.
 
-mod asking;
 pub(super) mod file_splits;
+mod preparation;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -122,7 +123,7 @@ fn coordinated(graph: &pb::JobGraph) -> Vec<Coordinated> {
 #[derive(Debug, Clone)]
 enum Preparation {
     /// Requested.
-    Asked { generation: u64 },
+    Requested { generation: u64 },
     /// Done. The states are recorded with the placement.
     Ready {
         generation: u64,
@@ -131,11 +132,11 @@ enum Preparation {
 }
 
 /// (task, name of the operator, number of the request).
-type Question = (usize, String, u64);
+type RequestKey = (usize, String, u64);
 
 /// A pending request.
-#[derive(Debug, Clone)]
-struct Asked {
+#[derive(Debug)]
+struct Pending {
     token: u64,
     generation: u64,
 }
@@ -179,27 +180,32 @@ fn may_run_again_in_part(execution: &ExecutionGraph, regions: &BTreeSet<usize>) 
     regions.len() > 1 && regions.iter().any(is_at_blocking_edge)
 }
 
+/// The coordinators of a job. Most jobs have none.
+#[derive(Debug)]
+pub(super) struct Coordinators {
+    of_job: Option<Box<Coordination>>,
+}
+
 /// All coordinators of a job, in groups.
 #[derive(Debug)]
-pub(super) struct Coordination {
+struct Coordination {
     looks: Vec<Look>,
     /// By group.
     preparations: BTreeMap<usize, Preparation>,
     /// Pending requests. Keyed by number, too, so that a late copy does not replace the next request.
-    asked: BTreeMap<Question, Asked>,
-    /// Pending requests to examine even without a write: they are new, or the execution that asked may be
+    pending: BTreeMap<RequestKey, Pending>,
+    /// Pending requests to examine even without a write: they are new, or the execution that sent them may be
     /// gone.
-    open: BTreeSet<Question>,
-    /// Whether `record` has decisions that neither the write in flight nor the last one contains.
+    open: BTreeSet<RequestKey>,
+    /// Whether the job has ended, so that no request is accepted.
+    is_closed: bool,
+    /// Whether the decided record has decisions that neither the write in flight nor the last one contains.
     has_decided: bool,
 }
 
-impl Coordination {
-    /// The coordinators of a graph; None if it has none. Sets the group number of each region.
-    pub(super) fn of(
-        graph: &pb::JobGraph,
-        execution: &mut ExecutionGraph,
-    ) -> Option<Box<Coordination>> {
+impl Coordinators {
+    /// The coordinators of a graph. Sets the group number of each region.
+    pub(super) fn of(graph: &pb::JobGraph, execution: &mut ExecutionGraph) -> Coordinators {
         let mut found: Vec<(Vec<Coordinated>, BTreeSet<usize>)> = Vec::new();
         for it in coordinated(graph) {
             let Some(task) = execution.find(&it.vertex_id, 0) else {
@@ -220,7 +226,7 @@ impl Coordination {
             found[number].1.extend(regions);
         }
         if found.is_empty() {
-            return None;
+            return Coordinators { of_job: None };
         }
         execution.recount();
         let vertices_of = |region: &usize| {
@@ -235,15 +241,21 @@ impl Coordination {
             failed: BTreeSet::new(),
             is_doubted: false,
         });
-        Some(Box::new(Coordination {
+        let coordination = Coordination {
             looks: looks.collect(),
             preparations: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             open: BTreeSet::new(),
+            is_closed: false,
             has_decided: false,
-        }))
+        };
+        Coordinators {
+            of_job: Some(Box::new(coordination)),
+        }
     }
+}
 
+impl Coordination {
     /// The group that a coordinator's state belongs to.
     fn look_of_state(execution: &ExecutionGraph, state: &pb::CoordinatorState) -> Option<usize> {
         let task = execution.find(&state.vertex_id, 0)?;
@@ -251,7 +263,7 @@ impl Coordination {
     }
 
     /// Whether a record has the states of a group.
-    fn is_in(&self, record: &pb::JobState, execution: &ExecutionGraph, look: usize) -> bool {
+    fn is_in(record: &pb::JobState, execution: &ExecutionGraph, look: usize) -> bool {
         let mut states = record.coordinators.iter();
         states.any(|state| Coordination::look_of_state(execution, state) == Some(look))
     }
