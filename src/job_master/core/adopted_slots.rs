@@ -12,6 +12,7 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 
 use super::JobMasterCore;
+use super::execution_graph::ExecutionGraph;
 
 /// The profiles of the slots in which adopted executions are, by TaskManager.
 pub type Held = SmallMap<ResourceId, Vec<ResourceProfile>>;
@@ -25,21 +26,22 @@ pub(super) struct AdoptedSlots {
     stale: SmallSet<ResourceId>,
 }
 
+impl AdoptedSlots {
+    /// Notes that an execution, which may be an adopted one, has ended or was given up.
+    pub(super) fn recheck(&mut self, graph: &ExecutionGraph, task: usize) {
+        if let Some(place) = &graph.tasks[task].execution.place
+            && self.held.contains_key(&place.task_manager)
+        {
+            self.stale.insert(place.task_manager.clone());
+        }
+    }
+}
+
 impl JobMasterCore {
     /// After a recovery: everything that the record places is of an earlier term.
     pub(super) fn note_adopted_slots(&mut self) {
         let places = self.execution.indexes.places.iter();
         self.adopted_slots.stale = places.map(|(id, _)| id.clone()).collect();
-    }
-
-    /// Notes that an execution, which may be an adopted one, has ended or was given up.
-    pub(super) fn doubt_adopted_slot(&mut self, task: usize) {
-        if let Some(place) = &self.execution.tasks[task].execution.place
-            && self.adopted_slots.held.contains_key(&place.task_manager)
-        {
-            let task_manager = place.task_manager.clone();
-            self.adopted_slots.stale.insert(task_manager);
-        }
     }
 
     /// The slots in which adopted executions are.

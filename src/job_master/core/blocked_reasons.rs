@@ -145,7 +145,11 @@ impl JobMasterCore {
         let restarting = self.execution.indexes.restarting_at.iter();
         // Moved regions have not failed; `moving` reports them.
         let restarting = restarting.filter(|(at_ms, _)| !self.is_of_move(*at_ms));
-        let held = |region: usize| self.held_until_ms(region).unwrap_or_default();
+        let held_until_ms = |region: usize| {
+            let failover = &self.failover;
+            failover.held_until_ms(region, &self.execution, &self.record)
+        };
+        let held = |region: usize| held_until_ms(region).unwrap_or_default();
         let due: Vec<u64> = restarting
             .map(|(at_ms, region)| (*at_ms).max(held(*region)))
             .collect();
@@ -156,7 +160,7 @@ impl JobMasterCore {
             task => format!("{task}: {}", failure.cause),
         });
         let is_held =
-            (0..self.execution.regions.len()).any(|region| self.held_until_ms(region).is_some());
+            (0..self.execution.regions.len()).any(|region| held_until_ms(region).is_some());
         let regions = match self.execution.regions.len() {
             1 => "1 region".to_owned(),
             number => format!("{number} regions"),

@@ -32,7 +32,7 @@ impl JobMasterCore {
             deadlines.push(self.next_round_ms());
         }
         deadlines.push(self.next_since(&indexes.restarting_at, 0, 0));
-        deadlines.push(self.held_until.first().map(|(until_ms, _)| *until_ms));
+        deadlines.push(self.failover.next_hold_ms());
         let timeout_ms = options.task_cancellation_timeout_ms;
         deadlines.push(self.next_since(&indexes.canceling_since, 0, timeout_ms));
         if self.is_any_awaited() || self.awaits_outputs() {

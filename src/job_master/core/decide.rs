@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 
 use tanist_proto::id::ResourceId;
-use tanist_proto::v1::ExecutionState;
 
 use super::ending::Ending;
-use super::execution_graph::RegionPhase;
+use super::region_failover::RegionFailover;
+use super::region_restart::RegionRestart;
 use super::{Effect, Failure, JobMasterCore};
 
 /// Time to wait for slots that no TaskManager could ever give. It keeps a restart strategy without delay from
@@ -21,17 +21,19 @@ impl JobMasterCore {
     pub(super) fn decide(&mut self, now_ms: u64) {
         self.decided_at_ms = now_ms;
         if !self.end.has_ended() {
-            self.judge(now_ms);
+            self.handle_failures(now_ms);
             self.give_up_overdue(now_ms);
-            self.judge(now_ms);
+            self.handle_failures(now_ms);
         }
         self.end.check_commit_timeout(now_ms, &mut self.out);
         self.decide_end(now_ms);
         if self.end.has_ended() {
             return;
         }
-        self.stop_regions(now_ms);
-        self.restart_regions(now_ms);
+        let has_written = self.dirty.has_written;
+        let mut restart = self.region_restart(now_ms);
+        restart.stop_regions();
+        restart.restart_regions(has_written);
         self.schedule(now_ms);
         self.note_rounds(now_ms);
         self.finish(now_ms);
@@ -59,11 +61,12 @@ impl JobMasterCore {
         self.note_status(now_ms);
     }
 
-    fn judge(&mut self, now_ms: u64) {
-        self.judge_failures(now_ms);
-        self.restart_missed(now_ms);
+    fn handle_failures(&mut self, now_ms: u64) {
+        let mut failover = self.region_failover(now_ms);
+        failover.decide_failures();
+        failover.restart_missing();
         self.adopt_regions(now_ms);
-        self.restart_lost(now_ms);
+        self.region_failover(now_ms).restart_lost();
         self.move_regions(now_ms);
     }
 
@@ -97,11 +100,11 @@ impl JobMasterCore {
             }
             self.lose_task_manager(&task_manager, &cause, now_ms);
             for task in self.execution.live_on(&task_manager) {
-                self.doubt_end(task);
+                self.execution.doubt_end(task);
                 self.note_gone(task, &cause, now_ms);
             }
         }
-        self.miss_overdue(now_ms);
+        self.give_up_awaited_overdue(now_ms);
         if self.is_reconciling() {
             return;
         }
@@ -158,87 +161,8 @@ impl JobMasterCore {
         let starved = &mut self.slot_wait.starved;
         starved.extend(never_served.map(|(region, _)| *region));
         for (region, cause) in without_slots {
-            self.failures.push(Failure::of_region(region, cause));
+            self.failover.report(Failure::of_region(region, cause));
         }
-    }
-
-    /// In regions that stop, marks executions CANCELED that were never deployed.
-    fn stop_regions(&mut self, now_ms: u64) {
-        if self.record.is_stopping()
-            && self.execution.in_phase(RegionPhase::STOPPING).len() < self.execution.regions.len()
-        {
-            for region in 0..self.execution.regions.len() {
-                self.execution.set_phase(region, RegionPhase::STOPPING);
-            }
-        }
-        for region in std::mem::take(&mut self.execution.news.stopping) {
-            if !matches!(
-                self.execution.regions[region].phase,
-                RegionPhase::Stopping { .. }
-            ) {
-                continue;
-            }
-            for task in self.execution.regions[region].tasks.clone() {
-                let execution = &self.execution.tasks[task].execution;
-                if !execution.is_deployed() && !execution.is_ended() {
-                    self.execution
-                        .decide(task, ExecutionState::Canceled, now_ms, &mut self.out);
-                }
-            }
-        }
-    }
-
-    /// Restarts regions that were given up. Three conditions must hold: the give-up is durable, all
-    /// executions have ended, and the backoff is over. The last one to be met triggers the check.
-    fn restart_regions(&mut self, now_ms: u64) {
-        let mut may_restart = std::mem::take(&mut self.execution.news.stopped);
-        if self.dirty.has_written {
-            may_restart.extend(self.execution.restarting().iter().copied());
-        }
-        let due = self.restarts_due_by(now_ms);
-        may_restart.extend(due);
-        let begin_together = self.begins_together();
-        if begin_together && !may_restart.is_empty() {
-            may_restart.clone_from(self.execution.restarting());
-        }
-        let mut may_start = Vec::new();
-        for region in may_restart {
-            let RegionPhase::Stopping {
-                restart_at_ms: Some(at_ms),
-            } = self.execution.regions[region].phase
-            else {
-                continue;
-            };
-            if !self.record.is_generation_durable(region) || self.is_held(region, now_ms) {
-                continue;
-            }
-            if now_ms >= at_ms && self.execution.region_is_ended(region) {
-                may_start.push(region);
-            }
-        }
-        if begin_together && may_start.len() < self.execution.restarting().len() {
-            return;
-        }
-        for region in may_start {
-            self.renew_executions(region);
-            let phase = RegionPhase::Waiting { since_ms: now_ms };
-            self.execution.set_phase(region, phase);
-        }
-    }
-
-    /// The regions whose backoff or hold has ended since the last call.
-    fn restarts_due_by(&mut self, now_ms: u64) -> Vec<usize> {
-        let before_ms = std::mem::replace(&mut self.looked_at.restarts_ms, now_ms);
-        let (after, until) = ((before_ms, usize::MAX), (now_ms, usize::MAX));
-        let mut due = Vec::new();
-        if before_ms < now_ms {
-            let over = self.execution.indexes.restarting_at.range(after..=until);
-            due.extend(over.map(|(_, region)| *region));
-        }
-        let held = self.held_until.split_off(&(now_ms.saturating_add(1), 0));
-        let released = std::mem::replace(&mut self.held_until, held);
-        due.extend(released.into_iter().map(|(_, region)| region));
-        due
     }
 
     /// Ends the job or commits its sinks, if the durable record says so.
@@ -266,6 +190,33 @@ impl JobMasterCore {
             record: &mut self.record,
             graph: &self.execution,
             events: &mut self.job_events,
+            out: &mut self.out,
+            now_ms,
+        }
+    }
+
+    pub(super) fn region_failover(&mut self, now_ms: u64) -> RegionFailover<'_> {
+        RegionFailover {
+            failover: &mut self.failover,
+            graph: &mut self.execution,
+            record: &mut self.record,
+            coordinators: &mut self.coordinators,
+            adopted_slots: &mut self.adopted_slots,
+            reconciliation: &mut self.reconciliation,
+            events: &mut self.job_events,
+            out: &mut self.out,
+            turn: self.turn,
+            now_ms,
+        }
+    }
+
+    pub(super) fn region_restart(&mut self, now_ms: u64) -> RegionRestart<'_> {
+        RegionRestart {
+            failover: &mut self.failover,
+            graph: &mut self.execution,
+            record: &self.record,
+            pool: &mut self.pool,
+            task_managers: &self.task_managers,
             out: &mut self.out,
             now_ms,
         }

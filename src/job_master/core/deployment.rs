@@ -63,6 +63,15 @@ pub fn execution_id(graph: &ExecutionGraph, task: usize, generation: u64) -> pb:
     }
 }
 
+/// The cancellation of a task up to the generation of an execution.
+pub fn cancellation(id: pb::ExecutionId) -> pb::TaskCancellation {
+    pb::TaskCancellation {
+        vertex_id: id.vertex_id,
+        subtask: id.subtask,
+        up_to_generation: id.generation,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,10 +28,6 @@ pub(super) struct Dirty {
 pub(super) struct LookedAt {
     /// The number of [`super::indexes::News::reads`] as of which inputs were checked for being available.
     pub(super) inputs: u64,
-    /// The number of `News::reads` as of which outputs were checked for being lost.
-    pub(super) outputs: u64,
-    /// The time up to which regions with an ended backoff were collected.
-    pub(super) restarts_ms: u64,
     /// The version of the registrations as of which all TaskManagers received the request that sources end.
     pub(super) stop_sent: Option<u64>,
     /// Whether the terminal states of all executions are recorded, as the job ends.

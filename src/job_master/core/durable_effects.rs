@@ -9,7 +9,7 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::deployment::{execution_id, task_deployment};
+use super::deployment::{cancellation, execution_id, task_deployment};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
 use super::{Effect, JobMasterCore, Needs};
@@ -267,12 +267,4 @@ fn is_placed_on(
                         && placed.incarnation == location.incarnation
                 })
         })
-}
-
-pub(super) fn cancellation(id: pb::ExecutionId) -> pb::TaskCancellation {
-    pb::TaskCancellation {
-        vertex_id: id.vertex_id,
-        subtask: id.subtask,
-        up_to_generation: id.generation,
-    }
 }

@@ -56,7 +56,7 @@ impl Ending<'_> {
                     .filter(|_| has_finished)
                     .map(|failure| format!("what its sinks wrote is given up: {}", failure.cause));
                 let (kind, text) = (pb::JobEventKind::Cancel, given_up.unwrap_or_default());
-                self.events.tell(kind, text, self.now_ms);
+                self.events.add(kind, text, self.now_ms);
             }
             return;
         };

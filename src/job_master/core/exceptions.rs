@@ -7,8 +7,8 @@
 
 use tanist_proto::v1 as pb;
 
-use super::Failure;
 use super::durable_record::DurableRecord;
+use super::failover::Failure;
 
 /// Maximum number of concurrent failures kept with one failure.
 const KEPT_CONCURRENT: usize = 16;

@@ -72,15 +72,15 @@ impl JobEvents {
             let number = state.job_incarnation.saturating_add(1);
             let text =
                 format!("recovered by the leader of term {epoch}, as JobMaster number {number}");
-            job_events.tell(JobEventKind::Takeover, text, now_ms);
+            job_events.add(JobEventKind::Takeover, text, now_ms);
         }
         job_events
     }
 
     /// Adds an event.
-    pub(super) fn tell(&mut self, kind: JobEventKind, text: String, at_ms: u64) {
+    pub(super) fn add(&mut self, kind: JobEventKind, text: String, at_ms: u64) {
         let epoch = self.epoch;
-        self.add(JobEvent {
+        self.push(JobEvent {
             at_ms,
             kind: kind.into(),
             epoch,
@@ -94,7 +94,7 @@ impl JobEvents {
         self.foreseen = None;
     }
 
-    fn add(&mut self, mut event: JobEvent) {
+    fn push(&mut self, mut event: JobEvent) {
         shorten(&mut event.text, KEPT_TEXT);
         // Saves memory: a text's capacity may be twice its length, a list starts with room for four, and the
         // next event may come much later.
@@ -104,8 +104,14 @@ impl JobEvents {
         keep_newest(&mut self.events);
     }
 
-    /// Adds an event that regions restart. Restarts at the same time become one event.
-    fn tell_restart(&mut self, regions: u32, due_ms: u64, failure: &pb::FailureRecord, at_ms: u64) {
+    /// Adds an event that regions restart after a failure. Restarts at the same time become one event.
+    pub(super) fn add_restart(
+        &mut self,
+        regions: u32,
+        due_ms: u64,
+        failure: &pb::FailureRecord,
+        at_ms: u64,
+    ) {
         let kind = JobEventKind::Restart;
         let last = self.events.last_mut();
         if let Some(last) = last.filter(|it| it.kind() == kind && it.at_ms == at_ms) {
@@ -113,7 +119,7 @@ impl JobEvents {
             last.until_ms = last.until_ms.max(due_ms);
             return;
         }
-        self.add(JobEvent {
+        self.push(JobEvent {
             at_ms,
             kind: kind.into(),
             epoch: self.epoch,
@@ -123,6 +129,16 @@ impl JobEvents {
             regions,
             ..JobEvent::default()
         });
+    }
+
+    /// Adds the cause to the restart event of this moment: the regions are moved off TaskManagers that are
+    /// drained.
+    pub(super) fn add_move(&mut self, cause: String, now_ms: u64) {
+        let failure = pb::FailureRecord {
+            cause,
+            ..pb::FailureRecord::default()
+        };
+        self.add_restart(0, now_ms, &failure, now_ms);
     }
 
     /// The status that is shown.
@@ -142,7 +158,7 @@ impl JobEvents {
         }
         self.noted = status;
         let event = entering(status, why, self.epoch, at_ms);
-        self.add(event);
+        self.push(event);
     }
 }
 
@@ -209,30 +225,6 @@ impl JobMasterCore {
         let events = std::mem::take(&mut job_events.events);
         let entered = std::mem::take(&mut job_events.entered);
         self.record.add_events(events, entered);
-    }
-
-    /// Adds the event that these regions restart after the failure that was noted last.
-    pub(super) fn tell_restart(&mut self, regions: u32, due_ms: u64) {
-        let failure = self
-            .record
-            .decided()
-            .failures
-            .last()
-            .cloned()
-            .unwrap_or_default();
-        let now_ms = self.decided_at_ms;
-        self.job_events
-            .tell_restart(regions, due_ms, &failure, now_ms);
-    }
-
-    /// Adds the cause to the restart event of this moment: the regions are moved off TaskManagers that are
-    /// drained.
-    pub(super) fn tell_move(&mut self, cause: String, now_ms: u64) {
-        let failure = pb::FailureRecord {
-            cause,
-            ..pb::FailureRecord::default()
-        };
-        self.job_events.tell_restart(0, now_ms, &failure, now_ms);
     }
 
     /// The job's events, the newest last.

@@ -31,7 +31,6 @@ mod execution_graph;
 mod failover;
 mod idle_slots;
 mod indexes;
-mod isolation;
 mod job_end;
 mod job_events;
 mod kept_graph;
@@ -43,6 +42,8 @@ mod output;
 mod profiles;
 mod reconciling;
 mod recovery;
+mod region_failover;
+mod region_restart;
 mod registering;
 mod reports;
 mod restart;
@@ -61,7 +62,6 @@ pub(crate) mod tests;
 mod transitions;
 mod waiting_list;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tanist_gateway::Unfulfillable;
@@ -83,6 +83,7 @@ pub use self::event::{
 };
 use self::execution_graph::ExecutionGraph;
 pub use self::failover::FailoverStrategy;
+use self::failover::{Failover, Failure};
 use self::job_end::JobEnd;
 use self::job_events::JobEvents;
 pub use self::kept_graph::KeptGraph;
@@ -91,41 +92,10 @@ use self::moving::Moves;
 pub use self::options::CoreOptions;
 use self::output::Output;
 use self::reconciling::Reconciliation;
-use self::restart::RestartBackoff;
 pub use self::restart::RestartStrategy;
 use self::slot_pool::SlotPool;
 use self::slot_wait::SlotWait;
 use self::task_managers::TaskManagers;
-
-/// A task failed, or could not be placed.
-#[derive(Debug, Clone)]
-struct Failure {
-    region: usize,
-    cause: String,
-    task: String,
-    host: String,
-    resource_id: String,
-    // Whether the restart strategy counts it.
-    is_counted: bool,
-    // Whether a restart can't help.
-    is_unrecoverable: bool,
-}
-
-impl Failure {
-    /// A failure of a region in which no task failed: it could not be placed.
-    fn of_region(region: usize, cause: String) -> Failure {
-        let (task, host, resource_id) = Default::default();
-        Failure {
-            region,
-            cause,
-            task,
-            host,
-            resource_id,
-            is_counted: true,
-            is_unrecoverable: false,
-        }
-    }
-}
 
 /// The state of one JobMaster.
 #[derive(Debug)]
@@ -139,15 +109,12 @@ pub struct JobMasterCore {
     dirty: Dirty,
     looked_at: LookedAt,
     record: DurableRecord,
-    backoff: RestartBackoff,
-    failures: Vec<Failure>,
+    failover: Failover,
     reconciliation: Reconciliation,
     end: JobEnd,
     // The slots needed as of the last event: their number by profile.
     profiles_needed: Vec<(ResourceProfile, u32)>,
     slot_wait: SlotWait,
-    // (until ms, region): a region that was given up is not placed before that time.
-    held_until: BTreeSet<(u64, usize)>,
     adopted_slots: AdoptedSlots,
     // Since when slots are collected to place several regions in one write.
     collecting_since_ms: Option<u64>,
@@ -193,10 +160,12 @@ impl JobMasterCore {
         let coordinators = Coordinators::of(&graph, &mut execution);
         let is_bounded = execution.regions.iter().all(|region| region.is_bounded);
         let job_events = JobEvents::of(&state, is_recovered, epoch.get(), now_ms);
+        let kept = KeptGraph::of(&graph);
+        let failover = Failover::new(strategy, &options, kept.is_stop_first());
         let kept_failures = options.exception_history_size;
         let record = DurableRecord::new(state, epoch, kept_failures, &execution);
         let mut core = JobMasterCore {
-            graph: KeptGraph::of(&graph),
+            graph: kept,
             is_recovered,
             execution,
             pool: SlotPool::default(),
@@ -204,13 +173,11 @@ impl JobMasterCore {
             dirty: Dirty::default(),
             looked_at: LookedAt::default(),
             record,
-            backoff: RestartBackoff::new(strategy),
-            failures: Vec::new(),
+            failover,
             reconciliation: Reconciliation::default(),
             end: JobEnd::default(),
             profiles_needed: Vec::new(),
             slot_wait: SlotWait::default(),
-            held_until: BTreeSet::new(),
             adopted_slots: AdoptedSlots::default(),
             collecting_since_ms: None,
             declared: None,
@@ -309,7 +276,7 @@ impl JobMasterCore {
             Event::TaskManagerGone {
                 task_manager,
                 incarnation,
-            } => self.miss_task_manager(&task_manager, &incarnation, now_ms),
+            } => self.give_up_awaited_on(&task_manager, &incarnation, now_ms),
             Event::TasksSubmitted {
                 connection,
                 tasks,
@@ -332,7 +299,9 @@ impl JobMasterCore {
                 let coordinators = &mut self.coordinators;
                 let failures =
                     coordinators.apply_prepared(region, generation, outcome, &self.execution);
-                self.failures.extend(failures);
+                failures
+                    .into_iter()
+                    .for_each(|failure| self.failover.report(failure));
             }
             Event::CoordinatorAsked {
                 connection,

@@ -237,7 +237,7 @@ impl JobMasterCore {
         region: usize,
         by_slot: &BTreeMap<SlotKey, BTreeSet<usize>>,
     ) -> BTreeSet<usize> {
-        if self.begins_together() {
+        if self.failover.restarts_together() {
             let phases = self.execution.regions.iter().enumerate();
             let running = phases.filter(|(_, at)| at.phase.is_placed());
             return running.map(|(region, _)| region).collect();
@@ -367,8 +367,8 @@ impl JobMasterCore {
             cause: cause.clone(),
         });
         self.moves.restart_at_ms = now_ms;
-        self.tell_move(cause, now_ms);
-        self.restart_all(regions, now_ms);
+        self.job_events.add_move(cause, now_ms);
+        self.region_failover(now_ms).restart(regions, now_ms);
     }
 
     fn named_to_leave(&self) -> String {

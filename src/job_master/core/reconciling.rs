@@ -18,7 +18,7 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::execution_graph::RegionPhase;
+use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::result_partitions::ResultPartition;
 use super::{Failure, JobMasterCore, LogLine};
 
@@ -29,12 +29,31 @@ pub(super) struct Reconciliation {
     // slow store use up the timeout.
     since_ms: Option<u64>,
     // Executions found missing since the last event.
-    missed: Vec<Failure>,
+    missing: Vec<Failure>,
     // Nothing is awaited any more, and nothing will be.
     is_over: bool,
     // Whether anything was awaited after the last event.
     was_under_way: bool,
-    pub(super) adoption: Adoption,
+    adoption: Adoption,
+}
+
+impl Reconciliation {
+    /// Notes that an execution which the record places can't be adopted.
+    pub(super) fn report_missing(&mut self, graph: &ExecutionGraph, task: usize, cause: &str) {
+        let cause = format!("not there after a change of the leader: {cause}");
+        self.missing.push(Failure::of_task(graph, task, cause));
+    }
+
+    /// Removes and returns the executions found missing since the last call.
+    pub(super) fn take_missing(&mut self) -> Vec<Failure> {
+        std::mem::take(&mut self.missing)
+    }
+
+    /// Counts tasks that restart instead of being adopted.
+    pub(super) fn count_restarted(&mut self, tasks: usize) {
+        let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
+        self.adoption.tasks_restarted += tasks;
+    }
 }
 
 impl JobMasterCore {
@@ -105,7 +124,7 @@ impl JobMasterCore {
     }
 
     /// Gives up awaited executions and outputs after the timeout.
-    pub(super) fn miss_overdue(&mut self, now_ms: u64) {
+    pub(super) fn give_up_awaited_overdue(&mut self, now_ms: u64) {
         let is_any = self.is_any_awaited() || self.execution.indexes.outputs_awaited > 0;
         let deadline_ms = self.reconciliation_deadline_ms().filter(|_| is_any);
         if deadline_ms.is_none_or(|at_ms| now_ms < at_ms) {
@@ -114,13 +133,13 @@ impl JobMasterCore {
         let timeout_ms = self.options.reconcile_timeout_ms;
         let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
         let all = (0..self.execution.tasks.len()).collect::<Vec<_>>();
-        self.miss_awaited(&all, &cause, now_ms);
+        self.give_up_awaited(&all, &cause, now_ms);
         self.lose_outputs(all, |output| *output == ResultPartition::Awaited, &cause);
     }
 
     /// Gives up the awaited executions of a TaskManager incarnation that is known to be gone. If it has
     /// registered, its heartbeats decide.
-    pub(super) fn miss_task_manager(&mut self, gone: &ResourceId, incarnation: &str, now_ms: u64) {
+    pub(super) fn give_up_awaited_on(&mut self, gone: &ResourceId, incarnation: &str, now_ms: u64) {
         if self.task_managers.is_registered(gone) {
             return;
         }
@@ -131,41 +150,19 @@ impl JobMasterCore {
         let mut there = self.execution.tasks_on(gone);
         there.retain(is_there);
         let cause = "its TaskManager is gone";
-        self.miss_awaited(&there, cause, now_ms);
+        self.give_up_awaited(&there, cause, now_ms);
         self.lose_outputs(there, |_| true, cause);
     }
 
     /// Marks the awaited ones of these tasks as missing.
-    fn miss_awaited(&mut self, tasks: &[usize], cause: &str, now_ms: u64) {
+    fn give_up_awaited(&mut self, tasks: &[usize], cause: &str, now_ms: u64) {
         for task in tasks.iter().copied() {
             let execution = &self.execution.tasks[task].execution;
             if execution.state == ExecutionState::Reconciling && execution.place.is_some() {
-                self.doubt_end(task);
+                self.execution.doubt_end(task);
                 self.note_gone(task, cause, now_ms);
             }
         }
-    }
-
-    /// Notes that a task which the record places can't be adopted.
-    pub(super) fn miss(&mut self, task: usize, cause: &str) {
-        let cause = format!("not there after a change of the leader: {cause}");
-        let missed = self.failure_of(task, cause);
-        self.reconciliation.missed.push(missed);
-    }
-
-    /// Restarts regions that miss a task.
-    pub(super) fn restart_missed(&mut self, now_ms: u64) {
-        let mut all = std::mem::take(&mut self.reconciliation.missed);
-        all.retain(|missed| {
-            let phase = self.execution.regions[missed.region].phase;
-            phase == RegionPhase::Reconciling && !self.record.is_stopping()
-        });
-        self.record.note_failures(&all, Vec::new(), now_ms);
-        let mut regions = BTreeSet::new();
-        all.retain(|missed| regions.insert(missed.region));
-        self.log_failures(&all, "region can't be adopted");
-        let regions: Vec<usize> = regions.into_iter().collect();
-        self.restart_all(&regions, now_ms);
     }
 
     /// Adopts regions whose executions were all reported. With the last one the timeout of the wait for slots
@@ -215,7 +212,7 @@ impl JobMasterCore {
             });
             let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} restart");
             let kind = pb::JobEventKind::Adoption;
-            self.job_events.tell(kind, text, now_ms);
+            self.job_events.add(kind, text, now_ms);
             for region in self.execution.waiting().clone() {
                 let phase = RegionPhase::Waiting { since_ms: now_ms };
                 self.execution.set_phase(region, phase);

@@ -23,7 +23,7 @@ impl JobMasterCore {
             self.restore_executions(region)?;
         }
         self.restore_ends()?;
-        let waits_for_others = self.is_stop_first() || self.begins_together();
+        let waits_for_others = self.failover.is_stop_first() || self.failover.restarts_together();
         for region in 0..self.execution.regions.len() {
             let state = &self.record.decided().regions[region];
             let generation = state.generation;
@@ -53,19 +53,21 @@ impl JobMasterCore {
             } else if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
                 // The former term's knowledge about the ends of older generations is lost. That matters for
                 // regions that were placed.
-                self.give_up_generation(region, restart_at_ms);
+                self.region_failover(now_ms)
+                    .give_up_generation(region, restart_at_ms);
                 self.execution.regions[region].is_end_unknown = was_placed;
                 if restart_at_ms > now_ms {
-                    self.backoff.go_on(restart_at_ms);
+                    self.failover.resume(restart_at_ms);
                 }
                 RegionPhase::Stopping {
                     restart_at_ms: Some(restart_at_ms),
                 }
             } else {
                 if generation > 0 {
-                    self.give_up_generation(region, now_ms);
+                    self.region_failover(now_ms)
+                        .give_up_generation(region, now_ms);
                 }
-                self.renew_executions(region);
+                self.region_restart(now_ms).renew_executions(region);
                 RegionPhase::Waiting { since_ms: now_ms }
             };
             self.execution.regions[region].phase = phase;
@@ -75,7 +77,7 @@ impl JobMasterCore {
         self.note_adopted_slots();
         // TaskManagers stop the attempts of an isolated job by themselves within this time.
         let wait_ms = self.options.reconcile_timeout_ms;
-        let wait_ms = self.is_stop_first().then_some(wait_ms);
+        let wait_ms = self.failover.is_stop_first().then_some(wait_ms);
         self.record.take_over(wait_ms, now_ms);
         self.announce_reconciliation();
         Ok(())

@@ -114,7 +114,11 @@ impl JobMasterCore {
                 if execution.state == ExecutionState::Reconciling {
                     self.execution
                         .advance(task, ExecutionState::Canceling, now_ms);
-                    self.miss(task, "its TaskManager is cancelling it");
+                    self.reconciliation.report_missing(
+                        &self.execution,
+                        task,
+                        "its TaskManager is cancelling it",
+                    );
                 }
             }
             ExecutionState::Created | ExecutionState::Scheduled | ExecutionState::Reconciling => {}
@@ -179,7 +183,7 @@ impl JobMasterCore {
             let place = execution.place.as_ref();
             let is_here = place.map(|place| &place.location.incarnation) == incarnation.as_ref();
             if execution.is_deployed() && !is_here {
-                self.doubt_end(task);
+                self.execution.doubt_end(task);
                 self.note_gone(task, "its TaskManager was restarted", now_ms);
             }
         }
@@ -259,7 +263,7 @@ impl JobMasterCore {
             let cause = format!("slot {allocation} was lost: {cause}");
             match execution.is_deployed() {
                 true => {
-                    self.doubt_end(task);
+                    self.execution.doubt_end(task);
                     self.note_gone(task, &cause, now_ms);
                 }
                 false => self.note_never_started(task, &cause, now_ms),
@@ -276,7 +280,7 @@ impl JobMasterCore {
     ) {
         if self.task_managers.is_registered(task_manager) {
             for task in self.execution.live_on(task_manager) {
-                self.doubt_end(task);
+                self.execution.doubt_end(task);
             }
         }
         self.let_task_manager_go(task_manager, cause, now_ms);
@@ -322,7 +326,8 @@ impl JobMasterCore {
         } else if self.execution.tasks[task].execution.state == ExecutionState::Reconciling {
             self.execution.advance(task, ExecutionState::Failed, now_ms);
             cause.clone_into(&mut self.execution.tasks[task].execution.cause);
-            self.miss(task, cause);
+            self.reconciliation
+                .report_missing(&self.execution, task, cause);
         } else {
             self.fail_task(task, cause, now_ms);
         }
@@ -340,9 +345,13 @@ impl JobMasterCore {
             cause.clone_into(&mut self.execution.tasks[task].execution.cause);
             let failure = Failure {
                 is_counted: false,
-                ..self.failure_of(task, format!("it was never started: {cause}"))
+                ..Failure::of_task(
+                    &self.execution,
+                    task,
+                    format!("it was never started: {cause}"),
+                )
             };
-            self.failures.push(failure);
+            self.failover.report(failure);
         }
     }
 
@@ -352,7 +361,7 @@ impl JobMasterCore {
         if self.execution.advance(task, ExecutionState::Failed, now_ms) {
             cause.clone_into(&mut self.execution.tasks[task].execution.cause);
             if is_to_stop {
-                let failure = self.failure_of(task, cause.to_owned());
+                let failure = Failure::of_task(&self.execution, task, cause.to_owned());
                 self.record.note_concurrent(failure, now_ms);
             } else {
                 self.fail_region_of(task, cause.to_owned());
@@ -368,9 +377,9 @@ impl JobMasterCore {
             if !self.record.is_stopping() {
                 let failure = Failure {
                     is_unrecoverable: true,
-                    ..self.failure_of(task, cause.to_owned())
+                    ..Failure::of_task(&self.execution, task, cause.to_owned())
                 };
-                self.failures.push(failure);
+                self.failover.report(failure);
             }
         }
     }
@@ -380,25 +389,7 @@ impl JobMasterCore {
         if self.is_to_stop(task) {
             return;
         }
-        let failure = self.failure_of(task, cause);
-        self.failures.push(failure);
-    }
-
-    /// A failure of a task, with its TaskManager.
-    pub(super) fn failure_of(&self, task: usize, cause: String) -> Failure {
-        let place = self.execution.tasks[task].execution.place.as_ref();
-        Failure {
-            region: self.execution.tasks[task].region,
-            cause,
-            task: self.execution.task_name(task),
-            host: place
-                .map(|place| place.location.rpc_address.clone())
-                .unwrap_or_default(),
-            resource_id: place
-                .map(|place| place.task_manager.to_string())
-                .unwrap_or_default(),
-            is_counted: true,
-            is_unrecoverable: false,
-        }
+        let failure = Failure::of_task(&self.execution, task, cause);
+        self.failover.report(failure);
     }
 }

@@ -14,10 +14,10 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::blocking::OfVertices;
-use super::deployment::execution_id;
+use super::deployment::{cancellation, execution_id};
 use super::durable_record::DurableRecord;
 use super::execution_graph::{ExecutionGraph, RegionPhase};
-use super::{Effect, Failure, JobMasterCore};
+use super::{Effect, JobMasterCore};
 
 /// The reason of an output that was released after all its readers had read it.
 const RELEASED: &str = "it was released when no task needed it any more";
@@ -39,6 +39,45 @@ pub enum ResultPartition {
 impl Default for ResultPartition {
     fn default() -> ResultPartition {
         ResultPartition::Gone(String::new())
+    }
+}
+
+impl ExecutionGraph {
+    /// The tasks whose output is lost and needed, in the order of regions, with the reasons.
+    pub(super) fn lost_and_needed(&self) -> Vec<(usize, String)> {
+        let waits = |region: usize| match self.regions[region].phase {
+            RegionPhase::AwaitingInput
+            | RegionPhase::Waiting { .. }
+            | RegionPhase::Stopping {
+                restart_at_ms: Some(_),
+            } => true,
+            RegionPhase::Reconciling
+            | RegionPhase::Placed
+            | RegionPhase::Deployed
+            | RegionPhase::Stopping {
+                restart_at_ms: None,
+            } => false,
+        };
+        let mut known = OfVertices::default();
+        let mut lost = Vec::new();
+        for region in self.in_phase(RegionPhase::Deployed) {
+            for task in &self.regions[*region].tasks {
+                let execution = &self.tasks[*task].execution;
+                let ResultPartition::Gone(cause) = &execution.output else {
+                    continue;
+                };
+                let is_lost =
+                    self.vertex_of(*task).is_kept && execution.state == ExecutionState::Finished;
+                if is_lost && self.is_read_by(*task, &mut known, waits) {
+                    let cause = match cause.as_str() {
+                        RELEASED => format!("its output is needed again: {cause}"),
+                        _ => format!("its output was lost and is needed: {cause}"),
+                    };
+                    lost.push((*task, cause));
+                }
+            }
+        }
+        lost
     }
 }
 
@@ -174,80 +213,6 @@ impl JobMasterCore {
         }
     }
 
-    /// Restarts regions whose output is lost and which another region waits to read.
-    pub(super) fn restart_lost(&mut self, now_ms: u64) {
-        let reads = self.execution.news.reads;
-        let has_changed = std::mem::replace(&mut self.looked_at.outputs, reads) != reads;
-        if !self.execution.has_blocking_edges() || !has_changed {
-            return;
-        }
-        // A restarted region may need outputs of others that were lost too. If the job was being stopped it
-        // may fail instead, which ends the loop.
-        while !self.record.is_stopping() {
-            let mut all: Vec<Failure> = Vec::new();
-            for (task, cause) in self.lost_and_needed() {
-                let cause = match cause.as_str() {
-                    RELEASED => format!("its output is needed again: {cause}"),
-                    _ => format!("its output was lost and is needed: {cause}"),
-                };
-                let lost = self.failure_of(task, cause);
-                if all.last().is_none_or(|last| last.region != lost.region) {
-                    all.push(lost);
-                }
-            }
-            if all.is_empty() {
-                return;
-            }
-            self.log_failures(&all, "region runs again");
-            let regions: Vec<usize> = all.iter().map(|lost| lost.region).collect();
-            self.note_lost(all, now_ms);
-            self.restart_all(&regions, now_ms);
-        }
-    }
-
-    /// Records lost outputs as failures of their own, or as consequences of a failure at the same moment: the
-    /// loss of their TaskManager, or a restart that needs them again.
-    fn note_lost(&mut self, lost: Vec<Failure>, now_ms: u64) {
-        let root = self.record.decided().failures.last();
-        match root.is_some_and(|root| root.at_ms == now_ms) {
-            true => self.record.note_failures(&[], lost, now_ms),
-            false => self.record.note_failures(&lost, Vec::new(), now_ms),
-        }
-    }
-
-    /// The tasks whose output is lost and needed, in the order of regions, with the reasons.
-    fn lost_and_needed(&self) -> Vec<(usize, String)> {
-        let waits = |region: usize| match self.execution.regions[region].phase {
-            RegionPhase::AwaitingInput
-            | RegionPhase::Waiting { .. }
-            | RegionPhase::Stopping {
-                restart_at_ms: Some(_),
-            } => true,
-            RegionPhase::Reconciling
-            | RegionPhase::Placed
-            | RegionPhase::Deployed
-            | RegionPhase::Stopping {
-                restart_at_ms: None,
-            } => false,
-        };
-        let mut known = OfVertices::default();
-        let mut lost = Vec::new();
-        for region in self.execution.in_phase(RegionPhase::Deployed) {
-            for task in &self.execution.regions[*region].tasks {
-                let execution = &self.execution.tasks[*task].execution;
-                let ResultPartition::Gone(cause) = &execution.output else {
-                    continue;
-                };
-                let is_lost = self.execution.vertex_of(*task).is_kept
-                    && execution.state == ExecutionState::Finished;
-                if is_lost && self.execution.is_read_by(*task, &mut known, waits) {
-                    lost.push((*task, cause.clone()));
-                }
-            }
-        }
-        lost
-    }
-
     /// Whether all inputs of a region over blocking edges have durably finished and are available. The output
     /// of a region that is about to run again is not: by the time its reader is deployed it has another
     /// generation.
@@ -289,7 +254,7 @@ impl JobMasterCore {
             let mut tasks = Vec::new();
             for (task, generation) in partitions {
                 let id = execution_id(&self.execution, task, generation);
-                tasks.push(super::durable_effects::cancellation(id));
+                tasks.push(cancellation(id));
                 if self.execution.tasks[task].execution.generation.get() == generation {
                     let released = ResultPartition::Gone(RELEASED.to_owned());
                     self.execution.set_output(task, released);

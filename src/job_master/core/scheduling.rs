@@ -64,7 +64,7 @@ impl JobMasterCore {
             !self.execution.regions[region].phase.is_placed()
         };
         let mut orphans = self.task_managers.orphans().iter();
-        self.begins_together() && orphans.any(|(_, (task, _))| is_unplaced(task))
+        self.failover.restarts_together() && orphans.any(|(_, (task, _))| is_unplaced(task))
     }
 
     /// Moves regions with blocking inputs between AwaitingInput and Waiting: they wait for slots while all

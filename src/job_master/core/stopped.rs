@@ -85,7 +85,7 @@ impl Ending<'_> {
         };
         self.record.want(wanted);
         let kind = pb::JobEventKind::Stop;
-        self.events.tell(kind, text.to_owned(), self.now_ms);
+        self.events.add(kind, text.to_owned(), self.now_ms);
     }
 
     /// Whether sources that may have read have to read from their beginning again and have not begun to.

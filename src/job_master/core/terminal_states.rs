@@ -16,7 +16,7 @@ impl JobMasterCore {
         let mut ended = std::mem::take(&mut self.execution.news.ended);
         for task in &ended {
             self.coordinators.recheck_requests(*task);
-            self.doubt_adopted_slot(*task);
+            self.adopted_slots.recheck(&self.execution, *task);
         }
         let is_stopping = self.record.is_stopping();
         // When the job has to end, executions that ended before are recorded, too.

@@ -4,6 +4,7 @@
 //! The cost of a change depends on its region, on the regions that share slots with it and on those that read
 //! from it; not on the number of regions.
 
+use tanist_compact::SmallSet;
 use tanist_proto::id::{Generation, ResourceId};
 use tanist_proto::v1::ExecutionState;
 
@@ -121,6 +122,46 @@ impl ExecutionGraph {
             | RegionPhase::Placed
             | RegionPhase::Deployed => {}
         }
+    }
+
+    /// Notes that an execution is assumed to be gone without a report of its end.
+    pub(super) fn doubt_end(&mut self, task: usize) {
+        let at = &self.tasks[task];
+        if at.execution.is_deployed() {
+            self.regions[at.region].is_end_unknown = true;
+        }
+    }
+
+    /// Notes that the give-up of a region is durable. Returns whether that is new.
+    pub(super) fn note_given_up(&mut self, region: usize, now_ms: u64) -> bool {
+        let given_up_at_ms = &mut self.regions[region].given_up_at_ms;
+        let is_new = given_up_at_ms.is_none();
+        given_up_at_ms.get_or_insert(now_ms);
+        is_new
+    }
+
+    /// Resets a region that has executions of the next generation.
+    pub(super) fn forget_given_up(&mut self, region: usize) {
+        let at = &mut self.regions[region];
+        at.given_up_at_ms = None;
+        at.is_end_unknown = false;
+    }
+
+    /// The regions whose executions have to end, since the last call.
+    pub(super) fn take_newly_stopping(&mut self) -> SmallSet<usize> {
+        std::mem::take(&mut self.news.stopping)
+    }
+
+    /// The stopping regions that may have ended since the last call.
+    pub(super) fn take_newly_stopped(&mut self) -> SmallSet<usize> {
+        std::mem::take(&mut self.news.stopped)
+    }
+
+    /// The regions whose backoff ended after `after_ms` and until `until_ms`.
+    pub(super) fn restarts_due(&self, after_ms: u64, until_ms: u64) -> impl Iterator<Item = usize> {
+        let (after, until) = ((after_ms, usize::MAX), (until_ms, usize::MAX));
+        let due = self.indexes.restarting_at.range(after..=until);
+        due.map(|(_, region)| *region)
     }
 
     /// Whether a region is placed and has not ended.

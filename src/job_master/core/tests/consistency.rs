@@ -92,7 +92,9 @@ impl JobMasterCore {
                 RegionPhase::Stopping { restart_at_ms } => {
                     let is_unsent = is_any(S::Created) || is_any(S::Scheduled);
                     assert!(!is_unsent, "region {region} was not stopped");
-                    let is_held = self.held_until_ms(region);
+                    let is_held =
+                        self.failover
+                            .held_until_ms(region, &self.execution, &self.record);
                     let is_held = is_held.is_some_and(|until_ms| self.decided_at_ms < until_ms);
                     let is_due = restart_at_ms.is_some_and(|at_ms| at_ms <= self.decided_at_ms);
                     let is_over = executions.clone().all(Execution::is_ended);
