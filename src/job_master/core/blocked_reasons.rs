@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use tanist_gateway::START_BY_HAND;
-use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
@@ -17,7 +16,7 @@ const NAMED: usize = 8;
 /// Duration of a write in ms after which it is reported.
 const LONG_WRITE_MS: u64 = 1_000;
 
-pub(super) fn blocked_reason(kind: pb::BlockedReasonKind, text: String) -> pb::BlockedReason {
+fn blocked_reason(kind: pb::BlockedReasonKind, text: String) -> pb::BlockedReason {
     pb::BlockedReason {
         kind: kind.into(),
         text,
@@ -144,7 +143,7 @@ impl JobMasterCore {
     fn restarting(&self) -> Option<pb::BlockedReason> {
         let restarting = self.execution.indexes.restarting_at.iter();
         // Moved regions have not failed; `moving` reports them.
-        let restarting = restarting.filter(|(at_ms, _)| !self.is_of_move(*at_ms));
+        let restarting = restarting.filter(|(at_ms, _)| !self.moves.is_of_move(*at_ms));
         let held_until_ms = |region: usize| {
             let failover = &self.failover;
             failover.held_until_ms(region, &self.execution, &self.record)
@@ -182,75 +181,38 @@ impl JobMasterCore {
         })
     }
 
-    /// Number of missing slots by profile.
-    fn missing_slots(&self) -> Vec<(ResourceProfile, u32)> {
-        let mut missing = self.execution.profiles_needed();
-        for (profile, number) in &mut missing {
-            *number = number.saturating_sub(self.pool.count_for(profile));
-        }
-        missing.retain(|(_, number)| *number > 0);
-        missing
-    }
-
-    /// Describes the missing slots.
-    pub(super) fn lacking(&self) -> String {
-        let (needed, all) = (self.execution.slots_needed(), self.missing_slots());
-        let missing = all.iter().map(|(_, number)| number).sum::<u32>();
-        let of_profile = all.iter().filter(|(profile, _)| !profile.is_unknown());
-        let named: Vec<String> = of_profile
-            .map(|(profile, number)| format!("{number} of {profile}"))
-            .take(NAMED)
-            .collect();
-        let named = match named.as_slice() {
-            [] => String::new(),
-            named => format!(" ({})", named.join("; ")),
-        };
-        format!("{missing} of {needed} slots are missing{named}")
-    }
-
-    /// Describes the missing slots and what to do.
-    pub(super) fn lacking_with_advice(&self) -> String {
-        let lacking = self.lacking();
-        match self.options.max_slots {
-            Some(max) => format!(
-                "{lacking}; start TaskManagers, raise slotmanager.number-of-slots.max ({max}), or lower the parallelism"
-            ),
-            None => format!("{lacking}; start TaskManagers or lower the parallelism"),
-        }
-    }
-
     fn without_slots(&self) -> Option<pb::BlockedReason> {
         if self.is_reconciling() {
             // The job's slots are not known yet.
             return None;
         }
-        let will_free_slots = self.will_free_slots();
+        let needs = self.slot_needs();
         let waiting = self.execution.waiting().iter();
         let tasks: Vec<usize> = waiting
             .flat_map(|region| self.execution.regions[*region].tasks.iter().copied())
             .collect();
         let (since_ms, _) = *self.execution.indexes.waiting_since.first()?;
         let needed = self.execution.slots_needed();
-        let missing = self
+        let missing = needs
             .missing_slots()
             .iter()
             .map(|(_, number)| number)
             .sum::<u32>() as usize;
-        let text = match &self.unfulfillable {
+        let text = match self.slots.unfulfillable() {
             _ if missing == 0 => self.with_slots(),
-            Some(verdict) => format!("{}; {verdict}", self.lacking()),
-            None if will_free_slots => format!(
+            Some(verdict) => format!("{}; {verdict}", needs.shortage()),
+            None if needs.will_free_slots() => format!(
                 "{}: the waiting regions run when regions of the job that run now have ended",
-                self.lacking()
+                needs.shortage()
             ),
-            None if self.slot_wait.has_room => format!(
+            None if self.slots.wait().has_room() => format!(
                 "{}: it runs when jobs that were submitted before it, or hold what it needs, leave them",
-                self.lacking()
+                needs.shortage()
             ),
-            None => format!("{}{START_BY_HAND}", self.lacking()),
+            None => format!("{}{START_BY_HAND}", needs.shortage()),
         };
         // Subtasks that already have a slot are not named as missing one.
-        let taken = self.taken_slots();
+        let taken = self.execution.taken_slots();
         let (mut keys, mut named) = (BTreeSet::new(), Vec::new());
         for task in &tasks {
             let key = self.execution.slot_key(*task);
@@ -269,25 +231,20 @@ impl JobMasterCore {
         })
     }
 
-    /// Whether a region waits for the preparation of its coordinators.
-    pub(super) fn is_preparing(&self, region: usize) -> bool {
-        let look = self.execution.regions[region].look;
-        self.coordinators.is_preparing(look)
-    }
-
     /// What regions wait for although the job has slots for all of them.
     fn with_slots(&self) -> String {
+        let needs = self.slot_needs();
         let (mut has_others, mut yields_slots, mut is_preparing) = (false, false, false);
         for region in self.execution.waiting().iter() {
-            if self.is_preparing(*region) {
+            if needs.is_preparing(*region) {
                 is_preparing = true;
-            } else if self.yields_slots(*region, self.decided_at_ms) {
+            } else if needs.yields_slots(*region) {
                 yields_slots = true;
             } else {
                 has_others = true;
             }
         }
-        let is_blocked = has_others && !self.blocked_slots().is_empty();
+        let is_blocked = has_others && !needs.blocked_slots().is_empty();
         let awaited = [
             (is_blocked, "they are free of tasks of earlier attempts"),
             (yields_slots, "regions that wait longer have had their turn"),
@@ -306,9 +263,10 @@ impl JobMasterCore {
 
     /// When the first waiting region fails if nothing changes, as `give_up_waiting` decides.
     fn waits_until_ms(&self) -> Option<u64> {
+        let needs = self.slot_needs();
         let since_ms = |is_preparing: bool| {
             let mut waiting = self.execution.indexes.waiting_since.iter();
-            let first = waiting.find(|(_, region)| self.is_preparing(*region) == is_preparing);
+            let first = waiting.find(|(_, region)| needs.is_preparing(*region) == is_preparing);
             first.map(|(since_ms, _)| *since_ms)
         };
         let preparing = self
@@ -316,7 +274,7 @@ impl JobMasterCore {
             .is_any_preparing()
             .then(|| since_ms(true))
             .flatten();
-        let fails_from_ms = self.fails_from_ms();
+        let fails_from_ms = needs.fails_from_ms();
         let others = since_ms(false).zip(fails_from_ms);
         let others = others.map(|(since_ms, from_ms)| since_ms.max(from_ms));
         let from_ms = preparing.into_iter().chain(others).min()?;
@@ -348,6 +306,25 @@ impl JobMasterCore {
                 .map(|(task, _)| self.execution.task_name(*task))
                 .collect(),
             ..blocked_reason(pb::BlockedReasonKind::PeerAway, text)
+        })
+    }
+
+    /// The reason while a move waits for slots or its regions stop.
+    fn moving(&self) -> Option<pb::BlockedReason> {
+        let restarting = self.execution.indexes.restarting_at.iter();
+        let stopping = restarting.filter(|(at_ms, _)| self.moves.is_of_move(*at_ms));
+        let (number, names) = (stopping.count(), self.moves.describe());
+        let text = if number > 0 {
+            format!("{number} regions are being moved off {names}: they stop, and start elsewhere")
+        } else if self.slot_needs().awaits_replacements() {
+            let slots = self.moves.replaced().len();
+            format!("the job runs, but has to leave {names}; it waits for {slots} slots elsewhere")
+        } else {
+            return None;
+        };
+        Some(pb::BlockedReason {
+            since_ms: self.moves.since_ms(),
+            ..blocked_reason(pb::BlockedReasonKind::Eviction, text)
         })
     }
 

@@ -9,13 +9,12 @@ use std::collections::BTreeMap;
 use tanist_proto::id::ResourceId;
 
 use super::ending::Ending;
+use super::eviction::Eviction;
 use super::region_failover::RegionFailover;
 use super::region_restart::RegionRestart;
-use super::{Effect, Failure, JobMasterCore};
-
-/// Time to wait for slots that no TaskManager could ever give. It keeps a restart strategy without delay from
-/// looping.
-pub(super) const NEVER_SERVED_MS: u64 = 1_000;
+use super::scheduling::Scheduler;
+use super::slot_needs::SlotNeeds;
+use super::{Effect, JobMasterCore};
 
 impl JobMasterCore {
     pub(super) fn decide(&mut self, now_ms: u64) {
@@ -34,8 +33,9 @@ impl JobMasterCore {
         let mut restart = self.region_restart(now_ms);
         restart.stop_regions();
         restart.restart_regions(has_written);
-        self.schedule(now_ms);
-        self.note_rounds(now_ms);
+        let mut scheduler = self.scheduler(now_ms);
+        scheduler.schedule(has_written);
+        scheduler.note_heads();
         self.finish(now_ms);
         if !self.end.has_ended() {
             self.record_ends();
@@ -53,10 +53,12 @@ impl JobMasterCore {
             self.send_stop();
             self.release_outputs();
             self.acknowledge();
-            self.profiles_needed = self.with_replacements(self.execution.profiles_needed());
-            self.free_left_slots();
-            self.free_idle_slots(now_ms);
-            self.declare();
+            let is_reconciling = self.is_reconciling();
+            let mut scheduler = self.scheduler(now_ms);
+            scheduler.update_needed();
+            scheduler.free_left_slots(is_reconciling);
+            scheduler.free_idle_slots(is_reconciling);
+            scheduler.declare(is_reconciling);
         }
         self.note_status(now_ms);
     }
@@ -67,7 +69,7 @@ impl JobMasterCore {
         failover.restart_missing();
         self.adopt_regions(now_ms);
         self.region_failover(now_ms).restart_lost();
-        self.move_regions(now_ms);
+        self.eviction(now_ms).move_regions();
     }
 
     /// Handles timeouts: tasks that don't stop, TaskManagers that don't come back, slots that don't arrive.
@@ -108,61 +110,7 @@ impl JobMasterCore {
         if self.is_reconciling() {
             return;
         }
-        self.give_up_waiting(now_ms);
-    }
-
-    /// Fails or marks regions that have waited for too long. They are sorted by waiting time, longest first,
-    /// so the loop ends at the first one that has not waited long enough.
-    fn give_up_waiting(&mut self, now_ms: u64) {
-        let overdue =
-            |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
-        let timeout_ms = self.options.slot_request_timeout_ms;
-        let is_over = !self.will_free_slots() && overdue(self.slot_wait.from_ms, timeout_ms);
-        let fails_from_ms = self.fails_from_ms();
-        let fails = fails_from_ms.is_some_and(|from_ms| overdue(from_ms, timeout_ms));
-        let is_any_preparing = self.coordinators.is_any_preparing();
-        if !is_over && !is_any_preparing && self.unfulfillable.is_none() {
-            return;
-        }
-        let (mut without_slots, mut maybe_never) = (Vec::new(), Vec::new());
-        let mut lacking = None;
-        let waiting = self.execution.indexes.waiting_since.iter();
-        let bound_ms = match self.unfulfillable {
-            Some(_) => timeout_ms.min(NEVER_SERVED_MS),
-            None => timeout_ms,
-        };
-        let waiting = waiting.take_while(|(since_ms, _)| overdue(*since_ms, bound_ms));
-        for (since_ms, region) in waiting.copied() {
-            if overdue(since_ms, timeout_ms) && self.is_preparing(region) {
-                let cause = format!("the files to read could not be listed within {timeout_ms} ms");
-                without_slots.push((region, cause));
-            } else if overdue(since_ms, timeout_ms) && is_over && !fails {
-                // The cluster has room, or had it until recently, so the region goes on waiting, but it no
-                // longer keeps slots from other jobs.
-                self.slot_wait.starved.insert(region);
-            } else if overdue(since_ms, timeout_ms) && is_over {
-                let lacking = lacking.get_or_insert_with(|| self.lacking_with_advice());
-                let cause = format!("not enough slots within {timeout_ms} ms: {lacking}");
-                self.slot_wait.starved.insert(region);
-                without_slots.push((region, cause));
-            } else if overdue(since_ms, NEVER_SERVED_MS) {
-                maybe_never.push(region);
-            }
-        }
-        // Failures are reported in the order of regions.
-        without_slots.sort_unstable_by_key(|(region, _)| *region);
-        maybe_never.sort_unstable();
-        let never_served = without_slots.len();
-        for (region, verdict) in self.never_served(&maybe_never) {
-            let cause = format!("{verdict}; start a larger one or ask for less");
-            without_slots.push((region, cause));
-        }
-        let never_served = without_slots[never_served..].iter();
-        let starved = &mut self.slot_wait.starved;
-        starved.extend(never_served.map(|(region, _)| *region));
-        for (region, cause) in without_slots {
-            self.failover.report(Failure::of_region(region, cause));
-        }
+        self.scheduler(now_ms).give_up_waiting();
     }
 
     /// Ends the job or commits its sinks, if the durable record says so.
@@ -196,18 +144,7 @@ impl JobMasterCore {
     }
 
     pub(super) fn region_failover(&mut self, now_ms: u64) -> RegionFailover<'_> {
-        RegionFailover {
-            failover: &mut self.failover,
-            graph: &mut self.execution,
-            record: &mut self.record,
-            coordinators: &mut self.coordinators,
-            adopted_slots: &mut self.adopted_slots,
-            reconciliation: &mut self.reconciliation,
-            events: &mut self.job_events,
-            out: &mut self.out,
-            turn: self.turn,
-            now_ms,
-        }
+        self.eviction(now_ms).failover
     }
 
     pub(super) fn region_restart(&mut self, now_ms: u64) -> RegionRestart<'_> {
@@ -215,10 +152,55 @@ impl JobMasterCore {
             failover: &mut self.failover,
             graph: &mut self.execution,
             record: &self.record,
-            pool: &mut self.pool,
+            slots: &mut self.slots,
             task_managers: &self.task_managers,
             out: &mut self.out,
             now_ms,
+        }
+    }
+
+    pub(super) fn eviction(&mut self, now_ms: u64) -> Eviction<'_> {
+        Eviction {
+            moves: &mut self.moves,
+            task_managers: &self.task_managers,
+            failover: RegionFailover {
+                failover: &mut self.failover,
+                graph: &mut self.execution,
+                record: &mut self.record,
+                coordinators: &mut self.coordinators,
+                slots: &mut self.slots,
+                reconciliation: &mut self.reconciliation,
+                events: &mut self.job_events,
+                out: &mut self.out,
+                turn: self.turn,
+                now_ms,
+            },
+        }
+    }
+
+    fn scheduler(&mut self, now_ms: u64) -> Scheduler<'_> {
+        Scheduler {
+            graph: &mut self.execution,
+            slots: &mut self.slots,
+            record: &mut self.record,
+            failover: &mut self.failover,
+            coordinators: &mut self.coordinators,
+            task_managers: &self.task_managers,
+            moves: &self.moves,
+            out: &mut self.out,
+            now_ms,
+        }
+    }
+
+    pub(super) fn slot_needs(&self) -> SlotNeeds<'_> {
+        SlotNeeds {
+            graph: &self.execution,
+            slots: &self.slots,
+            record: &self.record,
+            coordinators: &self.coordinators,
+            task_managers: &self.task_managers,
+            moves: &self.moves,
+            now_ms: self.decided_at_ms,
         }
     }
 }

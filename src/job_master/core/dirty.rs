@@ -26,8 +26,6 @@ pub(super) struct Dirty {
 /// change.
 #[derive(Debug, Default)]
 pub(super) struct LookedAt {
-    /// The number of [`super::indexes::News::reads`] as of which inputs were checked for being available.
-    pub(super) inputs: u64,
     /// The version of the registrations as of which all TaskManagers received the request that sources end.
     pub(super) stop_sent: Option<u64>,
     /// Whether the terminal states of all executions are recorded, as the job ends.

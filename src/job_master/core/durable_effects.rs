@@ -2,17 +2,15 @@
 //! decides nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use tanist_gateway::SubmissionNumber;
-use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::deployment::{cancellation, execution_id, task_deployment};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
-use super::{Effect, JobMasterCore, Needs};
+use super::{Effect, JobMasterCore};
 
 impl JobMasterCore {
     /// Writes the record if there are decisions to write.
@@ -169,80 +167,6 @@ impl JobMasterCore {
                 connection,
                 executions: executions.collect(),
             });
-        }
-    }
-
-    /// Gives back idle slots that the job does not need. The terminal states of a slot's tasks are durable by
-    /// then.
-    pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
-        let timeout_ms = self.options.slot_idle_timeout_ms;
-        let worth_keeping = self.worth_keeping();
-        let may_idle = !self.record.is_stopping()
-            && !self.is_reconciling()
-            && self.record.is_durable()
-            && self.collecting_until_ms().is_none()
-            && self.pool.has_surplus(&worth_keeping);
-        if !may_idle || self.has_more_slots() {
-            self.pool.note_idle(false, now_ms, timeout_ms);
-        }
-        if !may_idle {
-            return;
-        }
-        let mut idle = self.pool.note_idle(true, now_ms, timeout_ms);
-        if idle.is_empty() {
-            return;
-        }
-        let blocked = self.blocked_slots();
-        idle.retain(|slot| !blocked.contains(slot));
-        let idle = self.pool.surplus(idle, &worth_keeping);
-        let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
-        for allocation in idle {
-            if let Some(slot) = self.pool.remove(&allocation) {
-                freed.entry(slot.task_manager).or_default().push(allocation);
-            }
-        }
-        for (task_manager, allocations) in freed {
-            if let Some(connection) = self.task_managers.connection(&task_manager) {
-                let cause = "the job doesn't need it".to_owned();
-                self.out.push(Effect::FreeSlots {
-                    connection,
-                    allocations,
-                    cause,
-                });
-            }
-        }
-    }
-
-    /// Declares the needed slots if they changed. A job that is stopping keeps its slots until its result is
-    /// written. A job that reconciles does not know its slots yet and declares nothing.
-    pub(super) fn declare(&mut self) {
-        if self.is_reconciling() {
-            return;
-        }
-        let (slots, at_once) = if self.record.is_stopping() {
-            let declared = self.declared.as_ref();
-            let mut slots = declared.map(|it| it.slots.clone()).unwrap_or_default();
-            for (profile, number) in &mut slots {
-                *number = self.pool.count_for(profile).min(*number);
-            }
-            slots.retain(|(_, number)| *number > 0);
-            (slots.clone(), slots)
-        } else {
-            (self.profiles_needed.clone(), self.needed_at_once())
-        };
-        let held = self.adopted_slots();
-        let submission = self.record.decided().submission.as_ref();
-        let needs = Needs {
-            slots,
-            at_once,
-            held,
-            submission: submission.map(SubmissionNumber::from).unwrap_or_default(),
-            is_bounded: self.is_bounded || self.record.is_stop_durable(),
-        };
-        if self.declared.as_deref() != Some(&needs) {
-            let needs = Arc::new(needs);
-            self.declared = Some(needs.clone());
-            self.out.push(Effect::Declare(needs));
         }
     }
 }

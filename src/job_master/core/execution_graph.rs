@@ -221,6 +221,11 @@ impl ExecutionGraph {
         same.map_or_else(|| Arc::new(location), |place| place.location.clone())
     }
 
+    /// Whether all regions end by themselves.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.regions.iter().all(|region| region.is_bounded)
+    }
+
     /// Number of executions in a state.
     pub fn count(&self, state: ExecutionState) -> usize {
         self.indexes.states[number_of(state)]

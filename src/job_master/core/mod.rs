@@ -25,6 +25,7 @@ mod durable_record;
 mod effect;
 mod ending;
 mod event;
+mod eviction;
 mod exceptions;
 mod execution;
 mod execution_graph;
@@ -35,7 +36,7 @@ mod job_end;
 mod job_events;
 mod kept_graph;
 mod log_line;
-mod moving;
+mod moves;
 mod options;
 mod orphan_executions;
 mod output;
@@ -50,9 +51,13 @@ mod restart;
 mod result_partitions;
 mod scheduling;
 mod slot_assignment;
+mod slot_needs;
 mod slot_pool;
+mod slot_requests;
+mod slot_timeouts;
 mod slot_uses;
 mod slot_wait;
+mod slots;
 mod status;
 mod stopped;
 mod task_managers;
@@ -64,13 +69,10 @@ mod waiting_list;
 
 use std::sync::Arc;
 
-use tanist_gateway::Unfulfillable;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, ResourceId};
-use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
-use self::adopted_slots::AdoptedSlots;
 pub use self::building::BuildError;
 use self::coordinator::Coordinators;
 pub use self::coordinator::{Coordinated, Kind, Unprepared, cut};
@@ -88,13 +90,13 @@ use self::job_end::JobEnd;
 use self::job_events::JobEvents;
 pub use self::kept_graph::KeptGraph;
 pub use self::log_line::LogLine;
-use self::moving::Moves;
+use self::moves::Moves;
 pub use self::options::CoreOptions;
 use self::output::Output;
 use self::reconciling::Reconciliation;
 pub use self::restart::RestartStrategy;
-use self::slot_pool::SlotPool;
-use self::slot_wait::SlotWait;
+use self::slot_needs::will_free_slots;
+use self::slots::Slots;
 use self::task_managers::TaskManagers;
 
 /// The state of one JobMaster.
@@ -104,7 +106,7 @@ pub struct JobMasterCore {
     options: CoreOptions,
     is_recovered: bool,
     execution: ExecutionGraph,
-    pool: SlotPool,
+    slots: Slots,
     task_managers: TaskManagers,
     dirty: Dirty,
     looked_at: LookedAt,
@@ -112,18 +114,7 @@ pub struct JobMasterCore {
     failover: Failover,
     reconciliation: Reconciliation,
     end: JobEnd,
-    // The slots needed as of the last event: their number by profile.
-    profiles_needed: Vec<(ResourceProfile, u32)>,
-    slot_wait: SlotWait,
-    adopted_slots: AdoptedSlots,
-    // Since when slots are collected to place several regions in one write.
-    collecting_since_ms: Option<u64>,
-    declared: Option<Arc<Needs>>,
-    // The part of the needs that no TaskManager could ever fulfil, according to the ResourceManager.
-    unfulfillable: Option<Box<Unfulfillable>>,
     moves: Moves,
-    // Whether all regions end by themselves.
-    is_bounded: bool,
     coordinators: Coordinators,
     job_events: JobEvents,
     decided_at_ms: u64,
@@ -158,7 +149,6 @@ impl JobMasterCore {
         let strategy = in_graph.and_then(RestartStrategy::from_proto);
         let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
         let coordinators = Coordinators::of(&graph, &mut execution);
-        let is_bounded = execution.regions.iter().all(|region| region.is_bounded);
         let job_events = JobEvents::of(&state, is_recovered, epoch.get(), now_ms);
         let kept = KeptGraph::of(&graph);
         let failover = Failover::new(strategy, &options, kept.is_stop_first());
@@ -168,7 +158,7 @@ impl JobMasterCore {
             graph: kept,
             is_recovered,
             execution,
-            pool: SlotPool::default(),
+            slots: Slots::new(&options),
             task_managers: TaskManagers::default(),
             dirty: Dirty::default(),
             looked_at: LookedAt::default(),
@@ -176,14 +166,7 @@ impl JobMasterCore {
             failover,
             reconciliation: Reconciliation::default(),
             end: JobEnd::default(),
-            profiles_needed: Vec::new(),
-            slot_wait: SlotWait::default(),
-            adopted_slots: AdoptedSlots::default(),
-            collecting_since_ms: None,
-            declared: None,
-            unfulfillable: None,
             moves: Moves::default(),
-            is_bounded,
             coordinators,
             job_events,
             decided_at_ms: 0,
@@ -209,7 +192,8 @@ impl JobMasterCore {
     /// Handles an event. On an error nothing has changed.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Result<Vec<Effect>, Refusal> {
         self.turn += 1;
-        self.note_slot_wait(now_ms);
+        let will_free_slots = will_free_slots(&self.execution, &self.record);
+        self.slots.begin_event(will_free_slots, now_ms);
         let answer = self.take(now_ms, event);
         if answer.is_ok() {
             self.decide(now_ms);
@@ -245,7 +229,7 @@ impl JobMasterCore {
                 allocation,
                 cause,
             } => {
-                let held = self.pool.get(&allocation);
+                let held = self.slots.pool().get(&allocation);
                 if held.is_some_and(|slot| slot.task_manager == connection.task_manager) {
                     self.lose_slot(&allocation, &cause, now_ms);
                 }
@@ -311,16 +295,16 @@ impl JobMasterCore {
                 self.coordinators
                     .request(&connection, request, record, graph, &mut self.out)?;
             }
-            Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
-            Event::HasRoom(has_room) => self.slot_wait.has_room = has_room,
-            Event::Leaving(leaving) => self.moves.leaving = leaving,
+            Event::Unfulfillable(verdict) => self.slots.set_unfulfillable(verdict),
+            Event::HasRoom(has_room) => self.slots.set_room(has_room),
+            Event::Leaving(leaving) => self.moves.set_leaving(leaving),
             Event::CancelRequested => self.end.request_cancel(),
             Event::StopRequested => self.end.request_stop(),
             Event::Persisted(number) => {
                 if let Some(changed) = self.record.confirm(number, &self.execution) {
                     self.dirty.has_written = true;
                     self.begin_reconciliation(now_ms);
-                    self.note_durable_ends(&changed);
+                    self.slots.apply_ends(&changed, &self.execution);
                 }
             }
             Event::PersistRefused(number, reason) => self.record.refuse(number, reason),
@@ -364,7 +348,7 @@ impl JobMasterCore {
                 task_manager: id.clone(),
                 registration,
             };
-            Some((connection, location, self.pool.slots_of(id)))
+            Some((connection, location, self.slots.pool().slots_of(id)))
         });
         described.collect()
     }
@@ -381,7 +365,7 @@ impl JobMasterCore {
 
     /// The slots held on a TaskManager.
     pub fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
-        self.pool.slots_of(task_manager)
+        self.slots.pool().slots_of(task_manager)
     }
 
     /// The location of a TaskManager, if it is registered.

@@ -6,9 +6,11 @@ use tanist_model::resources::slot_profile;
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
-use super::JobMasterCore;
 use super::blocking::OfVertices;
 use super::execution_graph::{ExecutionGraph, Vertex, as_index};
+use super::result_partitions::is_consumable;
+use super::slot_assignment::Assigned;
+use super::slot_needs::SlotNeeds;
 use super::slot_pool::SlotKey;
 
 /// The slot profile of each slot sharing group.
@@ -49,6 +51,22 @@ impl ExecutionGraph {
         self.kinds.by_profile(taken)
     }
 
+    /// The slots in which executions of the job are or will be.
+    pub(super) fn taken_slots(&self) -> Assigned {
+        let mut taken = Assigned::new();
+        for (task, at) in self.tasks.iter().enumerate() {
+            if let Some(place) = at
+                .execution
+                .place
+                .as_ref()
+                .filter(|_| !at.execution.is_ended())
+            {
+                taken.insert(self.slot_key(task), place.allocation);
+            }
+        }
+        taken
+    }
+
     /// The taken slots by profile, plus those that a region still needs.
     pub(super) fn profiles_taken_with(&self, region: usize) -> Vec<(ResourceProfile, u32)> {
         let need = &self.indexes.regions[region].need;
@@ -58,21 +76,23 @@ impl ExecutionGraph {
     }
 }
 
-impl JobMasterCore {
+impl SlotNeeds<'_> {
     /// Those of `regions` that can never get their slots, with the reason, if that is known.
     pub(super) fn never_served(&self, regions: &[usize]) -> Vec<(usize, &Unfulfillable)> {
-        let Some(verdict) = self.unfulfillable.as_deref() else {
+        let Some(verdict) = self.slots.unfulfillable() else {
             return Vec::new();
         };
         let (mut known, mut assignment) = (OfVertices::default(), None);
         let is_never = |region: &usize| {
-            let wanted = &self.execution.regions[*region].slots;
-            let is_of_it = |key: &SlotKey| *self.execution.profile_of(*key) == verdict.profile;
-            if !wanted.iter().any(is_of_it) || !self.is_consumable(*region, &mut known) {
+            let wanted = &self.graph.regions[*region].slots;
+            let is_of_it = |key: &SlotKey| *self.graph.profile_of(*key) == verdict.profile;
+            if !wanted.iter().any(is_of_it)
+                || !is_consumable(self.graph, self.record, *region, &mut known)
+            {
                 return false;
             }
             let assignment = assignment.get_or_insert_with(|| self.slot_assignment());
-            assignment.assign(&self.pool, wanted).is_none()
+            assignment.assign(self.slots.pool(), wanted).is_none()
         };
         let never = regions.iter().copied().filter(is_never);
         never.map(|region| (region, verdict)).collect()

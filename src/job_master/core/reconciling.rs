@@ -18,6 +18,7 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::durable_record::DurableRecord;
 use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::result_partitions::ResultPartition;
 use super::{Failure, JobMasterCore, LogLine};
@@ -44,6 +45,19 @@ impl Reconciliation {
         self.missing.push(Failure::of_task(graph, task, cause));
     }
 
+    /// Whether an execution or output that the record places is still awaited. False for a job that has to
+    /// end: it awaits executions only to stop them.
+    pub(super) fn is_under_way(&self, graph: &ExecutionGraph, record: &DurableRecord) -> bool {
+        !self.is_over
+            && !record.is_stopping()
+            && (graph.count(ExecutionState::Reconciling) > 0 || graph.awaits_outputs())
+    }
+
+    /// Whether nothing is awaited any more, and nothing will be.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// Removes and returns the executions found missing since the last call.
     pub(super) fn take_missing(&mut self) -> Vec<Failure> {
         std::mem::take(&mut self.missing)
@@ -57,22 +71,15 @@ impl Reconciliation {
 }
 
 impl JobMasterCore {
-    /// Whether an execution or output that the record places is still awaited. False for a job that has to
-    /// end: it awaits executions only to stop them.
+    /// See [`Reconciliation::is_under_way`].
     pub(super) fn is_reconciling(&self) -> bool {
-        !self.reconciliation.is_over
-            && !self.record.is_stopping()
-            && (self.is_any_awaited() || self.awaits_outputs())
+        self.reconciliation
+            .is_under_way(&self.execution, &self.record)
     }
 
     /// Whether an execution is awaited, even if only to be stopped.
     pub(super) fn is_any_awaited(&self) -> bool {
         self.execution.count(ExecutionState::Reconciling) > 0
-    }
-
-    /// Whether nothing is awaited any more, and nothing will be.
-    pub(super) fn has_reconciled(&self) -> bool {
-        self.reconciliation.is_over
     }
 
     /// The result of the adoption; `None` while anything is awaited.
@@ -119,13 +126,13 @@ impl JobMasterCore {
         let later = |since_ms: &mut u64| *since_ms = since_ms.saturating_add(by_ms);
         self.reconciliation.since_ms.iter_mut().for_each(later);
         self.execution.put_off(by_ms);
-        self.slot_wait.put_off(by_ms);
+        self.slots.put_off(by_ms);
         self.task_managers.put_off(by_ms);
     }
 
     /// Gives up awaited executions and outputs after the timeout.
     pub(super) fn give_up_awaited_overdue(&mut self, now_ms: u64) {
-        let is_any = self.is_any_awaited() || self.execution.indexes.outputs_awaited > 0;
+        let is_any = self.is_any_awaited() || self.execution.awaits_outputs();
         let deadline_ms = self.reconciliation_deadline_ms().filter(|_| is_any);
         if deadline_ms.is_none_or(|at_ms| now_ms < at_ms) {
             return;
@@ -134,7 +141,8 @@ impl JobMasterCore {
         let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
         let all = (0..self.execution.tasks.len()).collect::<Vec<_>>();
         self.give_up_awaited(&all, &cause, now_ms);
-        self.lose_outputs(all, |output| *output == ResultPartition::Awaited, &cause);
+        self.execution
+            .lose_outputs(all, |output| *output == ResultPartition::Awaited, &cause);
     }
 
     /// Gives up the awaited executions of a TaskManager incarnation that is known to be gone. If it has
@@ -151,7 +159,7 @@ impl JobMasterCore {
         there.retain(is_there);
         let cause = "its TaskManager is gone";
         self.give_up_awaited(&there, cause, now_ms);
-        self.lose_outputs(there, |_| true, cause);
+        self.execution.lose_outputs(there, |_| true, cause);
     }
 
     /// Marks the awaited ones of these tasks as missing.
@@ -183,7 +191,7 @@ impl JobMasterCore {
             // Executions whose terminal state was in the record were not reported.
             let adopted = executions.filter(|execution| execution.known_since.is_some());
             let adopted = u32::try_from(adopted.count()).unwrap_or(u32::MAX);
-            self.pool
+            self.slots
                 .forget_former(&self.execution.regions[region].slots);
             self.execution.set_phase(region, RegionPhase::Deployed);
             let adoption = &mut self.reconciliation.adoption;

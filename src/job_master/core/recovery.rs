@@ -74,7 +74,7 @@ impl JobMasterCore {
         }
         self.execution.recount();
         self.await_outputs();
-        self.note_adopted_slots();
+        self.slots.adopt_all(&self.execution);
         // TaskManagers stop the attempts of an isolated job by themselves within this time.
         let wait_ms = self.options.reconcile_timeout_ms;
         let wait_ms = self.failover.is_stop_first().then_some(wait_ms);
@@ -109,10 +109,10 @@ impl JobMasterCore {
                 location,
             };
             let key = self.execution.slot_key(task);
-            self.pool
+            self.slots
                 .remember(key, place.task_manager.clone(), place.allocation);
             if !self.record.has_durable_end(task) {
-                self.pool.begin_use(place.allocation);
+                self.slots.begin_use(place.allocation);
             }
             let execution = &mut self.execution.tasks[task].execution;
             execution.started_at_ms = state.placed_at_ms;

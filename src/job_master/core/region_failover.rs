@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use super::LogLine;
-use super::adopted_slots::AdoptedSlots;
 use super::blocking::OfVertices;
 use super::coordinator::Coordinators;
 use super::durable_record::DurableRecord;
@@ -17,6 +16,7 @@ use super::job_events::JobEvents;
 use super::output::Output;
 use super::reconciling::Reconciliation;
 use super::restart::Verdict;
+use super::slots::Slots;
 use super::stopped::{fail_stopped, would_lose_input};
 
 /// Maximum number of failures of one event that are logged.
@@ -28,7 +28,7 @@ pub(super) struct RegionFailover<'a> {
     pub(super) graph: &'a mut ExecutionGraph,
     pub(super) record: &'a mut DurableRecord,
     pub(super) coordinators: &'a mut Coordinators,
-    pub(super) adopted_slots: &'a mut AdoptedSlots,
+    pub(super) slots: &'a mut Slots,
     pub(super) reconciliation: &'a mut Reconciliation,
     pub(super) events: &'a mut JobEvents,
     pub(super) out: &'a mut Output,
@@ -217,7 +217,7 @@ impl RegionFailover<'_> {
         self.coordinators.forget(region, self.record, self.graph);
         for task in &self.graph.regions[region].tasks {
             self.coordinators.recheck_requests(*task);
-            self.adopted_slots.recheck(self.graph, *task);
+            self.slots.recheck_adopted(self.graph, *task);
         }
     }
 

@@ -14,7 +14,7 @@ use super::execution::Execution;
 use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::failover::Failover;
 use super::output::Output;
-use super::slot_pool::SlotPool;
+use super::slots::Slots;
 use super::task_managers::TaskManagers;
 
 /// Borrows what the decisions about restarts need.
@@ -22,7 +22,7 @@ pub(super) struct RegionRestart<'a> {
     pub(super) failover: &'a mut Failover,
     pub(super) graph: &'a mut ExecutionGraph,
     pub(super) record: &'a DurableRecord,
-    pub(super) pool: &'a mut SlotPool,
+    pub(super) slots: &'a mut Slots,
     pub(super) task_managers: &'a TaskManagers,
     pub(super) out: &'a mut Output,
     pub(super) now_ms: u64,
@@ -117,10 +117,10 @@ impl RegionRestart<'_> {
                     there.push(cancellation(id));
                 }
                 if !self.record.has_durable_end(task) {
-                    self.pool.end_use(place.allocation);
+                    self.slots.end_use(place.allocation);
                 }
                 let key = self.graph.slot_key(task);
-                self.pool
+                self.slots
                     .remember(key, place.task_manager, place.allocation);
             }
         }

@@ -34,12 +34,12 @@ impl JobMasterCore {
         self.reconcile_all(&task_manager, executions, now_ms);
         // Late offers of the former registration are refused, so slots that were given back under it may be
         // accepted again.
-        self.pool.forget_released(&task_manager);
+        self.slots.forget_released(&task_manager);
         let offered: BTreeSet<&str> = slots
             .iter()
             .map(|slot| slot.allocation_id.as_str())
             .collect();
-        for allocation in self.pool.slots_of(&task_manager) {
+        for allocation in self.slots.pool().slots_of(&task_manager) {
             if !offered.contains(allocation.to_string().as_str()) {
                 self.lose_slot(
                     &allocation,
@@ -78,7 +78,7 @@ impl JobMasterCore {
             }
             let profile = ResourceProfile::from_message(offer.profile.as_ref());
             match self
-                .pool
+                .slots
                 .offer(task_manager, allocation, offer.slot, profile, self.turn)
             {
                 OfferAnswer::Accepted => accepted.push(allocation),

@@ -78,7 +78,7 @@ impl JobMasterCore {
             }
             ExecutionState::Failed => {
                 if let Some(unreadable) = &report.unreadable {
-                    self.note_unreadable(unreadable, &report.cause);
+                    self.execution.note_unreadable(unreadable, &report.cause);
                 }
                 let cause = if report.cause.is_empty() {
                     "it failed"
@@ -228,8 +228,8 @@ impl JobMasterCore {
         allocations: &[AllocationId],
         now_ms: u64,
     ) {
-        for allocation in self.pool.slots_of(task_manager) {
-            let held = self.pool.get(&allocation);
+        for allocation in self.slots.pool().slots_of(task_manager) {
+            let held = self.slots.pool().get(&allocation);
             let is_older = held.is_some_and(|slot| slot.accepted_in <= asked_in);
             if is_older && !allocations.contains(&allocation) {
                 self.lose_slot(&allocation, "its TaskManager freed it", now_ms);
@@ -238,7 +238,7 @@ impl JobMasterCore {
     }
 
     pub(super) fn lose_slot(&mut self, allocation: &AllocationId, cause: &str, now_ms: u64) {
-        if let Some(slot) = self.pool.remove(allocation) {
+        if let Some(slot) = self.slots.remove(allocation) {
             self.fail_slot(&slot.task_manager, allocation, cause, now_ms);
         }
     }
@@ -300,14 +300,14 @@ impl JobMasterCore {
             task_manager: task_manager.clone(),
             cause: cause.to_owned(),
         });
-        self.pool.remove_all_of(task_manager);
+        self.slots.remove_all_of(task_manager);
         let address = &location.rpc_address;
         let cause = format!("TaskManager {task_manager} ({address}) was lost: {cause}");
         for task in self.execution.live_on(task_manager) {
             self.note_gone(task, &cause, now_ms);
         }
         let there = self.execution.tasks_on(task_manager);
-        self.lose_outputs(there, |_| true, &cause);
+        self.execution.lose_outputs(there, |_| true, &cause);
     }
 
     /// Whether an execution is supposed to end.

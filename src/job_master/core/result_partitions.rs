@@ -43,6 +43,39 @@ impl Default for ResultPartition {
 }
 
 impl ExecutionGraph {
+    /// Whether outputs are awaited.
+    pub(super) fn awaits_outputs(&self) -> bool {
+        self.indexes.outputs_awaited > 0
+    }
+
+    /// Marks the outputs of these tasks for which `is_meant` is true as lost.
+    pub(super) fn lose_outputs(
+        &mut self,
+        tasks: Vec<usize>,
+        is_meant: impl Fn(&ResultPartition) -> bool,
+        cause: &str,
+    ) {
+        for task in tasks {
+            let output = &self.tasks[task].execution.output;
+            let is_known = !matches!(output, ResultPartition::Gone(_));
+            if is_known && is_meant(output) {
+                self.set_output(task, ResultPartition::Gone(cause.to_owned()));
+            }
+        }
+    }
+
+    /// Notes that a task could not read another task's output, even if a TaskManager reports it as kept.
+    pub(super) fn note_unreadable(&mut self, id: &pb::ExecutionId, cause: &str) {
+        let Some(task) = self.find(&id.vertex_id, id.subtask) else {
+            return;
+        };
+        let is_kept = self.vertex_of(task).is_kept;
+        let execution = &self.tasks[task].execution;
+        if is_kept && execution.generation.get() == id.generation {
+            self.set_output(task, ResultPartition::Gone(cause.to_owned()));
+        }
+    }
+
     /// The tasks whose output is lost and needed, in the order of regions, with the reasons.
     pub(super) fn lost_and_needed(&self) -> Vec<(usize, String)> {
         let waits = |region: usize| match self.regions[region].phase {
@@ -130,11 +163,6 @@ impl JobMasterCore {
         }
     }
 
-    /// Whether outputs are awaited.
-    pub(super) fn awaits_outputs(&self) -> bool {
-        !self.has_reconciled() && self.execution.indexes.outputs_awaited > 0
-    }
-
     /// Applies a full report of the outputs on a TaskManager, from a registration or from a heartbeat that
     /// was sent in step `asked_in`.
     pub(super) fn note_outputs(
@@ -180,62 +208,6 @@ impl JobMasterCore {
                 continue;
             };
             self.execution.set_output(task, output);
-        }
-    }
-
-    /// Marks the outputs of these tasks for which `is_meant` is true as lost.
-    pub(super) fn lose_outputs(
-        &mut self,
-        tasks: Vec<usize>,
-        is_meant: impl Fn(&ResultPartition) -> bool,
-        cause: &str,
-    ) {
-        for task in tasks {
-            let output = &self.execution.tasks[task].execution.output;
-            let is_known = !matches!(output, ResultPartition::Gone(_));
-            if is_known && is_meant(output) {
-                self.execution
-                    .set_output(task, ResultPartition::Gone(cause.to_owned()));
-            }
-        }
-    }
-
-    /// Notes that a task could not read another task's output, even if a TaskManager reports it as kept.
-    pub(super) fn note_unreadable(&mut self, id: &pb::ExecutionId, cause: &str) {
-        let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
-            return;
-        };
-        let is_kept = self.execution.vertex_of(task).is_kept;
-        let execution = &self.execution.tasks[task].execution;
-        if is_kept && execution.generation.get() == id.generation {
-            self.execution
-                .set_output(task, ResultPartition::Gone(cause.to_owned()));
-        }
-    }
-
-    /// Whether all inputs of a region over blocking edges have durably finished and are available. The output
-    /// of a region that is about to run again is not: by the time its reader is deployed it has another
-    /// generation.
-    pub(super) fn is_consumable(&self, region: usize, known: &mut OfVertices) -> bool {
-        self.execution.reads_only(region, known, |task| {
-            let at = &self.execution.tasks[task];
-            let wanted = self.record.decided().regions[at.region].generation;
-            let is_present = at.execution.generation.get() == wanted;
-            let is_durable = self.record.has_durably_finished(task);
-            let is_there = matches!(at.execution.output, ResultPartition::Kept { .. });
-            is_present && is_durable && is_there
-        })
-    }
-
-    /// Prefers slots near the input: a subtask that reads the output of one other subtask is placed best
-    /// where that output is.
-    pub(super) fn prefer_inputs(&mut self, region: usize) {
-        for (task, producer) in self.execution.read_one_to_one(region) {
-            if let Some(place) = &self.execution.tasks[producer].execution.place {
-                let key = self.execution.slot_key(task);
-                self.pool
-                    .remember(key, place.task_manager.clone(), place.allocation);
-            }
         }
     }
 
@@ -285,4 +257,23 @@ fn is_needed(
     let may_read = |reader: usize| !record.is_generation_durable(reader) || !has_finished(reader);
     // Output for readers in the task's own region, over pipelined edges, is released together with it.
     !has_finished(region) || graph.is_read_by(task, known, may_read)
+}
+
+/// Whether all inputs of a region over blocking edges have durably finished and are available. The output
+/// of a region that is about to run again is not: by the time its reader is deployed it has another
+/// generation.
+pub(super) fn is_consumable(
+    graph: &ExecutionGraph,
+    record: &DurableRecord,
+    region: usize,
+    known: &mut OfVertices,
+) -> bool {
+    graph.reads_only(region, known, |task| {
+        let at = &graph.tasks[task];
+        let wanted = record.decided().regions[at.region].generation;
+        let is_present = at.execution.generation.get() == wanted;
+        let is_durable = record.has_durably_finished(task);
+        let is_there = matches!(at.execution.output, ResultPartition::Kept { .. });
+        is_present && is_durable && is_there
+    })
 }

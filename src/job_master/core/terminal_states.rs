@@ -8,7 +8,6 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::JobMasterCore;
-use super::durable_record::ChangedEnds;
 
 impl JobMasterCore {
     /// Adds missing terminal states to the record. Those that only lead to a restart are never added.
@@ -16,7 +15,7 @@ impl JobMasterCore {
         let mut ended = std::mem::take(&mut self.execution.news.ended);
         for task in &ended {
             self.coordinators.recheck_requests(*task);
-            self.adopted_slots.recheck(&self.execution, *task);
+            self.slots.recheck_adopted(&self.execution, *task);
         }
         let is_stopping = self.record.is_stopping();
         // When the job has to end, executions that ended before are recorded, too.
@@ -52,17 +51,6 @@ impl JobMasterCore {
         if self.dirty.has_written && !self.record.all_have_durably_finished() {
             self.coordinators
                 .forget_finished(&mut self.record, &self.execution);
-        }
-    }
-
-    /// Applies changed ends to the slots: a slot is in use until the end of its execution is durable.
-    pub(super) fn note_durable_ends(&mut self, changed: &ChangedEnds) {
-        let place = |task: &usize| self.execution.tasks[*task].execution.place.as_ref();
-        for place in changed.ended.iter().filter_map(place) {
-            self.pool.end_use(place.allocation);
-        }
-        for place in changed.given_up.iter().filter_map(place) {
-            self.pool.begin_use(place.allocation);
         }
     }
 }

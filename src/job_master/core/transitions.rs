@@ -157,6 +157,11 @@ impl ExecutionGraph {
         std::mem::take(&mut self.news.stopped)
     }
 
+    /// The regions that wait for slots, since the last call.
+    pub(super) fn take_newly_waiting(&mut self) -> SmallSet<usize> {
+        std::mem::take(&mut self.news.waiting)
+    }
+
     /// The regions whose backoff ended after `after_ms` and until `until_ms`.
     pub(super) fn restarts_due(&self, after_ms: u64, until_ms: u64) -> impl Iterator<Item = usize> {
         let (after, until) = ((after_ms, usize::MAX), (until_ms, usize::MAX));

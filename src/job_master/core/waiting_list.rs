@@ -39,7 +39,7 @@ impl Need {
     }
 
     /// Whether there are fewer slots of a kind than it needs.
-    pub(super) fn lacks(&self, there: &[u32]) -> bool {
+    pub(super) fn exceeds(&self, there: &[u32]) -> bool {
         self.fits(there) == Some(0)
     }
 }

@@ -29,7 +29,8 @@ impl JobMasterCore {
         if !self.end.has_ended() {
             self.assert_nothing_forgotten();
             let held = self.adopted_slots_plainly();
-            assert_eq!(*self.adopted_slots(), held, "the adopted slots are wrong");
+            let adopted = self.slots.adopted(&self.execution, &self.record);
+            assert_eq!(*adopted, held, "the adopted slots are wrong");
         }
     }
 
@@ -47,10 +48,18 @@ impl JobMasterCore {
                 *uses.get_or_insert_with(place.allocation, || 0) += 1;
             }
         }
-        assert_eq!(*self.pool.idle_slots().uses(), uses, "other slots are used");
-        let held = self.pool.places().map(|(.., allocation)| allocation);
+        assert_eq!(
+            *self.slots.pool().idle_slots().uses(),
+            uses,
+            "other slots are used"
+        );
+        let held = self
+            .slots
+            .pool()
+            .places()
+            .map(|(.., allocation)| allocation);
         let unused: SmallSet<AllocationId> = held.filter(|it| !uses.contains_key(it)).collect();
-        assert_eq!(self.pool.idle_slots().unused(), unused);
+        assert_eq!(self.slots.pool().idle_slots().unused(), unused);
     }
 
     /// Checks the count of running regions that end by themselves, and the starved regions.
@@ -63,8 +72,8 @@ impl JobMasterCore {
         };
         let regions = &self.execution.regions;
         let will_free_slots = regions.len() > 1 && regions.iter().any(ends);
-        assert_eq!(self.will_free_slots(), will_free_slots);
-        let mut starved = self.slot_wait.starved.iter();
+        assert_eq!(self.slot_needs().will_free_slots(), will_free_slots);
+        let mut starved = self.slots.wait().starved().iter();
         assert!(
             starved.all(|region| !regions[*region].phase.is_placed()),
             "it has its slots"

@@ -75,7 +75,7 @@ impl RegionsBefore {
     /// Asserts that nothing is placed on TaskManagers to leave, except in slots that are still in use, and
     /// that a move finds all of its slots elsewhere. Returns the number of regions that were moved.
     pub(super) fn assert_moves(&self, core: &JobMasterCore, is_all_that_happens: bool) -> u32 {
-        let leaving = &core.moves.leaving;
+        let leaving = core.moves.leaving();
         let used = self.regions.iter().flat_map(|it| &it.places);
         let used: BTreeSet<&(ResourceId, AllocationId)> = used.collect();
         let mut moved = 0;
@@ -91,7 +91,7 @@ impl RegionsBefore {
                 }
             }
             let is_given_up = before.generation < core.record.decided().regions[region].generation;
-            if before.is_placed && is_given_up && core.is_moved(region) {
+            if before.is_placed && is_given_up && core.moves.is_moved(region) {
                 moved += 1;
                 let there = before.places.iter();
                 let there = there.filter(|(id, _)| leaving.get(id) == Some(&Leave::Moved));
@@ -100,9 +100,9 @@ impl RegionsBefore {
         }
         if is_all_that_happens {
             assert_eq!(core.record.decided().fatal_cause, "");
-            let slots = core.pool.places();
+            let slots = core.slots.pool().places();
             let slots = slots.filter(|(id, ..)| !leaving.contains_key(*id));
-            let unused = slots.filter(|(.., allocation)| core.pool.is_unused(allocation));
+            let unused = slots.filter(|(.., allocation)| core.slots.pool().is_unused(allocation));
             let unused = unused.count();
             assert!(
                 left.len() <= unused,
