@@ -28,13 +28,13 @@ pub(super) struct AdoptedSlots {
 impl AdoptedSlots {
     /// After a recovery: everything that is placed is of an earlier term.
     pub(super) fn recheck_all(&mut self, graph: &ExecutionGraph) {
-        let places = graph.indexes.places.iter();
+        let places = graph.indexes().places.iter();
         self.stale = places.map(|(id, _)| id.clone()).collect();
     }
 
     /// Notes that an execution, which may be an adopted one, has ended or was given up.
     pub(super) fn recheck(&mut self, graph: &ExecutionGraph, task: usize) {
-        if let Some(place) = &graph.tasks[task].execution.place
+        if let Some(place) = &graph.execution(task).place
             && self.held.contains_key(&place.task_manager)
         {
             self.stale.insert(place.task_manager.clone());
@@ -63,7 +63,7 @@ fn adopted_on(
 ) -> Vec<ResourceProfile> {
     let mut slots: BTreeMap<AllocationId, &ResourceProfile> = BTreeMap::new();
     for index in graph.live_on(task_manager) {
-        let task = &graph.tasks[index];
+        let task = graph.task(index);
         let is_adopted = record.is_of_earlier_term(task.region);
         if let Some(place) = task.execution.place.as_ref().filter(|_| is_adopted) {
             let profile = graph.profile_of(graph.slot_key(index));

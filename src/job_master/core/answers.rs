@@ -6,7 +6,7 @@
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
-use super::execution::Cancellation;
+use super::execution_graph::execution::Cancellation;
 use super::{Connection, Effect, JobMasterCore, SubmitOutcome};
 
 impl JobMasterCore {
@@ -17,11 +17,10 @@ impl JobMasterCore {
         outcome: SubmitOutcome,
     ) {
         for id in tasks {
-            let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
+            let Some(task) = self.graph.find(&id.vertex_id, id.subtask) else {
                 continue;
             };
-            let turn = self.turn;
-            let execution = &mut self.execution.tasks[task].execution;
+            let execution = self.graph.execution(task);
             let is_present =
                 execution.generation.get() == id.generation && execution.is_on(task_manager);
             if !is_present || execution.known_since.is_some() || !execution.is_deployed() {
@@ -35,7 +34,7 @@ impl JobMasterCore {
                         refused.vertex_id == id.vertex_id && refused.subtask == id.subtask
                     };
                     let Some(refusal) = refused.iter().find(is_it) else {
-                        execution.known_since = Some(turn);
+                        self.graph.note_known(task, self.turn);
                         continue;
                     };
                     format!("the deployment was refused: {}", refusal.reason)
@@ -63,19 +62,19 @@ impl JobMasterCore {
         };
         let mut is_unsure = false;
         for cancelled in tasks {
-            let Some(task) = self.execution.find(&cancelled.vertex_id, cancelled.subtask) else {
+            let Some(task) = self.graph.find(&cancelled.vertex_id, cancelled.subtask) else {
                 continue;
             };
-            let turn = self.turn;
-            let execution = &mut self.execution.tasks[task].execution;
+            let execution = self.graph.execution(task);
             if execution.is_on(&connection.task_manager)
                 && execution.generation.get() <= cancelled.up_to_generation
                 && execution.cancellation == Cancellation::Sent
             {
-                execution.cancellation = answer;
-                if is_confirmed && execution.known_since.is_none() {
-                    execution.known_since = Some(turn);
-                    is_unsure |= !execution.is_ended();
+                is_unsure |=
+                    is_confirmed && execution.known_since.is_none() && !execution.is_ended();
+                self.graph.answer_cancellation(task, answer);
+                if is_confirmed {
+                    self.graph.note_known(task, self.turn);
                 }
             }
             let (id, up_to) = (&connection.task_manager, cancelled.up_to_generation);

@@ -84,7 +84,7 @@ impl JobMasterCore {
     }
 
     fn stopping(&self) -> pb::BlockedReason {
-        let tasks = self.execution.tasks.iter().enumerate();
+        let tasks = self.graph.tasks().iter().enumerate();
         let left: Vec<usize> = tasks
             .filter(|(_, task)| !task.execution.is_ended())
             .map(|(task, _)| task)
@@ -96,7 +96,7 @@ impl JobMasterCore {
         let text = format!("{why}; {} tasks have not stopped yet", left.len());
         let named = left.iter().take(NAMED);
         pb::BlockedReason {
-            missing: named.map(|task| self.execution.task_name(*task)).collect(),
+            missing: named.map(|task| self.graph.task_name(*task)).collect(),
             ..blocked_reason(pb::BlockedReasonKind::Stopping, text)
         }
     }
@@ -105,7 +105,7 @@ impl JobMasterCore {
         if !self.is_reconciling() {
             return None;
         }
-        let executions = self.execution.tasks.iter().map(|task| &task.execution);
+        let executions = self.graph.tasks().iter().map(|task| &task.execution);
         let (mut running, mut outputs, mut ids) = (0, 0, BTreeSet::new());
         for (execution, place) in executions.filter_map(|it| Some((it, it.place.as_ref()?))) {
             let of_kind = if execution.state == ExecutionState::Reconciling {
@@ -141,12 +141,12 @@ impl JobMasterCore {
     }
 
     fn restarting(&self) -> Option<pb::BlockedReason> {
-        let restarting = self.execution.indexes.restarting_at.iter();
+        let restarting = self.graph.indexes().restarting_at.iter();
         // Moved regions have not failed; `moving` reports them.
         let restarting = restarting.filter(|(at_ms, _)| !self.moves.is_of_move(*at_ms));
         let held_until_ms = |region: usize| {
             let failover = &self.failover;
-            failover.held_until_ms(region, &self.execution, &self.record)
+            failover.held_until_ms(region, &self.graph, &self.record)
         };
         let held = |region: usize| held_until_ms(region).unwrap_or_default();
         let due: Vec<u64> = restarting
@@ -158,9 +158,8 @@ impl JobMasterCore {
             "" => failure.cause.clone(),
             task => format!("{task}: {}", failure.cause),
         });
-        let is_held =
-            (0..self.execution.regions.len()).any(|region| held_until_ms(region).is_some());
-        let regions = match self.execution.regions.len() {
+        let is_held = (0..self.graph.regions().len()).any(|region| held_until_ms(region).is_some());
+        let regions = match self.graph.regions().len() {
             1 => "1 region".to_owned(),
             number => format!("{number} regions"),
         };
@@ -187,12 +186,12 @@ impl JobMasterCore {
             return None;
         }
         let needs = self.slot_needs();
-        let waiting = self.execution.waiting().iter();
+        let waiting = self.graph.waiting().iter();
         let tasks: Vec<usize> = waiting
-            .flat_map(|region| self.execution.regions[*region].tasks.iter().copied())
+            .flat_map(|region| self.graph.region(*region).tasks.iter().copied())
             .collect();
-        let (since_ms, _) = *self.execution.indexes.waiting_since.first()?;
-        let needed = self.execution.slots_needed();
+        let (since_ms, _) = *self.graph.indexes().waiting_since.first()?;
+        let needed = self.graph.slots_needed();
         let missing = needs
             .missing_slots()
             .iter()
@@ -212,13 +211,13 @@ impl JobMasterCore {
             None => format!("{}{START_BY_HAND}", needs.shortage()),
         };
         // Subtasks that already have a slot are not named as missing one.
-        let taken = self.execution.taken_slots();
+        let taken = self.graph.taken_slots();
         let (mut keys, mut named) = (BTreeSet::new(), Vec::new());
         for task in &tasks {
-            let key = self.execution.slot_key(*task);
+            let key = self.graph.slot_key(*task);
             let is_named = named.len() == NAMED.min(missing) || taken.contains_key(&key);
             if !is_named && keys.insert(key) {
-                named.push(self.execution.task_name(*task));
+                named.push(self.graph.task_name(*task));
             }
         }
         Some(pb::BlockedReason {
@@ -235,7 +234,7 @@ impl JobMasterCore {
     fn with_slots(&self) -> String {
         let needs = self.slot_needs();
         let (mut has_others, mut yields_slots, mut is_preparing) = (false, false, false);
-        for region in self.execution.waiting().iter() {
+        for region in self.graph.waiting().iter() {
             if needs.is_preparing(*region) {
                 is_preparing = true;
             } else if needs.yields_slots(*region) {
@@ -265,7 +264,7 @@ impl JobMasterCore {
     fn waits_until_ms(&self) -> Option<u64> {
         let needs = self.slot_needs();
         let since_ms = |is_preparing: bool| {
-            let mut waiting = self.execution.indexes.waiting_since.iter();
+            let mut waiting = self.graph.indexes().waiting_since.iter();
             let first = waiting.find(|(_, region)| needs.is_preparing(*region) == is_preparing);
             first.map(|(since_ms, _)| *since_ms)
         };
@@ -284,13 +283,13 @@ impl JobMasterCore {
     /// The reason if running tasks can't reach their peers, according to their last reports.
     fn without_peers(&self) -> Option<pb::BlockedReason> {
         let away_since = |task: &usize| {
-            let execution = &self.execution.tasks[*task].execution;
+            let execution = self.graph.execution(*task);
             let metrics = execution.metrics?;
             let is_away =
                 execution.state == ExecutionState::Running && metrics.peer_away_since_ms > 0;
             is_away.then_some(metrics.peer_away_since_ms)
         };
-        let tasks = 0..self.execution.tasks.len();
+        let tasks = 0..self.graph.tasks().len();
         let away: Vec<(usize, u64)> = tasks
             .filter_map(|task| Some((task, away_since(&task)?)))
             .collect();
@@ -302,16 +301,14 @@ impl JobMasterCore {
         let named = away.iter().take(NAMED);
         Some(pb::BlockedReason {
             since_ms,
-            missing: named
-                .map(|(task, _)| self.execution.task_name(*task))
-                .collect(),
+            missing: named.map(|(task, _)| self.graph.task_name(*task)).collect(),
             ..blocked_reason(pb::BlockedReasonKind::PeerAway, text)
         })
     }
 
     /// The reason while a move waits for slots or its regions stop.
     fn moving(&self) -> Option<pb::BlockedReason> {
-        let restarting = self.execution.indexes.restarting_at.iter();
+        let restarting = self.graph.indexes().restarting_at.iter();
         let stopping = restarting.filter(|(at_ms, _)| self.moves.is_of_move(*at_ms));
         let (number, names) = (stopping.count(), self.moves.describe());
         let text = if number > 0 {

@@ -13,7 +13,7 @@ impl JobMasterCore {
         if self.end.has_ended() {
             return None;
         }
-        let indexes = &self.execution.indexes;
+        let indexes = self.graph.indexes();
         let options = &self.options;
         let is_reconciling = self.is_reconciling();
         let needs = self.slot_needs();
@@ -36,8 +36,8 @@ impl JobMasterCore {
         deadlines.push(self.failover.next_hold_ms());
         let timeout_ms = options.task_cancellation_timeout_ms;
         deadlines.push(self.next_since(&indexes.canceling_since, 0, timeout_ms));
-        let is_any_awaited = self.is_any_awaited()
-            || !self.reconciliation.is_over() && self.execution.awaits_outputs();
+        let is_any_awaited =
+            self.is_any_awaited() || !self.reconciliation.is_over() && self.graph.awaits_outputs();
         if is_any_awaited {
             deadlines.push(self.reconciliation_deadline_ms());
         }

@@ -40,12 +40,12 @@ impl JobMasterCore {
         if !self.end.has_ended() {
             self.record_ends();
             self.coordinators
-                .decide_requests(&mut self.record, &self.execution, &mut self.out);
+                .decide_requests(&mut self.record, &self.graph, &mut self.out);
             self.write(now_ms);
             self.coordinators.answer_requests(
                 self.dirty.has_written,
                 &self.record,
-                &self.execution,
+                &self.graph,
                 &mut self.out,
             );
             self.deploy();
@@ -78,15 +78,15 @@ impl JobMasterCore {
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.options.task_cancellation_timeout_ms;
         let mut stuck: BTreeMap<ResourceId, String> = BTreeMap::new();
-        let canceling = self.execution.indexes.canceling_since.iter();
+        let canceling = self.graph.indexes().canceling_since.iter();
         for (_, task) in canceling.take_while(|(since_ms, _)| overdue(*since_ms, timeout_ms)) {
-            if let Some(place) = &self.execution.tasks[*task].execution.place {
-                stuck.insert(place.task_manager.clone(), self.execution.task_name(*task));
+            if let Some(place) = &self.graph.execution(*task).place {
+                stuck.insert(place.task_manager.clone(), self.graph.task_name(*task));
             }
         }
         for (id, task, since_ms) in self.task_managers.orphans().canceling() {
             if overdue(since_ms, timeout_ms) {
-                stuck.insert(id.clone(), self.execution.task_name(task));
+                stuck.insert(id.clone(), self.graph.task_name(task));
             }
         }
         for (task_manager, task) in stuck {
@@ -101,8 +101,8 @@ impl JobMasterCore {
                 });
             }
             self.lose_task_manager(&task_manager, &cause, now_ms);
-            for task in self.execution.live_on(&task_manager) {
-                self.execution.doubt_end(task);
+            for task in self.graph.live_on(&task_manager) {
+                self.graph.doubt_end(task);
                 self.note_gone(task, &cause, now_ms);
             }
         }
@@ -136,7 +136,7 @@ impl JobMasterCore {
         Ending {
             end: &mut self.end,
             record: &mut self.record,
-            graph: &self.execution,
+            graph: &self.graph,
             events: &mut self.job_events,
             out: &mut self.out,
             now_ms,
@@ -150,7 +150,7 @@ impl JobMasterCore {
     pub(super) fn region_restart(&mut self, now_ms: u64) -> RegionRestart<'_> {
         RegionRestart {
             failover: &mut self.failover,
-            graph: &mut self.execution,
+            graph: &mut self.graph,
             record: &self.record,
             slots: &mut self.slots,
             task_managers: &self.task_managers,
@@ -165,7 +165,7 @@ impl JobMasterCore {
             task_managers: &self.task_managers,
             failover: RegionFailover {
                 failover: &mut self.failover,
-                graph: &mut self.execution,
+                graph: &mut self.graph,
                 record: &mut self.record,
                 coordinators: &mut self.coordinators,
                 slots: &mut self.slots,
@@ -180,7 +180,7 @@ impl JobMasterCore {
 
     fn scheduler(&mut self, now_ms: u64) -> Scheduler<'_> {
         Scheduler {
-            graph: &mut self.execution,
+            graph: &mut self.graph,
             slots: &mut self.slots,
             record: &mut self.record,
             failover: &mut self.failover,
@@ -194,7 +194,7 @@ impl JobMasterCore {
 
     pub(super) fn slot_needs(&self) -> SlotNeeds<'_> {
         SlotNeeds {
-            graph: &self.execution,
+            graph: &self.graph,
             slots: &self.slots,
             record: &self.record,
             coordinators: &self.coordinators,

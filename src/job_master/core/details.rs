@@ -11,11 +11,11 @@ use super::job_events::entering;
 impl JobMasterCore {
     /// The full description of the job.
     pub fn details(&self) -> pb::JobDetails {
-        self.details_of(&self.graph.get())
+        self.details_of(&self.job_graph.get())
     }
 
     fn details_of(&self, graph: &pb::JobGraph) -> pb::JobDetails {
-        let vertices = graph.vertices.iter().zip(&self.execution.vertices);
+        let vertices = graph.vertices.iter().zip(self.graph.vertices());
         let vertices = vertices.map(|(vertex, at)| pb::VertexDetails {
             id: vertex.id.clone(),
             name: vertex.name.clone(),
@@ -67,7 +67,9 @@ impl JobMasterCore {
     }
 
     fn subtask_details(&self, first: usize, subtask: u32) -> pb::SubtaskDetails {
-        let task = &self.execution.tasks[first + super::execution_graph::as_index(subtask)];
+        let task = self
+            .graph
+            .task(first + super::execution_graph::as_index(subtask));
         let execution = &task.execution;
         let place = execution.place.as_ref();
         pb::SubtaskDetails {
@@ -94,7 +96,7 @@ impl JobMasterCore {
         cause: String,
         now_ms: u64,
     ) -> Box<pb::JobResult> {
-        let graph = self.graph.get();
+        let graph = self.job_graph.get();
         let mut details = self.details_of(&graph);
         details.status = status.into();
         details.ended_at_ms = now_ms;

@@ -7,8 +7,8 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::deployment::{cancellation, execution_id, task_deployment};
-use super::execution::Cancellation;
+use super::execution_graph::deployment::{cancellation, execution_id, task_deployment};
+use super::execution_graph::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
 use super::{Effect, JobMasterCore};
 
@@ -18,12 +18,12 @@ impl JobMasterCore {
         if !self.record.is_to_write() {
             return;
         }
-        self.record.forget_stale_ends(&self.execution);
+        self.record.forget_stale_ends(&self.graph);
         let has_answers = self.coordinators.take_decided();
         let is_recorded = |task: &Task| task.execution.is_recorded;
-        let finished = self.execution.count(ExecutionState::Finished);
+        let finished = self.graph.count(ExecutionState::Finished);
         let have_all_finished =
-            finished == self.execution.tasks.len() && self.execution.tasks.iter().all(is_recorded);
+            finished == self.graph.tasks().len() && self.graph.tasks().iter().all(is_recorded);
         self.record_statuses(now_ms);
         self.record
             .write(has_answers, have_all_finished, now_ms, &mut self.out);
@@ -35,28 +35,23 @@ impl JobMasterCore {
             return;
         }
         let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
-        for region in self.execution.in_phase(RegionPhase::Placed).clone() {
+        for region in self.graph.in_phase(RegionPhase::Placed).clone() {
             let Some(durable) = self.record.placement_to_deploy(region) else {
                 continue;
             };
             // The time in the record, so that the next leader shows the same.
             let placed_at_ms = durable.placed_at_ms;
-            for task in self.execution.regions[region].tasks.clone() {
-                self.execution
-                    .decide(task, ExecutionState::Deploying, placed_at_ms, &mut self.out);
-                let execution = &mut self.execution.tasks[task].execution;
-                execution.started_at_ms = placed_at_ms;
-                if let Some(place) = &execution.place {
+            for task in self.graph.region(region).tasks.clone() {
+                self.graph.deploy(task, placed_at_ms, &mut self.out);
+                if let Some(place) = &self.graph.execution(task).place {
                     let tasks = by_task_manager.entry(place.task_manager.clone());
                     tasks.or_default().push(task);
                 }
             }
-            self.execution.set_phase(region, RegionPhase::Deployed);
+            self.graph.set_phase(region, RegionPhase::Deployed);
         }
         for (task_manager, tasks) in by_task_manager {
-            let tasks = tasks
-                .iter()
-                .map(|task| task_deployment(&self.execution, *task));
+            let tasks = tasks.iter().map(|task| task_deployment(&self.graph, *task));
             let tasks = tasks.collect();
             if let Some(connection) = self.task_managers.connection(&task_manager) {
                 self.out.push(Effect::Deploy { connection, tasks });
@@ -72,7 +67,7 @@ impl JobMasterCore {
         let is_over = self.record.is_durably_stopping();
         let mut cancellations: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
         for task in self.unwanted(is_over) {
-            let at = &self.execution.tasks[task];
+            let at = self.graph.task(task);
             if !at.execution.is_deployed() {
                 continue;
             }
@@ -84,22 +79,18 @@ impl JobMasterCore {
             if !is_registered || at.execution.cancellation != Cancellation::NotSent {
                 continue;
             }
-            let id = execution_id(&self.execution, task, generation);
+            let id = execution_id(&self.graph, task, generation);
             cancellations
                 .entry(place.task_manager)
                 .or_default()
                 .push(cancellation(id));
-            if self.execution.tasks[task].execution.state != ExecutionState::Canceling {
-                self.execution
-                    .decide(task, ExecutionState::Canceling, now_ms, &mut self.out);
-            }
-            self.execution.tasks[task].execution.cancellation = Cancellation::Sent;
+            self.graph.cancel(task, now_ms, &mut self.out);
         }
-        let (graph, durable) = (&self.execution, self.record.durable());
+        let (graph, durable) = (&self.graph, self.record.durable());
         let is_unwanted = |location: &pb::TaskManagerLocation, (task, generation): (usize, u64)| {
-            let number = graph.tasks[task].region;
+            let number = graph.task(task).region;
             let region = &durable.regions[number];
-            let at = graph.regions[number].tasks.binary_search(&task);
+            let at = graph.region(number).tasks.binary_search(&task);
             let id = execution_id(graph, task, generation);
             // A generation above the durable one is unexpected, but nothing says that it is unwanted.
             generation < region.generation
@@ -124,24 +115,24 @@ impl JobMasterCore {
     fn unwanted(&self, is_over: bool) -> Vec<usize> {
         // All executions of a region have the same generation.
         let is_replaced = |region: usize| {
-            let first = self.execution.regions[region].tasks.first();
-            let generation = first.map(|task| self.execution.tasks[*task].execution.generation);
+            let first = self.graph.region(region).tasks.first();
+            let generation = first.map(|task| self.graph.execution(*task).generation);
             let durable = self.record.durable_generation(region);
             generation.is_some_and(|generation| durable > generation.get())
         };
-        let tasks_of = |region: usize| self.execution.regions[region].tasks.iter().copied();
+        let tasks_of = |region: usize| self.graph.region(region).tasks.iter().copied();
         if !self.dirty.has_written {
             let open = self.dirty.to_cancel.iter().copied();
-            let region = |task: usize| self.execution.tasks[task].region;
+            let region = |task: usize| self.graph.task(task).region;
             return open
                 .filter(|task| is_over || is_replaced(region(*task)))
                 .collect();
         }
         if is_over {
-            return (0..self.execution.tasks.len()).collect();
+            return (0..self.graph.tasks().len()).collect();
         }
         // A given-up generation has to stop, whether the region restarts or not.
-        let mut replaced: Vec<usize> = self.execution.stopping().collect();
+        let mut replaced: Vec<usize> = self.graph.stopping().collect();
         replaced.retain(|region| is_replaced(*region));
         replaced.sort_unstable();
         replaced.into_iter().flat_map(tasks_of).collect()
@@ -154,9 +145,9 @@ impl JobMasterCore {
         }
         let reported = std::mem::take(&mut self.dirty.reported_ends);
         let among = (!self.dirty.has_written).then_some(reported);
-        let (graph, record) = (&self.execution, &self.record);
+        let (graph, record) = (&self.graph, &self.record);
         let acknowledged = self.task_managers.acknowledge(among, |(task, generation)| {
-            let durable = record.durable_generation(graph.tasks[task].region);
+            let durable = record.durable_generation(graph.task(task).region);
             let is_recorded = durable == generation && record.has_durable_end(task);
             is_recorded || durable > generation
         });

@@ -77,7 +77,7 @@ impl DurableRecord {
         let mut record = DurableRecord {
             epoch,
             kept_failures: kept_failures.max(1),
-            tasks: graph.tasks.len(),
+            tasks: graph.tasks().len(),
             decided: state.clone(),
             revision: 0,
             durable: state,
@@ -335,7 +335,7 @@ impl DurableRecord {
         } = Arc::make_mut(&mut self.decided);
         terminal.retain(|end| {
             let task = graph.find(&end.vertex_id, end.subtask);
-            let region = task.map(|task| &regions[graph.tasks[task].region]);
+            let region = task.map(|task| &regions[graph.task(task).region]);
             region.is_some_and(|region| region.generation == end.generation)
         });
     }
@@ -428,7 +428,7 @@ impl DurableRecord {
             let Some(task) = graph.find(&end.vertex_id, end.subtask) else {
                 continue;
             };
-            if self.durable_generation(graph.tasks[task].region) == end.generation {
+            if self.durable_generation(graph.task(task).region) == end.generation {
                 ends.insert(task, end.state());
             }
         }

@@ -80,7 +80,7 @@ impl Ending<'_> {
         }
         let is_canceled = self.record.durable().wanted() == pb::WantedStatus::Canceled;
         let is_to_cancel = self.record.decided().wanted() == pb::WantedStatus::Canceled;
-        let all_have_ended = self.graph.count_ended() == self.graph.tasks.len();
+        let all_have_ended = self.graph.count_ended() == self.graph.tasks().len();
         let is_durable = self.record.is_durable();
         let refusal = self.record.refusal();
         // A durable record is valid even if this term can't write another one.

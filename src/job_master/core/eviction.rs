@@ -69,7 +69,7 @@ impl Eviction<'_> {
         let replaced = self.needs().slots_to_leave(self.moves.regions());
         self.moves.set_replaced(replaced);
         let needs = self.needs();
-        let runs = |region: &usize| needs.graph.regions[*region].phase.is_placed();
+        let runs = |region: &usize| needs.graph.region(*region).phase.is_placed();
         let are_here = self.moves.regions().iter().all(runs)
             && needs.may_take_replacements()
             && needs.has_replacements();
@@ -104,7 +104,7 @@ impl Eviction<'_> {
         if !stopped.is_empty() {
             // Regions that still run and wait for slots begin their move again, behind these.
             let mut moved = self.moves.regions().clone();
-            moved.retain(|region| !needs.graph.regions[*region].phase.is_placed());
+            moved.retain(|region| !needs.graph.region(*region).phase.is_placed());
             moved.extend(stopped);
             self.moves.begin(moved, self.failover.now_ms);
         }
@@ -119,7 +119,7 @@ impl Eviction<'_> {
         let by_slot = needs.regions_by_slot_to_leave();
         let mut by_region: BTreeMap<usize, BTreeSet<SlotKey>> = BTreeMap::new();
         for task in needs.tasks_to_leave() {
-            let slots = by_region.entry(graph.tasks[task].region);
+            let slots = by_region.entry(graph.task(task).region);
             slots.or_default().insert(graph.slot_key(task));
         }
         let mut next: Option<(usize, BTreeSet<usize>)> = None;
@@ -146,7 +146,7 @@ impl Eviction<'_> {
     fn join_move(&mut self) {
         let graph = &*self.failover.graph;
         let is_gone = |region: &usize| {
-            let phase = graph.regions[*region].phase;
+            let phase = graph.region(*region).phase;
             matches!(
                 phase,
                 RegionPhase::Stopping { .. } | RegionPhase::Waiting { .. }
@@ -158,7 +158,7 @@ impl Eviction<'_> {
         let by_slot = self.needs().regions_by_slot_to_leave();
         let mut together = BTreeSet::new();
         for region in self.moves.regions() {
-            if !together.contains(region) && graph.regions[*region].phase.is_placed() {
+            if !together.contains(region) && graph.region(*region).phase.is_placed() {
                 together.extend(self.regions_with_slots_of(*region, &by_slot));
             }
         }
@@ -174,14 +174,14 @@ impl Eviction<'_> {
     ) -> BTreeSet<usize> {
         let graph = &*self.failover.graph;
         if self.failover.failover.restarts_together() {
-            let phases = graph.regions.iter().enumerate();
+            let phases = graph.regions().iter().enumerate();
             let running = phases.filter(|(_, at)| at.phase.is_placed());
             return running.map(|(region, _)| region).collect();
         }
         let (mut together, mut open) = (BTreeSet::new(), vec![region]);
         while let Some(region) = open.pop() {
             if together.insert(region) {
-                let tasks = &graph.regions[region].tasks;
+                let tasks = &graph.region(region).tasks;
                 let keys = tasks.iter().map(|task| graph.slot_key(*task));
                 open.extend(keys.filter_map(|key| by_slot.get(&key)).flatten());
             }

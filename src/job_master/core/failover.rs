@@ -60,14 +60,14 @@ impl Failure {
 
     /// A failure of a task, with its TaskManager.
     pub(super) fn of_task(graph: &ExecutionGraph, task: usize, cause: String) -> Failure {
-        let place = graph.tasks[task].execution.place.as_ref();
+        let place = graph.execution(task).place.as_ref();
         let host = place.map(|place| place.location.rpc_address.clone());
         let resource_id = place.map(|place| place.task_manager.to_string());
         Failure {
             task: graph.task_name(task),
             host: host.unwrap_or_default(),
             resource_id: resource_id.unwrap_or_default(),
-            ..Failure::of_region(graph.tasks[task].region, cause)
+            ..Failure::of_region(graph.task(task).region, cause)
         }
     }
 }
@@ -153,7 +153,7 @@ impl Failover {
 
     /// Whether anything has changed for readers of outputs since the last call.
     pub(super) fn take_new_reads(&mut self, graph: &ExecutionGraph) -> bool {
-        let reads = graph.news.reads;
+        let reads = graph.reads();
         std::mem::replace(&mut self.checked_reads, reads) != reads
     }
 
@@ -165,8 +165,8 @@ impl Failover {
         graph: &ExecutionGraph,
         record: &DurableRecord,
     ) -> Option<u64> {
-        let since_ms = graph.regions[region].given_up_at_ms?;
-        let is_held = graph.regions[region].is_end_unknown && self.is_stop_first;
+        let since_ms = graph.region(region).given_up_at_ms?;
+        let is_held = graph.region(region).is_end_unknown && self.is_stop_first;
         is_held.then(|| since_ms.saturating_add(record.decided().stop_first_wait_ms))
     }
 

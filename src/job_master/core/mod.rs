@@ -12,12 +12,9 @@
 mod adopted_slots;
 mod answers;
 mod blocked_reasons;
-mod blocking;
-mod building;
 mod coordinator;
 mod deadlines;
 mod decide;
-mod deployment;
 mod details;
 mod dirty;
 mod durable_effects;
@@ -27,11 +24,9 @@ mod ending;
 mod event;
 mod eviction;
 mod exceptions;
-mod execution;
 mod execution_graph;
 mod failover;
 mod idle_slots;
-mod indexes;
 mod job_end;
 mod job_events;
 mod kept_graph;
@@ -40,7 +35,6 @@ mod moves;
 mod options;
 mod orphan_executions;
 mod output;
-mod profiles;
 mod reconciling;
 mod recovery;
 mod region_failover;
@@ -55,7 +49,6 @@ mod slot_needs;
 mod slot_pool;
 mod slot_requests;
 mod slot_timeouts;
-mod slot_uses;
 mod slot_wait;
 mod slots;
 mod status;
@@ -64,8 +57,6 @@ mod task_managers;
 mod terminal_states;
 #[cfg(test)]
 pub(crate) mod tests;
-mod transitions;
-mod waiting_list;
 
 use std::sync::Arc;
 
@@ -73,7 +64,6 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 
-pub use self::building::BuildError;
 use self::coordinator::Coordinators;
 pub use self::coordinator::{Coordinated, Kind, Unprepared, cut};
 pub use self::details::{before_its_end, failed_initialization};
@@ -83,6 +73,7 @@ pub use self::effect::{CancelAnswer, CoordinatorAnswer, Effect, Milestone, Needs
 pub use self::event::{
     Connection, CoordinatorRequest, Event, Refusal, Registration, SubmitOutcome,
 };
+pub use self::execution_graph::BuildError;
 use self::execution_graph::ExecutionGraph;
 pub use self::failover::FailoverStrategy;
 use self::failover::{Failover, Failure};
@@ -102,10 +93,10 @@ use self::task_managers::TaskManagers;
 /// The state of one JobMaster.
 #[derive(Debug)]
 pub struct JobMasterCore {
-    graph: KeptGraph,
+    job_graph: KeptGraph,
     options: CoreOptions,
     is_recovered: bool,
-    execution: ExecutionGraph,
+    graph: ExecutionGraph,
     slots: Slots,
     task_managers: TaskManagers,
     dirty: Dirty,
@@ -155,9 +146,9 @@ impl JobMasterCore {
         let kept_failures = options.exception_history_size;
         let record = DurableRecord::new(state, epoch, kept_failures, &execution);
         let mut core = JobMasterCore {
-            graph: kept,
+            job_graph: kept,
             is_recovered,
-            execution,
+            graph: execution,
             slots: Slots::new(&options),
             task_managers: TaskManagers::default(),
             dirty: Dirty::default(),
@@ -186,13 +177,13 @@ impl JobMasterCore {
 
     /// The graph.
     pub fn graph(&self) -> &KeptGraph {
-        &self.graph
+        &self.job_graph
     }
 
     /// Handles an event. On an error nothing has changed.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Result<Vec<Effect>, Refusal> {
         self.turn += 1;
-        let will_free_slots = will_free_slots(&self.execution, &self.record);
+        let will_free_slots = will_free_slots(&self.graph, &self.record);
         self.slots.begin_event(will_free_slots, now_ms);
         let answer = self.take(now_ms, event);
         if answer.is_ok() {
@@ -282,7 +273,7 @@ impl JobMasterCore {
             } => {
                 let coordinators = &mut self.coordinators;
                 let failures =
-                    coordinators.apply_prepared(region, generation, outcome, &self.execution);
+                    coordinators.apply_prepared(region, generation, outcome, &self.graph);
                 failures
                     .into_iter()
                     .for_each(|failure| self.failover.report(failure));
@@ -291,7 +282,7 @@ impl JobMasterCore {
                 connection,
                 request,
             } => {
-                let (record, graph) = (&self.record, &self.execution);
+                let (record, graph) = (&self.record, &self.graph);
                 self.coordinators
                     .request(&connection, request, record, graph, &mut self.out)?;
             }
@@ -301,10 +292,10 @@ impl JobMasterCore {
             Event::CancelRequested => self.end.request_cancel(),
             Event::StopRequested => self.end.request_stop(),
             Event::Persisted(number) => {
-                if let Some(changed) = self.record.confirm(number, &self.execution) {
+                if let Some(changed) = self.record.confirm(number, &self.graph) {
                     self.dirty.has_written = true;
                     self.begin_reconciliation(now_ms);
-                    self.slots.apply_ends(&changed, &self.execution);
+                    self.slots.apply_ends(&changed, &self.graph);
                 }
             }
             Event::PersistRefused(number, reason) => self.record.refuse(number, reason),

@@ -121,7 +121,7 @@ impl Moves {
 impl SlotNeeds<'_> {
     /// Whether a region of the move is not placed elsewhere yet.
     pub(super) fn is_under_way(&self, region: usize) -> bool {
-        match self.graph.regions[region].phase {
+        match self.graph.region(region).phase {
             RegionPhase::Stopping { .. } | RegionPhase::Waiting { .. } => true,
             RegionPhase::Placed | RegionPhase::Deployed => self.runs_where_it_leaves(region),
             RegionPhase::AwaitingInput | RegionPhase::Reconciling => false,
@@ -131,18 +131,18 @@ impl SlotNeeds<'_> {
     /// Whether a region waits and there are no slots for it. It has stopped, so other moves need not wait for
     /// it.
     pub(super) fn is_short_of_slots(&self, region: usize, unused: &[u32]) -> bool {
-        let need = &self.graph.indexes.regions[region].need;
+        let need = &self.graph.indexes().regions[region].need;
         self.graph.waiting().contains(&region) && need.exceeds(unused)
     }
 
     fn leave(&self, task: usize) -> Option<Leave> {
-        let execution = &self.graph.tasks[task].execution;
+        let execution = self.graph.execution(task);
         let place = execution.place.as_ref().filter(|_| !execution.is_ended())?;
         self.moves.leaving.get(&place.task_manager).copied()
     }
 
     pub(super) fn runs_where_it_leaves(&self, region: usize) -> bool {
-        let tasks = &self.graph.regions[region].tasks;
+        let tasks = &self.graph.region(region).tasks;
         tasks
             .iter()
             .any(|task| self.leave(*task) > Some(Leave::ByItself))
@@ -152,8 +152,8 @@ impl SlotNeeds<'_> {
     pub(super) fn regions_to_leave(&self, how: impl Fn(Leave) -> bool) -> BTreeSet<usize> {
         let there = self.moves.leaving.iter().filter(|(_, it)| how(**it));
         let tasks = there.flat_map(|(id, _)| self.graph.live_on(id));
-        let regions = tasks.map(|task| self.graph.tasks[task].region);
-        let runs = |region: &usize| self.graph.regions[*region].phase.is_placed();
+        let regions = tasks.map(|task| self.graph.task(task).region);
+        let runs = |region: &usize| self.graph.region(*region).phase.is_placed();
         regions.filter(runs).collect()
     }
 
@@ -163,8 +163,8 @@ impl SlotNeeds<'_> {
         let there = self.moves.leaving.keys();
         for task in there.flat_map(|id| self.graph.live_on(id)) {
             let key = self.graph.slot_key(task);
-            let region = self.graph.tasks[task].region;
-            if self.graph.regions[region].phase.is_placed() {
+            let region = self.graph.task(task).region;
+            if self.graph.region(region).phase.is_placed() {
                 by_slot.entry(key).or_default().insert(region);
             }
         }
@@ -180,9 +180,9 @@ impl SlotNeeds<'_> {
             return BTreeMap::new();
         }
         let tasks = self.tasks_to_leave().into_iter();
-        let there = tasks.filter(|task| regions.contains(&self.graph.tasks[*task].region));
+        let there = tasks.filter(|task| regions.contains(&self.graph.task(*task).region));
         let slot = |task: usize| {
-            let place = self.graph.tasks[task].execution.place.as_ref()?;
+            let place = self.graph.execution(task).place.as_ref()?;
             Some((self.graph.slot_key(task), place.allocation))
         };
         there.filter_map(slot).collect()
@@ -205,20 +205,20 @@ impl SlotNeeds<'_> {
     /// Slots whose tasks are stopping for a move. No waiting region is placed into them.
     pub(super) fn slots_being_left(&self) -> Vec<AllocationId> {
         let tasks = self.tasks_to_leave().into_iter();
-        let stops = tasks.filter(|task| self.is_stopped(self.graph.tasks[*task].region));
-        let place = |task: usize| self.graph.tasks[task].execution.place.as_ref();
+        let stops = tasks.filter(|task| self.is_stopped(self.graph.task(*task).region));
+        let place = |task: usize| self.graph.execution(task).place.as_ref();
         let slots = stops.filter_map(|task| Some(place(task)?.allocation));
         slots.collect()
     }
 
     pub(super) fn is_stopped(&self, region: usize) -> bool {
-        let phase = self.graph.regions[region].phase;
+        let phase = self.graph.region(region).phase;
         matches!(phase, RegionPhase::Stopping { .. })
     }
 
     /// Whether the move waits for slots elsewhere while all its regions still run.
     pub(super) fn awaits_replacements(&self) -> bool {
-        let runs = |region: &usize| self.graph.regions[*region].phase.is_placed();
+        let runs = |region: &usize| self.graph.region(*region).phase.is_placed();
         !self.moves.replaced.is_empty() && self.moves.regions.iter().all(runs)
     }
 
@@ -244,7 +244,7 @@ impl SlotNeeds<'_> {
         if self.is_round_of_move() {
             return true;
         }
-        let waiting = self.graph.indexes.waiting.iter();
+        let waiting = self.graph.indexes().waiting.iter();
         let wanted: usize = waiting
             .map(|(need, regions)| need.slots.saturating_mul(regions.len()))
             .sum();
@@ -260,7 +260,7 @@ impl SlotNeeds<'_> {
         }
         let mut taken = self.graph.taken_slots();
         taken.retain(|key, _| !self.moves.replaced.contains_key(key));
-        let (profiles, closed) = (&self.graph.profiles, &self.moves.leaving);
+        let (profiles, closed) = (self.graph.profiles(), &self.moves.leaving);
         let blocked = self.blocked_slots();
         let mut assignment =
             SlotAssignment::new(self.slots.pool(), profiles, taken, blocked, closed);
@@ -293,7 +293,7 @@ impl SlotNeeds<'_> {
         let unused = self.unused_slots();
         let finds_slots = |region: usize| {
             let is_waiting = self.graph.waiting().contains(&region);
-            is_waiting && !self.graph.indexes.regions[region].need.exceeds(&unused)
+            is_waiting && !self.graph.indexes().regions[region].need.exceeds(&unused)
         };
         if moved
             .iter()
@@ -323,12 +323,12 @@ impl SlotNeeds<'_> {
             LeftToMoves::Nothing => false,
             LeftToMoves::All => true,
             LeftToMoves::Profiles(profiles) => {
-                let mut own = self.graph.regions[region].slots.iter();
+                let mut own = self.graph.region(region).slots.iter();
                 let could_use = |key: &SlotKey| {
                     let own = self.graph.profile_of(*key);
                     profiles.iter().any(|profile| own.is_matching(profile))
                 };
-                let is_short = self.graph.indexes.regions[region].need.slots > 0;
+                let is_short = self.graph.indexes().regions[region].need.slots > 0;
                 is_short && own.any(could_use)
             }
         }

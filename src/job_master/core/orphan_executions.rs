@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 
-use super::execution::Cancellation;
+use super::execution_graph::execution::Cancellation;
 
 /// An orphan execution.
 #[derive(Debug, Clone)]

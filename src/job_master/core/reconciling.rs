@@ -73,13 +73,12 @@ impl Reconciliation {
 impl JobMasterCore {
     /// See [`Reconciliation::is_under_way`].
     pub(super) fn is_reconciling(&self) -> bool {
-        self.reconciliation
-            .is_under_way(&self.execution, &self.record)
+        self.reconciliation.is_under_way(&self.graph, &self.record)
     }
 
     /// Whether an execution is awaited, even if only to be stopped.
     pub(super) fn is_any_awaited(&self) -> bool {
-        self.execution.count(ExecutionState::Reconciling) > 0
+        self.graph.count(ExecutionState::Reconciling) > 0
     }
 
     /// The result of the adoption; `None` while anything is awaited.
@@ -90,7 +89,7 @@ impl JobMasterCore {
 
     /// Logs the awaited TaskManagers.
     pub(super) fn announce_reconciliation(&mut self) {
-        let awaited = self.execution.tasks.iter().filter(|task| {
+        let awaited = self.graph.tasks().iter().filter(|task| {
             let is_awaited = task.execution.state == ExecutionState::Reconciling
                 || task.execution.output == ResultPartition::Awaited;
             is_awaited && !self.record.is_stopping()
@@ -125,23 +124,23 @@ impl JobMasterCore {
     pub fn put_off_deadlines(&mut self, by_ms: u64) {
         let later = |since_ms: &mut u64| *since_ms = since_ms.saturating_add(by_ms);
         self.reconciliation.since_ms.iter_mut().for_each(later);
-        self.execution.put_off(by_ms);
+        self.graph.put_off(by_ms);
         self.slots.put_off(by_ms);
         self.task_managers.put_off(by_ms);
     }
 
     /// Gives up awaited executions and outputs after the timeout.
     pub(super) fn give_up_awaited_overdue(&mut self, now_ms: u64) {
-        let is_any = self.is_any_awaited() || self.execution.awaits_outputs();
+        let is_any = self.is_any_awaited() || self.graph.awaits_outputs();
         let deadline_ms = self.reconciliation_deadline_ms().filter(|_| is_any);
         if deadline_ms.is_none_or(|at_ms| now_ms < at_ms) {
             return;
         }
         let timeout_ms = self.options.reconcile_timeout_ms;
         let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
-        let all = (0..self.execution.tasks.len()).collect::<Vec<_>>();
+        let all = (0..self.graph.tasks().len()).collect::<Vec<_>>();
         self.give_up_awaited(&all, &cause, now_ms);
-        self.execution
+        self.graph
             .lose_outputs(all, |output| *output == ResultPartition::Awaited, &cause);
     }
 
@@ -152,22 +151,22 @@ impl JobMasterCore {
             return;
         }
         let is_there = |task: &usize| {
-            let place = self.execution.tasks[*task].execution.place.as_ref();
+            let place = self.graph.execution(*task).place.as_ref();
             place.is_some_and(|place| place.location.incarnation == incarnation)
         };
-        let mut there = self.execution.tasks_on(gone);
+        let mut there = self.graph.tasks_on(gone);
         there.retain(is_there);
         let cause = "its TaskManager is gone";
         self.give_up_awaited(&there, cause, now_ms);
-        self.execution.lose_outputs(there, |_| true, cause);
+        self.graph.lose_outputs(there, |_| true, cause);
     }
 
     /// Marks the awaited ones of these tasks as missing.
     fn give_up_awaited(&mut self, tasks: &[usize], cause: &str, now_ms: u64) {
         for task in tasks.iter().copied() {
-            let execution = &self.execution.tasks[task].execution;
+            let execution = self.graph.execution(task);
             if execution.state == ExecutionState::Reconciling && execution.place.is_some() {
-                self.execution.doubt_end(task);
+                self.graph.doubt_end(task);
                 self.note_gone(task, cause, now_ms);
             }
         }
@@ -179,21 +178,22 @@ impl JobMasterCore {
         if self.record.is_stopping() {
             return self.note_under_way(now_ms);
         }
-        for region in std::mem::take(&mut self.execution.news.reconciled) {
-            let is_awaited = self.execution.indexes.regions[region].awaited > 0;
-            if is_awaited || self.execution.regions[region].phase != RegionPhase::Reconciling {
+        for region in self.graph.take_newly_reconciled() {
+            let is_awaited = self.graph.indexes().regions[region].awaited > 0;
+            if is_awaited || self.graph.region(region).phase != RegionPhase::Reconciling {
                 continue;
             }
-            let executions = self.execution.regions[region]
+            let executions = self
+                .graph
+                .region(region)
                 .tasks
                 .iter()
-                .map(|task| &self.execution.tasks[*task].execution);
+                .map(|task| self.graph.execution(*task));
             // Executions whose terminal state was in the record were not reported.
             let adopted = executions.filter(|execution| execution.known_since.is_some());
             let adopted = u32::try_from(adopted.count()).unwrap_or(u32::MAX);
-            self.slots
-                .forget_former(&self.execution.regions[region].slots);
-            self.execution.set_phase(region, RegionPhase::Deployed);
+            self.slots.forget_former(&self.graph.region(region).slots);
+            self.graph.set_phase(region, RegionPhase::Deployed);
             let adoption = &mut self.reconciliation.adoption;
             adoption.tasks_adopted += adopted;
             adoption.first_adopted_at_ms.get_or_insert(now_ms);
@@ -221,9 +221,9 @@ impl JobMasterCore {
             let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} restart");
             let kind = pb::JobEventKind::Adoption;
             self.job_events.add(kind, text, now_ms);
-            for region in self.execution.waiting().clone() {
+            for region in self.graph.waiting().clone() {
                 let phase = RegionPhase::Waiting { since_ms: now_ms };
-                self.execution.set_phase(region, phase);
+                self.graph.set_phase(region, phase);
             }
         }
     }

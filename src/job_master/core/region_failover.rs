@@ -7,9 +7,9 @@
 use std::collections::BTreeSet;
 
 use super::LogLine;
-use super::blocking::OfVertices;
 use super::coordinator::Coordinators;
 use super::durable_record::DurableRecord;
+use super::execution_graph::blocking::OfVertices;
 use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::failover::{Failover, Failure};
 use super::job_events::JobEvents;
@@ -43,7 +43,7 @@ impl RegionFailover<'_> {
         let mut known = BTreeSet::new();
         // If a region failed in several ways, the worst counts; it comes first.
         for failure in self.failover.take_failures() {
-            let phase = self.graph.regions[failure.region].phase;
+            let phase = self.graph.region(failure.region).phase;
             let is_stopping = matches!(phase, RegionPhase::Stopping { .. });
             let is_known = is_stopping && !failure.is_unrecoverable;
             match is_known || !known.insert(failure.region) {
@@ -97,7 +97,7 @@ impl RegionFailover<'_> {
     pub(super) fn restart_missing(&mut self) {
         let mut missing = self.reconciliation.take_missing();
         missing.retain(|failure| {
-            let phase = self.graph.regions[failure.region].phase;
+            let phase = self.graph.region(failure.region).phase;
             phase == RegionPhase::Reconciling && !self.record.is_stopping()
         });
         self.record.note_failures(&missing, Vec::new(), self.now_ms);
@@ -173,7 +173,7 @@ impl RegionFailover<'_> {
         next.reverse();
         let (mut given_up, mut added) = (BTreeSet::new(), OfVertices::default());
         while let Some(region) = next.pop() {
-            let runs = match self.graph.regions[region].phase {
+            let runs = match self.graph.region(region).phase {
                 RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => true,
                 RegionPhase::AwaitingInput
                 | RegionPhase::Waiting { .. }
@@ -200,7 +200,7 @@ impl RegionFailover<'_> {
 
     /// Gives a region up, to be placed again at `at_ms` as the next generation.
     fn give_up(&mut self, region: usize, at_ms: u64) {
-        let at = &self.graph.regions[region];
+        let at = self.graph.region(region);
         if at.phase == RegionPhase::Reconciling {
             self.reconciliation.count_restarted(at.tasks.len());
         }
@@ -215,7 +215,7 @@ impl RegionFailover<'_> {
     pub(super) fn give_up_generation(&mut self, region: usize, at_ms: u64) {
         self.record.give_up(region, at_ms, self.now_ms);
         self.coordinators.forget(region, self.record, self.graph);
-        for task in &self.graph.regions[region].tasks {
+        for task in &self.graph.region(region).tasks {
             self.coordinators.recheck_requests(*task);
             self.slots.recheck_adopted(self.graph, *task);
         }
@@ -224,7 +224,7 @@ impl RegionFailover<'_> {
     /// The regions that have not durably finished.
     fn unfinished(&self) -> impl Iterator<Item = usize> {
         let finished = |task: &usize| self.record.has_durably_finished(*task);
-        let regions = self.graph.regions.iter().enumerate();
+        let regions = self.graph.regions().iter().enumerate();
         regions
             .filter(move |(_, at)| !at.tasks.iter().all(finished))
             .map(|(region, _)| region)

@@ -8,9 +8,9 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::Effect;
-use super::deployment::{cancellation, execution_id};
 use super::durable_record::DurableRecord;
-use super::execution::Execution;
+use super::execution_graph::deployment::{cancellation, execution_id};
+use super::execution_graph::execution::Execution;
 use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::failover::Failover;
 use super::output::Output;
@@ -31,19 +31,19 @@ pub(super) struct RegionRestart<'a> {
 impl RegionRestart<'_> {
     /// In regions that stop, marks executions CANCELED that were never deployed.
     pub(super) fn stop_regions(&mut self) {
-        let regions = self.graph.regions.len();
+        let regions = self.graph.regions().len();
         if self.record.is_stopping() && self.graph.in_phase(RegionPhase::STOPPING).len() < regions {
             for region in 0..regions {
                 self.graph.set_phase(region, RegionPhase::STOPPING);
             }
         }
         for region in self.graph.take_newly_stopping() {
-            let phase = self.graph.regions[region].phase;
+            let phase = self.graph.region(region).phase;
             if !matches!(phase, RegionPhase::Stopping { .. }) {
                 continue;
             }
-            for task in self.graph.regions[region].tasks.clone() {
-                let execution = &self.graph.tasks[task].execution;
+            for task in self.graph.region(region).tasks.clone() {
+                let execution = self.graph.execution(task);
                 if !execution.is_deployed() && !execution.is_ended() {
                     self.graph
                         .decide(task, ExecutionState::Canceled, self.now_ms, self.out);
@@ -68,7 +68,7 @@ impl RegionRestart<'_> {
         for region in may_restart {
             let RegionPhase::Stopping {
                 restart_at_ms: Some(at_ms),
-            } = self.graph.regions[region].phase
+            } = self.graph.region(region).phase
             else {
                 continue;
             };
@@ -103,7 +103,7 @@ impl RegionRestart<'_> {
         let generation = Generation::new(generation);
         let at_ms = self.created_at_ms(generation);
         let mut left: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
-        for task in self.graph.regions[region].tasks.clone() {
+        for task in self.graph.region(region).tasks.clone() {
             let mut execution = Execution::created(generation);
             execution.note_entered(ExecutionState::Created, at_ms);
             let former = self.graph.replace(task, execution);

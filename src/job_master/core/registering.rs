@@ -29,7 +29,7 @@ impl JobMasterCore {
         if known.is_some_and(|known| known.incarnation != location.incarnation) {
             self.lose_task_manager(&task_manager, "it was restarted", now_ms);
         }
-        let location = self.execution.keep_once(&task_manager, location);
+        let location = self.graph.keep_once(&task_manager, location);
         self.task_managers.register(connection, location);
         self.reconcile_all(&task_manager, executions, now_ms);
         // Late offers of the former registration are refused, so slots that were given back under it may be

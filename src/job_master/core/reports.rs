@@ -12,8 +12,8 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::execution::{Cancellation, is_terminal};
 use super::execution_graph::RegionPhase;
+use super::execution_graph::execution::is_terminal;
 use super::{Failure, JobMasterCore, LogLine};
 
 impl JobMasterCore {
@@ -25,14 +25,14 @@ impl JobMasterCore {
         now_ms: u64,
     ) {
         for report in reports {
-            let Some(task) = self.execution.find(&report.vertex_id, report.subtask) else {
+            let Some(task) = self.graph.find(&report.vertex_id, report.subtask) else {
                 self.out.log(LogLine::UnknownTask {
                     task_manager: task_manager.clone(),
                     vertex: report.vertex_id.clone(),
                 });
                 continue;
             };
-            let execution = &self.execution.tasks[task].execution;
+            let execution = self.graph.execution(task);
             // An execution that was given up with its TaskManager and is still alive is an orphan.
             let is_given_up = execution.is_ended() && execution.state != ExecutionState::Finished;
             let is_present = execution.generation.get() == report.generation
@@ -52,33 +52,23 @@ impl JobMasterCore {
     }
 
     fn apply_report(&mut self, task: usize, report: &pb::ExecutionReport, now_ms: u64) {
-        let turn = self.turn;
-        let execution = &mut self.execution.tasks[task].execution;
+        let execution = self.graph.execution(task);
         if execution.is_ended() || !execution.is_deployed() {
             return;
         }
-        execution.known_since.get_or_insert(turn);
-        execution.note_ages(&report.ages, now_ms);
-        if report.metrics.is_some() {
-            execution.metrics = report.metrics;
-        }
-        if execution.cancellation == Cancellation::Failed {
-            execution.cancellation = Cancellation::NotSent;
+        let is_awaited = execution.state == ExecutionState::Reconciling;
+        if self.graph.note_report(task, report, self.turn, now_ms) {
             self.dirty.to_cancel.insert(task);
         }
         match report.state() {
             ExecutionState::Finished => {
-                execution.committables.clone_from(&report.committables);
-                if self
-                    .execution
-                    .advance(task, ExecutionState::Finished, now_ms)
-                {
+                if self.graph.finish(task, &report.committables, now_ms) {
                     self.note_output(task);
                 }
             }
             ExecutionState::Failed => {
                 if let Some(unreadable) = &report.unreadable {
-                    self.execution.note_unreadable(unreadable, &report.cause);
+                    self.graph.note_unreadable(unreadable, &report.cause);
                 }
                 let cause = if report.cause.is_empty() {
                     "it failed"
@@ -86,9 +76,8 @@ impl JobMasterCore {
                     &report.cause
                 };
                 if !self.is_to_stop(task) {
-                    let region = self.execution.tasks[task].region;
-                    self.coordinators
-                        .note_failed_by_itself(region, &self.execution);
+                    let region = self.graph.task(task).region;
+                    self.coordinators.note_failed_by_itself(region, &self.graph);
                 }
                 if report.unrecoverable {
                     self.fail_for_good(task, cause, now_ms);
@@ -107,15 +96,14 @@ impl JobMasterCore {
             state @ (ExecutionState::Deploying
             | ExecutionState::Initializing
             | ExecutionState::Running) => {
-                self.execution.advance(task, state, now_ms);
+                self.graph.advance(task, state, now_ms);
             }
             ExecutionState::Canceling => {
                 // No leader decided that, so its TaskManager did while there was no leader.
-                if execution.state == ExecutionState::Reconciling {
-                    self.execution
-                        .advance(task, ExecutionState::Canceling, now_ms);
+                if is_awaited {
+                    self.graph.advance(task, ExecutionState::Canceling, now_ms);
                     self.reconciliation.report_missing(
-                        &self.execution,
+                        &self.graph,
                         task,
                         "its TaskManager is cancelling it",
                     );
@@ -150,12 +138,11 @@ impl JobMasterCore {
     ) {
         self.apply_reports(task_manager, reports, now_ms);
         let reported = self.reported(reports);
-        for task in self.execution.live_on(task_manager) {
-            let execution = &mut self.execution.tasks[task].execution;
-            if execution.cancellation == Cancellation::Failed {
-                execution.cancellation = Cancellation::NotSent;
+        for task in self.graph.live_on(task_manager) {
+            if self.graph.retry_cancellation(task) {
                 self.dirty.to_cancel.insert(task);
             }
+            let execution = self.graph.execution(task);
             let generation = execution.generation.get();
             let is_missing = execution.is_deployed() && !reported.contains(&(task, generation));
             if is_missing && execution.known_since.is_some_and(|since| since <= asked_in) {
@@ -178,27 +165,26 @@ impl JobMasterCore {
             .task_managers
             .location(task_manager)
             .map(|it| it.incarnation.clone());
-        for task in self.execution.live_on(task_manager) {
-            let execution = &self.execution.tasks[task].execution;
+        for task in self.graph.live_on(task_manager) {
+            let execution = self.graph.execution(task);
             let place = execution.place.as_ref();
             let is_here = place.map(|place| &place.location.incarnation) == incarnation.as_ref();
             if execution.is_deployed() && !is_here {
-                self.execution.doubt_end(task);
+                self.graph.doubt_end(task);
                 self.note_gone(task, "its TaskManager was restarted", now_ms);
             }
         }
         self.apply_reports(task_manager, reports, now_ms);
         let reported = self.reported(reports);
-        for task in self.execution.live_on(task_manager) {
-            let execution = &mut self.execution.tasks[task].execution;
-            if !execution.is_deployed() {
+        for task in self.graph.live_on(task_manager) {
+            if !self.graph.execution(task).is_deployed() {
                 continue;
             }
             // A cancellation that was sent under the former registration may have been refused.
-            if execution.cancellation != Cancellation::Confirmed {
-                execution.cancellation = Cancellation::NotSent;
+            if self.graph.resend_cancellation(task) {
                 self.dirty.to_cancel.insert(task);
             }
+            let execution = self.graph.execution(task);
             if reported.contains(&(task, execution.generation.get())) {
                 continue;
             }
@@ -213,7 +199,7 @@ impl JobMasterCore {
 
     fn reported(&self, reports: &[pb::ExecutionReport]) -> BTreeSet<(usize, u64)> {
         let find = |report: &pb::ExecutionReport| {
-            let task = self.execution.find(&report.vertex_id, report.subtask)?;
+            let task = self.graph.find(&report.vertex_id, report.subtask)?;
             Some((task, report.generation))
         };
         reports.iter().filter_map(find).collect()
@@ -251,8 +237,8 @@ impl JobMasterCore {
         cause: &str,
         now_ms: u64,
     ) {
-        for task in self.execution.live_on(task_manager) {
-            let execution = &self.execution.tasks[task].execution;
+        for task in self.graph.live_on(task_manager) {
+            let execution = self.graph.execution(task);
             let is_in_it = execution
                 .place
                 .as_ref()
@@ -263,7 +249,7 @@ impl JobMasterCore {
             let cause = format!("slot {allocation} was lost: {cause}");
             match execution.is_deployed() {
                 true => {
-                    self.execution.doubt_end(task);
+                    self.graph.doubt_end(task);
                     self.note_gone(task, &cause, now_ms);
                 }
                 false => self.note_never_started(task, &cause, now_ms),
@@ -279,8 +265,8 @@ impl JobMasterCore {
         now_ms: u64,
     ) {
         if self.task_managers.is_registered(task_manager) {
-            for task in self.execution.live_on(task_manager) {
-                self.execution.doubt_end(task);
+            for task in self.graph.live_on(task_manager) {
+                self.graph.doubt_end(task);
             }
         }
         self.let_task_manager_go(task_manager, cause, now_ms);
@@ -303,16 +289,16 @@ impl JobMasterCore {
         self.slots.remove_all_of(task_manager);
         let address = &location.rpc_address;
         let cause = format!("TaskManager {task_manager} ({address}) was lost: {cause}");
-        for task in self.execution.live_on(task_manager) {
+        for task in self.graph.live_on(task_manager) {
             self.note_gone(task, &cause, now_ms);
         }
-        let there = self.execution.tasks_on(task_manager);
-        self.execution.lose_outputs(there, |_| true, &cause);
+        let there = self.graph.tasks_on(task_manager);
+        self.graph.lose_outputs(there, |_| true, &cause);
     }
 
     /// Whether an execution is supposed to end.
     fn is_to_stop(&self, task: usize) -> bool {
-        let region = &self.execution.regions[self.execution.tasks[task].region];
+        let region = self.graph.region(self.graph.task(task).region);
         self.record.is_stopping() || matches!(region.phase, RegionPhase::Stopping { .. })
     }
 
@@ -321,13 +307,10 @@ impl JobMasterCore {
     /// count that.
     pub(super) fn note_gone(&mut self, task: usize, cause: &str, now_ms: u64) {
         if self.is_to_stop(task) {
-            self.execution
-                .advance(task, ExecutionState::Canceled, now_ms);
-        } else if self.execution.tasks[task].execution.state == ExecutionState::Reconciling {
-            self.execution.advance(task, ExecutionState::Failed, now_ms);
-            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
-            self.reconciliation
-                .report_missing(&self.execution, task, cause);
+            self.graph.advance(task, ExecutionState::Canceled, now_ms);
+        } else if self.graph.execution(task).state == ExecutionState::Reconciling {
+            self.graph.fail(task, cause, now_ms);
+            self.reconciliation.report_missing(&self.graph, task, cause);
         } else {
             self.fail_task(task, cause, now_ms);
         }
@@ -337,19 +320,13 @@ impl JobMasterCore {
     /// registration that this did not have any more. Nothing of the job has failed: its region is placed
     /// again, and the restart strategy does not count that.
     fn note_never_started(&mut self, task: usize, cause: &str, now_ms: u64) {
-        self.execution.tasks[task].execution.started_at_ms = 0;
+        self.graph.forget_start(task);
         if self.is_to_stop(task) {
-            self.execution
-                .advance(task, ExecutionState::Canceled, now_ms);
-        } else if self.execution.advance(task, ExecutionState::Failed, now_ms) {
-            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            self.graph.advance(task, ExecutionState::Canceled, now_ms);
+        } else if self.graph.fail(task, cause, now_ms) {
             let failure = Failure {
                 is_counted: false,
-                ..Failure::of_task(
-                    &self.execution,
-                    task,
-                    format!("it was never started: {cause}"),
-                )
+                ..Failure::of_task(&self.graph, task, format!("it was never started: {cause}"))
             };
             self.failover.report(failure);
         }
@@ -358,10 +335,9 @@ impl JobMasterCore {
     /// Notes that an execution has failed.
     pub(super) fn fail_task(&mut self, task: usize, cause: &str, now_ms: u64) {
         let is_to_stop = self.is_to_stop(task);
-        if self.execution.advance(task, ExecutionState::Failed, now_ms) {
-            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+        if self.graph.fail(task, cause, now_ms) {
             if is_to_stop {
-                let failure = Failure::of_task(&self.execution, task, cause.to_owned());
+                let failure = Failure::of_task(&self.graph, task, cause.to_owned());
                 self.record.note_concurrent(failure, now_ms);
             } else {
                 self.fail_region_of(task, cause.to_owned());
@@ -372,12 +348,11 @@ impl JobMasterCore {
     /// Notes that an execution has failed for a reason that no restart can fix. That counts even if its
     /// region is about to restart: other tasks fail because of this one, and their reports may arrive first.
     fn fail_for_good(&mut self, task: usize, cause: &str, now_ms: u64) {
-        if self.execution.advance(task, ExecutionState::Failed, now_ms) {
-            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+        if self.graph.fail(task, cause, now_ms) {
             if !self.record.is_stopping() {
                 let failure = Failure {
                     is_unrecoverable: true,
-                    ..Failure::of_task(&self.execution, task, cause.to_owned())
+                    ..Failure::of_task(&self.graph, task, cause.to_owned())
                 };
                 self.failover.report(failure);
             }
@@ -389,7 +364,7 @@ impl JobMasterCore {
         if self.is_to_stop(task) {
             return;
         }
-        let failure = Failure::of_task(&self.execution, task, cause);
+        let failure = Failure::of_task(&self.graph, task, cause);
         self.failover.report(failure);
     }
 }

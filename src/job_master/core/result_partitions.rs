@@ -13,9 +13,9 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::blocking::OfVertices;
-use super::deployment::{cancellation, execution_id};
 use super::durable_record::DurableRecord;
+use super::execution_graph::blocking::OfVertices;
+use super::execution_graph::deployment::{cancellation, execution_id};
 use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::{Effect, JobMasterCore};
 
@@ -45,7 +45,7 @@ impl Default for ResultPartition {
 impl ExecutionGraph {
     /// Whether outputs are awaited.
     pub(super) fn awaits_outputs(&self) -> bool {
-        self.indexes.outputs_awaited > 0
+        self.indexes().outputs_awaited > 0
     }
 
     /// Marks the outputs of these tasks for which `is_meant` is true as lost.
@@ -56,7 +56,7 @@ impl ExecutionGraph {
         cause: &str,
     ) {
         for task in tasks {
-            let output = &self.tasks[task].execution.output;
+            let output = &self.execution(task).output;
             let is_known = !matches!(output, ResultPartition::Gone(_));
             if is_known && is_meant(output) {
                 self.set_output(task, ResultPartition::Gone(cause.to_owned()));
@@ -70,7 +70,7 @@ impl ExecutionGraph {
             return;
         };
         let is_kept = self.vertex_of(task).is_kept;
-        let execution = &self.tasks[task].execution;
+        let execution = self.execution(task);
         if is_kept && execution.generation.get() == id.generation {
             self.set_output(task, ResultPartition::Gone(cause.to_owned()));
         }
@@ -78,7 +78,7 @@ impl ExecutionGraph {
 
     /// The tasks whose output is lost and needed, in the order of regions, with the reasons.
     pub(super) fn lost_and_needed(&self) -> Vec<(usize, String)> {
-        let waits = |region: usize| match self.regions[region].phase {
+        let waits = |region: usize| match self.region(region).phase {
             RegionPhase::AwaitingInput
             | RegionPhase::Waiting { .. }
             | RegionPhase::Stopping {
@@ -94,8 +94,8 @@ impl ExecutionGraph {
         let mut known = OfVertices::default();
         let mut lost = Vec::new();
         for region in self.in_phase(RegionPhase::Deployed) {
-            for task in &self.regions[*region].tasks {
-                let execution = &self.tasks[*task].execution;
+            for task in &self.region(*region).tasks {
+                let execution = self.execution(*task);
                 let ResultPartition::Gone(cause) = &execution.output else {
                     continue;
                 };
@@ -117,13 +117,12 @@ impl ExecutionGraph {
 impl JobMasterCore {
     /// Notes that a task has finished and its output is where it ran.
     pub(super) fn note_output(&mut self, task: usize) {
-        if !self.execution.vertex_of(task).is_kept {
+        if !self.graph.vertex_of(task).is_kept {
             return;
         }
         let since = self.turn;
-        self.execution
-            .set_output(task, ResultPartition::Kept { since });
-        let execution = &self.execution.tasks[task].execution;
+        self.graph.set_output(task, ResultPartition::Kept { since });
+        let execution = self.graph.execution(task);
         let generation = execution.generation.get();
         let place = execution.place.as_ref();
         if let Some(place) = place {
@@ -138,19 +137,18 @@ impl JobMasterCore {
     pub(super) fn await_outputs(&mut self) {
         let mut known = OfVertices::default();
         let is_unfinished = |region: usize| {
-            let mut tasks = self.execution.regions[region].tasks.iter();
-            tasks
-                .any(|task| self.execution.tasks[*task].execution.state != ExecutionState::Finished)
+            let mut tasks = self.graph.region(region).tasks.iter();
+            tasks.any(|task| self.graph.execution(*task).state != ExecutionState::Finished)
         };
         let mut found = Vec::new();
-        for (task, at) in self.execution.tasks.iter().enumerate() {
+        for (task, at) in self.graph.tasks().iter().enumerate() {
             let execution = &at.execution;
             let is_kept = execution.state == ExecutionState::Finished
                 && execution.place.is_some()
-                && self.execution.vertex_of(task).is_kept;
+                && self.graph.vertex_of(task).is_kept;
             if is_kept {
                 let is_needed = !self.record.is_stopping()
-                    && self.execution.is_read_by(task, &mut known, is_unfinished);
+                    && self.graph.is_read_by(task, &mut known, is_unfinished);
                 found.push((task, is_needed));
             }
         }
@@ -159,7 +157,7 @@ impl JobMasterCore {
                 true => ResultPartition::Awaited,
                 false => ResultPartition::Gone(RELEASED.to_owned()),
             };
-            self.execution.set_output(task, output);
+            self.graph.set_output(task, output);
         }
     }
 
@@ -172,7 +170,7 @@ impl JobMasterCore {
         asked_in: Option<u64>,
     ) {
         let find = |id: &pb::ExecutionId| {
-            let task = self.execution.find(&id.vertex_id, id.subtask)?;
+            let task = self.graph.find(&id.vertex_id, id.subtask)?;
             Some((task, id.generation))
         };
         let reported: BTreeSet<(usize, u64)> = reported.iter().filter_map(find).collect();
@@ -185,8 +183,8 @@ impl JobMasterCore {
         if !reported.is_empty() {
             self.dirty.outputs_of.insert(task_manager.clone());
         }
-        for task in self.execution.tasks_on(task_manager) {
-            let execution = &self.execution.tasks[task].execution;
+        for task in self.graph.tasks_on(task_manager) {
+            let execution = self.graph.execution(task);
             let Some(place) = &execution.place else {
                 continue;
             };
@@ -207,7 +205,7 @@ impl JobMasterCore {
             } else {
                 continue;
             };
-            self.execution.set_output(task, output);
+            self.graph.set_output(task, output);
         }
     }
 
@@ -218,18 +216,18 @@ impl JobMasterCore {
         }
         let mut known_needs = OfVertices::default();
         let on = Some(&self.dirty.outputs_of).filter(|_| !self.dirty.has_written);
-        let (graph, record) = (&self.execution, &self.record);
+        let (graph, record) = (&self.graph, &self.record);
         let released = self.task_managers.release_partitions(on, |partition| {
             is_needed(graph, record, partition, &mut known_needs)
         });
         for (connection, partitions) in released {
             let mut tasks = Vec::new();
             for (task, generation) in partitions {
-                let id = execution_id(&self.execution, task, generation);
+                let id = execution_id(&self.graph, task, generation);
                 tasks.push(cancellation(id));
-                if self.execution.tasks[task].execution.generation.get() == generation {
+                if self.graph.execution(task).generation.get() == generation {
                     let released = ResultPartition::Gone(RELEASED.to_owned());
-                    self.execution.set_output(task, released);
+                    self.graph.set_output(task, released);
                 }
             }
             self.out.push(Effect::Cancel { connection, tasks });
@@ -245,13 +243,13 @@ fn is_needed(
     (task, generation): (usize, u64),
     known: &mut OfVertices,
 ) -> bool {
-    let region = graph.tasks[task].region;
+    let region = graph.task(task).region;
     let durable = record.durable_generation(region);
     if generation != durable {
         return generation > durable;
     }
     let has_finished = |region: usize| {
-        let mut tasks = graph.regions[region].tasks.iter();
+        let mut tasks = graph.region(region).tasks.iter();
         tasks.all(|task| record.has_durably_finished(*task))
     };
     let may_read = |reader: usize| !record.is_generation_durable(reader) || !has_finished(reader);
@@ -269,7 +267,7 @@ pub(super) fn is_consumable(
     known: &mut OfVertices,
 ) -> bool {
     graph.reads_only(region, known, |task| {
-        let at = &graph.tasks[task];
+        let at = graph.task(task);
         let wanted = record.decided().regions[at.region].generation;
         let is_present = at.execution.generation.get() == wanted;
         let is_durable = record.has_durably_finished(task);

@@ -10,10 +10,11 @@ use tanist_proto::id::Generation;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::blocking::OfVertices;
 use super::coordinator::Coordinators;
 use super::durable_record::DurableRecord;
-use super::execution::Place;
+use super::execution_graph::blocking::OfVertices;
+use super::execution_graph::execution::Place;
+use super::execution_graph::waiting_list::Need;
 use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::failover::Failover;
 use super::moves::Moves;
@@ -23,7 +24,6 @@ use super::slot_assignment::Assigned;
 use super::slot_needs::SlotNeeds;
 use super::slots::Slots;
 use super::task_managers::TaskManagers;
-use super::waiting_list::Need;
 
 /// Number of placed regions up to which each region is placed as soon as possible.
 const FEW: usize = 64;
@@ -79,7 +79,7 @@ impl Scheduler<'_> {
         let ready = self.ready();
         let mut assignment = self.needs().slot_assignment();
         for region in ready {
-            let wanted = &self.graph.regions[region].slots;
+            let wanted = &self.graph.region(region).slots;
             if let Some(assigned) = assignment.assign(self.slots.pool(), wanted) {
                 self.place_region(region, &assigned);
             }
@@ -97,8 +97,8 @@ impl Scheduler<'_> {
     /// has registered.
     fn meets_former_attempts(&self) -> bool {
         let is_unplaced = |task: usize| {
-            let region = self.graph.tasks[task].region;
-            !self.graph.regions[region].phase.is_placed()
+            let region = self.graph.task(task).region;
+            !self.graph.region(region).phase.is_placed()
         };
         let mut orphans = self.task_managers.orphans().iter();
         self.failover.restarts_together() && orphans.any(|(_, (task, _))| is_unplaced(task))
@@ -117,7 +117,7 @@ impl Scheduler<'_> {
         let mut open: Vec<usize> = open.into_iter().flatten().collect();
         open.sort_unstable();
         for region in open {
-            let is_awaiting = self.graph.regions[region].phase == RegionPhase::AwaitingInput;
+            let is_awaiting = self.graph.region(region).phase == RegionPhase::AwaitingInput;
             let is_consumable = is_consumable(self.graph, self.record, region, &mut known);
             if is_consumable && is_awaiting {
                 self.prefer_inputs(region);
@@ -137,8 +137,8 @@ impl Scheduler<'_> {
             if !self.graph.waiting().contains(&region) {
                 continue;
             }
-            for task in self.graph.regions[region].tasks.clone() {
-                if self.graph.tasks[task].execution.state == ExecutionState::Created {
+            for task in self.graph.region(region).tasks.clone() {
+                if self.graph.execution(task).state == ExecutionState::Created {
                     self.graph
                         .decide(task, ExecutionState::Scheduled, self.now_ms, self.out);
                 }
@@ -152,7 +152,7 @@ impl Scheduler<'_> {
         let waiting: Vec<usize> = self.graph.waiting().iter().copied().collect();
         let (mut looks, left) = (OfVertices::default(), self.needs().left_to_moves());
         let is_ready = |region: &usize| {
-            let look = self.graph.regions[*region].look;
+            let look = self.graph.region(*region).look;
             // Regions of a move ran, and stopped for slots that are there: no other region has priority over
             // them.
             self.is_prepared(look, &mut looks)
@@ -173,13 +173,13 @@ impl Scheduler<'_> {
     /// Whether enough ready regions find slots. Slots arrive one by one, each as an event: counting avoids a
     /// search that can't succeed.
     fn is_batch(&mut self) -> bool {
-        let waiting = self.graph.indexes.waiting.iter();
+        let waiting = self.graph.indexes().waiting.iter();
         let looks: BTreeSet<Option<usize>> = waiting.map(|(need, _)| need.look).collect();
         let (mut looks, mut known) = (Vec::from_iter(looks), OfVertices::default());
         looks.retain(|look| self.is_prepared(*look, &mut known));
         let (mut number, mut all) = (0, 0);
         let mut free = Free::of(&self.needs());
-        for (need, regions) in self.graph.indexes.waiting.iter() {
+        for (need, regions) in self.graph.indexes().waiting.iter() {
             if looks.contains(&need.look) {
                 all += regions.len();
                 number += free.take(need, regions.len());
@@ -191,7 +191,7 @@ impl Scheduler<'_> {
             free = Free::of(&self.needs());
             for region in self.ready() {
                 all += 1;
-                number += free.take(&self.graph.indexes.regions[region].need, 1);
+                number += free.take(&self.graph.indexes().regions[region].need, 1);
             }
         }
         if number == 0 {
@@ -208,7 +208,7 @@ impl Scheduler<'_> {
 
     fn place_region(&mut self, region: usize, assigned: &Assigned) {
         let mut places = Vec::new();
-        let tasks = self.graph.regions[region].tasks.clone();
+        let tasks = self.graph.region(region).tasks.clone();
         let mut placements = Vec::with_capacity(tasks.len());
         for task in tasks {
             let allocation = assigned[&self.graph.slot_key(task)];
@@ -223,7 +223,7 @@ impl Scheduler<'_> {
             };
             placements.push(pb::Placement {
                 vertex_id: self.graph.vertex_of(task).id.to_string(),
-                subtask: self.graph.tasks[task].subtask,
+                subtask: self.graph.task(task).subtask,
                 allocation_id: allocation.to_string(),
                 location: Some((*location).clone()),
             });
@@ -243,8 +243,8 @@ impl Scheduler<'_> {
             self.slots.begin_use(place.allocation);
             self.graph.place(task, generation, place);
         }
-        let first = self.graph.regions[region].tasks.first();
-        let first = first.map(|task| &self.graph.tasks[*task].execution);
+        let first = self.graph.region(region).tasks.first();
+        let first = first.map(|task| self.graph.execution(*task));
         let entered = |state| first.map_or(0, |execution| execution.entered_at_ms(state));
         let (created_at_ms, scheduled_at_ms) = (
             entered(ExecutionState::Created),
@@ -267,7 +267,7 @@ impl Scheduler<'_> {
     /// where that output is.
     fn prefer_inputs(&mut self, region: usize) {
         for (task, producer) in self.graph.read_one_to_one(region) {
-            if let Some(place) = &self.graph.tasks[producer].execution.place {
+            if let Some(place) = &self.graph.execution(producer).place {
                 let key = self.graph.slot_key(task);
                 self.slots
                     .remember(key, place.task_manager.clone(), place.allocation);

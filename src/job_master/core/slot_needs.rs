@@ -15,17 +15,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tanist_gateway::Unfulfillable;
 use tanist_proto::id::AllocationId;
 use tanist_proto::resources::ResourceProfile;
 
 use super::coordinator::Coordinators;
 use super::durable_record::DurableRecord;
+use super::execution_graph::blocking::OfVertices;
+use super::execution_graph::waiting_list::Need;
 use super::execution_graph::{ExecutionGraph, RegionPhase};
 use super::moves::Moves;
+use super::result_partitions::is_consumable;
 use super::slot_assignment::SlotAssignment;
+use super::slot_pool::SlotKey;
 use super::slots::Slots;
 use super::task_managers::TaskManagers;
-use super::waiting_list::Need;
 
 /// Maximum number of profiles that are named.
 const NAMED_PROFILES: usize = 8;
@@ -53,7 +57,7 @@ impl SlotNeeds<'_> {
     /// Whether a region waits for the preparation of its coordinators.
     pub(super) fn is_preparing(&self, region: usize) -> bool {
         self.coordinators
-            .is_preparing(self.graph.regions[region].look)
+            .is_preparing(self.graph.region(region).look)
     }
 
     /// Whether a region runs that ends by itself and so leaves its slots, or room, to others. After a stop
@@ -65,7 +69,7 @@ impl SlotNeeds<'_> {
     /// The minimum by profile: the slots that the job needs before it can start one more region or move one.
     /// Not both at once while replacement slots are awaited, as there may be enough for either alone.
     pub(super) fn needed_at_once(&self) -> Vec<(ResourceProfile, u32)> {
-        if self.graph.regions.len() == 1 {
+        if self.graph.regions().len() == 1 {
             return self.slots.needed().to_vec();
         }
         let is_round_of_move = self.is_round_of_move();
@@ -81,26 +85,26 @@ impl SlotNeeds<'_> {
     /// The slots of tasks that end by themselves become free, except on TaskManagers where nothing is placed
     /// any more.
     fn found(&self) -> Vec<u32> {
-        let (slots, is_stopping) = (&self.graph.indexes.slots, self.record.is_stop_durable());
+        let (slots, is_stopping) = (&self.graph.indexes().slots, self.record.is_stop_durable());
         let there = |profile: &ResourceProfile| self.slots.pool().count_for(profile);
-        let mut left = vec![0; self.graph.kinds.profiles().len()];
+        let mut left = vec![0; self.graph.kinds().profiles().len()];
         for key in self.keys_to_leave() {
-            if !slots.is_staying(&self.graph.kinds, key, is_stopping) {
-                left[self.graph.kinds.of(key)] += 1;
+            if !slots.is_staying(self.graph.kinds(), key, is_stopping) {
+                left[self.graph.kinds().of(key)] += 1;
             }
         }
         let staying = |kind| slots.staying(kind, is_stopping) + left[kind];
-        self.graph.kinds.left(there, staying)
+        self.graph.kinds().left(there, staying)
     }
 
     /// The heads of both queues: the first region that is short of slots, and the first one that waits for slots
     /// which the job has. To be called after all possible placements.
     pub(super) fn heads(&self) -> (Option<usize>, Option<usize>) {
-        if self.graph.regions.len() == 1 {
+        if self.graph.regions().len() == 1 {
             return (None, None);
         }
         let found = self.found();
-        let indexes = &self.graph.indexes;
+        let indexes = self.graph.indexes();
         let is_short = |need: &Need| need.exceeds(&found);
         let both = [&indexes.waiting, &indexes.to_wait].map(|list| list.first(is_short));
         let finds = |need: &Need| !is_short(need) && !self.coordinators.is_preparing(need.look);
@@ -119,7 +123,7 @@ impl SlotNeeds<'_> {
         }
         let found = self.found();
         let mut others: BTreeMap<(usize, &[u32]), usize> = BTreeMap::new();
-        for (need, regions) in self.graph.indexes.waiting.iter() {
+        for (need, regions) in self.graph.indexes().waiting.iter() {
             let behind = regions.range(first + 1..).next();
             if let Some(region) = behind.filter(|_| need.exceeds(&found)) {
                 let of_need = others.entry((need.slots, &need.of_kinds));
@@ -136,7 +140,7 @@ impl SlotNeeds<'_> {
     /// The region for which the regions behind it leave free slots, in the present round.
     pub(super) fn served_first(&self) -> Option<usize> {
         let (first, over) = self.slots.wait().waiting(self.now_ms)?;
-        let phase = self.graph.regions[first].phase;
+        let phase = self.graph.region(first).phase;
         let waits = matches!(phase, RegionPhase::Waiting { .. });
         // In the first round nothing is reserved: mostly there is enough for all soon.
         (!over.is_multiple_of(2) && waits).then_some(first)
@@ -149,7 +153,7 @@ impl SlotNeeds<'_> {
             return false;
         };
         let of = |region: usize| {
-            let slots = self.graph.regions[region].slots.iter();
+            let slots = self.graph.region(region).slots.iter();
             slots.map(|key| self.graph.profile_of(*key))
         };
         of(region).any(|own| of(first).any(|other| own.is_matching(other)))
@@ -173,9 +177,9 @@ impl SlotNeeds<'_> {
     /// keeps its slots while it waits for those it lost, until that wait has failed. A move is given its
     /// replacement slots as a whole; too few slots for a move are not kept either.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
-        let mut waiting = self.graph.indexes.waiting.iter();
+        let mut waiting = self.graph.indexes().waiting.iter();
         let is_any_short = waiting.any(|(need, _)| !self.coordinators.is_preparing(need.look));
-        let is_starved = is_any_short && self.graph.regions.len() > 1;
+        let is_starved = is_any_short && self.graph.regions().len() > 1;
         let is_worth = !is_starved && self.slots.wait().starved().is_empty();
         let kept = match is_worth || self.is_unused_enough() {
             true => self.graph.profiles_needed(),
@@ -191,7 +195,7 @@ impl SlotNeeds<'_> {
     /// been checked, in its next round, or when its backoff is over.
     fn is_unused_enough(&self) -> bool {
         let unused = self.unused_slots();
-        let indexes = &self.graph.indexes;
+        let indexes = self.graph.indexes();
         let mut needs = indexes.waiting.iter().chain(indexes.to_wait.iter());
         needs.any(|(need, _)| need.fits(&unused).is_some_and(|regions| regions > 0))
     }
@@ -199,8 +203,8 @@ impl SlotNeeds<'_> {
     /// Number of unused slots of each kind.
     pub(super) fn unused_slots(&self) -> Vec<u32> {
         let there = |profile: &ResourceProfile| self.slots.pool().count_for(profile);
-        let taken = |kind| self.graph.indexes.slots.taken(kind);
-        self.graph.kinds.left(there, taken)
+        let taken = |kind| self.graph.indexes().slots.taken(kind);
+        self.graph.kinds().left(there, taken)
     }
 
     /// Number of missing slots by profile.
@@ -240,6 +244,27 @@ impl SlotNeeds<'_> {
         }
     }
 
+    /// Those of `regions` that can never get their slots, with the reason, if that is known.
+    pub(super) fn never_served(&self, regions: &[usize]) -> Vec<(usize, &Unfulfillable)> {
+        let Some(verdict) = self.slots.unfulfillable() else {
+            return Vec::new();
+        };
+        let (mut known, mut assignment) = (OfVertices::default(), None);
+        let is_never = |region: &usize| {
+            let wanted = &self.graph.region(*region).slots;
+            let is_of_it = |key: &SlotKey| *self.graph.profile_of(*key) == verdict.profile;
+            if !wanted.iter().any(is_of_it)
+                || !is_consumable(self.graph, self.record, *region, &mut known)
+            {
+                return false;
+            }
+            let assignment = assignment.get_or_insert_with(|| self.slot_assignment());
+            assignment.assign(self.slots.pool(), wanted).is_none()
+        };
+        let never = regions.iter().copied().filter(is_never);
+        never.map(|region| (region, verdict)).collect()
+    }
+
     /// The slots in which orphan executions are.
     pub(super) fn blocked_slots(&self) -> BTreeSet<AllocationId> {
         self.task_managers.orphans().slots().collect()
@@ -249,7 +274,7 @@ impl SlotNeeds<'_> {
     pub(super) fn slot_assignment(&self) -> SlotAssignment {
         let (taken, mut blocked) = (self.graph.taken_slots(), self.blocked_slots());
         blocked.extend(self.slots_being_left());
-        let (profiles, closed) = (&self.graph.profiles, self.moves.leaving());
+        let (profiles, closed) = (self.graph.profiles(), self.moves.leaving());
         SlotAssignment::new(self.slots.pool(), profiles, taken, blocked, closed)
     }
 }
@@ -257,8 +282,8 @@ impl SlotNeeds<'_> {
 /// Whether a region runs that ends by itself; see [`SlotNeeds::will_free_slots`].
 pub(super) fn will_free_slots(graph: &ExecutionGraph, record: &DurableRecord) -> bool {
     let will_end = match record.is_stop_durable() {
-        true => graph.indexes.running,
-        false => graph.indexes.running_bounded,
+        true => graph.indexes().running,
+        false => graph.indexes().running_bounded,
     };
-    graph.regions.len() > 1 && will_end > 0
+    graph.regions().len() > 1 && will_end > 0
 }

@@ -25,7 +25,7 @@ impl Scheduler<'_> {
         }
         let (mut without_slots, mut maybe_never) = (Vec::new(), Vec::new());
         let mut shortage = None;
-        let waiting = self.graph.indexes.waiting_since.iter();
+        let waiting = self.graph.indexes().waiting_since.iter();
         let bound_ms = match self.slots.unfulfillable() {
             Some(_) => timeout_ms.min(NEVER_SERVED_MS),
             None => timeout_ms,

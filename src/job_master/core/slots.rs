@@ -142,7 +142,7 @@ impl Slots {
 
     /// Applies changed ends: a slot is in use until the end of its execution is durable.
     pub(super) fn apply_ends(&mut self, changed: &ChangedEnds, graph: &ExecutionGraph) {
-        let place = |task: &usize| graph.tasks[*task].execution.place.as_ref();
+        let place = |task: &usize| graph.execution(*task).place.as_ref();
         for place in changed.ended.iter().filter_map(place) {
             self.pool.end_use(place.allocation);
         }
@@ -222,7 +222,7 @@ impl Slots {
 
     /// Whether anything has changed for readers of outputs since the last call.
     pub(super) fn take_new_reads(&mut self, graph: &ExecutionGraph) -> bool {
-        let reads = graph.news.reads;
+        let reads = graph.reads();
         std::mem::replace(&mut self.checked_reads, reads) != reads
     }
 

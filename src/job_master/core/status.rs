@@ -78,7 +78,7 @@ impl JobMasterCore {
         if self.is_reconciling() {
             return JobStatus::Reconciling;
         }
-        match self.execution.restarting().is_empty() {
+        match self.graph.restarting().is_empty() {
             true => JobStatus::Running,
             false => JobStatus::Restarting,
         }

@@ -95,7 +95,7 @@ impl Ending<'_> {
             .decided()
             .regions
             .iter()
-            .zip(&self.graph.regions);
+            .zip(self.graph.regions());
         let mut given_up = regions.filter(|(state, _)| state.placed_before);
         given_up.any(|(_, region)| {
             let mut sources = region
@@ -107,7 +107,7 @@ impl Ending<'_> {
                 | RegionPhase::Waiting { .. }
                 | RegionPhase::AwaitingInput => sources.next().is_some(),
                 RegionPhase::Placed | RegionPhase::Deployed => sources.any(|task| {
-                    let execution = &self.graph.tasks[*task].execution;
+                    let execution = self.graph.execution(*task);
                     execution.started_at_ms == 0 && execution.state != ExecutionState::Finished
                 }),
                 RegionPhase::Reconciling => false,
@@ -143,7 +143,7 @@ impl JobMasterCore {
         if !self.record.is_stop_durable() {
             return None;
         }
-        let left = self.execution.tasks.iter().map(|task| &task.execution);
+        let left = self.graph.tasks().iter().map(|task| &task.execution);
         let left = left.filter(|execution| execution.state != ExecutionState::Finished);
         let (begun, to_begin): (Vec<_>, Vec<_>) =
             left.partition(|execution| execution.place.is_some());
@@ -173,9 +173,9 @@ pub(super) fn would_lose_input(
         return false;
     }
     // While executions of a former term are awaited, their progress is unknown.
-    let is_awaited = graph.regions[region].phase == RegionPhase::Reconciling;
+    let is_awaited = graph.region(region).phase == RegionPhase::Reconciling;
     let has_read = |task: &usize| {
-        let execution = &graph.tasks[*task].execution;
+        let execution = graph.execution(*task);
         // A deployment that was sent may have started, regardless of its answer and of its TaskManager's
         // state since.
         let may_have = is_awaited
@@ -183,7 +183,7 @@ pub(super) fn would_lose_input(
             || execution.state == ExecutionState::Finished;
         graph.is_source(*task) && may_have
     };
-    graph.regions[region].tasks.iter().any(has_read)
+    graph.region(region).tasks.iter().any(has_read)
 }
 
 /// Fails a job that is being stopped, with the failure that was noted last as its cause.

@@ -12,7 +12,7 @@ use tanist_compact::{SmallMap, SmallSet};
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
-use super::execution::Cancellation;
+use super::execution_graph::execution::Cancellation;
 use super::orphan_executions::{OrphanExecutions, OrphanKey};
 use super::{Connection, Refusal, Registration};
 

@@ -12,19 +12,19 @@ use super::JobMasterCore;
 impl JobMasterCore {
     /// Adds missing terminal states to the record. Those that only lead to a restart are never added.
     pub(super) fn record_ends(&mut self) {
-        let mut ended = std::mem::take(&mut self.execution.news.ended);
+        let mut ended = self.graph.take_newly_ended();
         for task in &ended {
             self.coordinators.recheck_requests(*task);
-            self.slots.recheck_adopted(&self.execution, *task);
+            self.slots.recheck_adopted(&self.graph, *task);
         }
         let is_stopping = self.record.is_stopping();
         // When the job has to end, executions that ended before are recorded, too.
         if is_stopping && !std::mem::replace(&mut self.looked_at.all_ends, true) {
-            ended = (0..self.execution.tasks.len()).collect();
+            ended = (0..self.graph.tasks().len()).collect();
         }
         ended.sort_unstable();
         for task in ended {
-            let at = &self.execution.tasks[task];
+            let at = self.graph.task(task);
             let execution = &at.execution;
             let is_of_record =
                 self.record.decided().regions[at.region].generation == execution.generation.get();
@@ -33,7 +33,7 @@ impl JobMasterCore {
                 continue;
             }
             let end = pb::TerminalExecution {
-                vertex_id: self.execution.vertex_of(task).id.to_string(),
+                vertex_id: self.graph.vertex_of(task).id.to_string(),
                 subtask: at.subtask,
                 generation: execution.generation.get(),
                 state: execution.state.into(),
@@ -45,12 +45,12 @@ impl JobMasterCore {
                 canceling_at_ms: execution.entered_at_ms(ExecutionState::Canceling),
             };
             self.record.record_end(end);
-            self.execution.tasks[task].execution.is_recorded = true;
+            self.graph.set_recorded(task);
         }
         // A job that has nothing more to run keeps its coordinators to the end.
         if self.dirty.has_written && !self.record.all_have_durably_finished() {
             self.coordinators
-                .forget_finished(&mut self.record, &self.execution);
+                .forget_finished(&mut self.record, &self.graph);
         }
     }
 }

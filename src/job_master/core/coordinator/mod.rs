@@ -174,8 +174,8 @@ impl Look {
 /// No other durably finished region runs again.
 fn may_run_again_in_part(execution: &ExecutionGraph, regions: &BTreeSet<usize>) -> bool {
     let is_at_blocking_edge = |region: &usize| {
-        let mut tasks = execution.regions[*region].tasks.iter();
-        tasks.any(|task| execution.is_at_blocking_edge(execution.tasks[*task].vertex))
+        let mut tasks = execution.region(*region).tasks.iter();
+        tasks.any(|task| execution.is_at_blocking_edge(execution.task(*task).vertex))
     };
     regions.len() > 1 && regions.iter().any(is_at_blocking_edge)
 }
@@ -211,16 +211,16 @@ impl Coordinators {
             let Some(task) = execution.find(&it.vertex_id, 0) else {
                 continue;
             };
-            let regions: Vec<usize> = execution.regions_of(execution.tasks[task].vertex).collect();
+            let regions: Vec<usize> = execution.regions_of(execution.task(task).vertex).collect();
             // Vertices that share one region share all, under any region rule.
             let mut known = regions.iter();
-            let known = known.find_map(|region| execution.regions[*region].look);
+            let known = known.find_map(|region| execution.region(*region).look);
             let number = known.unwrap_or_else(|| {
                 found.push(Default::default());
                 found.len() - 1
             });
             for region in &regions {
-                execution.regions[*region].look = Some(number);
+                execution.set_look(*region, number);
             }
             found[number].0.push(it);
             found[number].1.extend(regions);
@@ -230,8 +230,8 @@ impl Coordinators {
         }
         execution.recount();
         let vertices_of = |region: &usize| {
-            let tasks = execution.regions[*region].tasks.iter();
-            tasks.map(|task| execution.tasks[*task].vertex)
+            let tasks = execution.region(*region).tasks.iter();
+            tasks.map(|task| execution.task(*task).vertex)
         };
         let looks = found.into_iter().map(|(operators, regions)| Look {
             operators: operators.into(),
@@ -259,7 +259,7 @@ impl Coordination {
     /// The group that a coordinator's state belongs to.
     fn look_of_state(execution: &ExecutionGraph, state: &pb::CoordinatorState) -> Option<usize> {
         let task = execution.find(&state.vertex_id, 0)?;
-        execution.regions[execution.tasks[task].region].look
+        execution.region(execution.task(task).region).look
     }
 
     /// Whether a record has the states of a group.
@@ -283,14 +283,14 @@ impl Coordination {
         (task, generation): (usize, u64),
         operator: &str,
     ) -> Option<usize> {
-        let at = &execution.tasks[task];
-        let look = execution.regions[at.region].look?;
+        let at = execution.task(task);
+        let look = execution.region(at.region).look?;
         // In a group of several regions, one may have been placed later than the first.
         let is_apart = self.looks[look].regions.len() == 1;
         record.coordinators.iter().position(|it| {
             (!is_apart || it.generation == generation)
                 && it.operator == operator
-                && execution.find(&it.vertex_id, 0) == Some(execution.vertices[at.vertex].first)
+                && execution.find(&it.vertex_id, 0) == Some(execution.vertices()[at.vertex].first)
         })
     }
 }

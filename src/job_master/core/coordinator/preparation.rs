@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use tanist_proto::v1 as pb;
 
 use super::{Coordination, Coordinators, Preparation, Unprepared};
-use crate::core::blocking::OfVertices;
 use crate::core::durable_record::DurableRecord;
+use crate::core::execution_graph::blocking::OfVertices;
 use crate::core::execution_graph::{ExecutionGraph, RegionPhase, as_index};
 use crate::core::output::Output;
 use crate::core::{Effect, Failure};
@@ -79,7 +79,7 @@ impl Coordinators {
             }) => {
                 coordination.preparations.remove(&look);
                 let waits = |region: &&usize| {
-                    let phase = graph.regions[**region].phase;
+                    let phase = graph.region(**region).phase;
                     matches!(phase, RegionPhase::Waiting { .. })
                 };
                 let waiting = group.regions.iter().filter(waits);
@@ -173,13 +173,13 @@ impl Coordinators {
             return;
         };
         let all_finished = |vertex: &usize| {
-            let parallelism = graph.vertices[*vertex].parallelism;
-            graph.indexes.finished[*vertex] == as_index(parallelism)
+            let parallelism = graph.vertices()[*vertex].parallelism;
+            graph.indexes().finished[*vertex] == as_index(parallelism)
         };
         let has_finished = |region: &usize| {
             // The region must not have been given up since; that is not durable yet.
             let is_of_record = record.is_generation_durable(*region);
-            let mut tasks = graph.regions[*region].tasks.iter();
+            let mut tasks = graph.region(*region).tasks.iter();
             is_of_record && tasks.all(|task| record.has_durably_finished(*task))
         };
         let is_over = |group: &super::Look| {
@@ -201,7 +201,7 @@ impl Coordinators {
         graph: &ExecutionGraph,
     ) -> Option<(&mut Coordination, usize)> {
         let coordination = self.of_job.as_deref_mut();
-        coordination.zip(graph.regions[region].look)
+        coordination.zip(graph.region(region).look)
     }
 }
 

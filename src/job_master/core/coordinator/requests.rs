@@ -28,7 +28,7 @@ impl Coordinators {
         let (Some(task), Some(coordination)) = (task, &mut self.of_job) else {
             return Err(Refusal::NotServed(id));
         };
-        let is_there = graph.tasks[task].execution.is_on(&connection.task_manager);
+        let is_there = graph.execution(task).is_on(&connection.task_manager);
         if !is_there || !coordination.serves(task, id.generation, record, graph) {
             return Err(Refusal::NotServed(id));
         }
@@ -112,7 +112,7 @@ impl Coordinators {
             let of = (*task, pending.generation);
             let found = coordination.find(durable, graph, of, operator);
             let state = found.and_then(|index| durable.coordinators[index].state.as_ref());
-            let subtask = graph.tasks[*task].subtask;
+            let subtask = graph.task(*task).subtask;
             if let Some(answer) = state.and_then(|state| answer(state, subtask, *number)) {
                 send(pending.token, CoordinatorAnswer::Decided(answer), out);
                 coordination.pending.remove(&key);
@@ -150,7 +150,7 @@ impl Coordination {
         record: &DurableRecord,
         graph: &ExecutionGraph,
     ) -> bool {
-        let at = &graph.tasks[task];
+        let at = graph.task(task);
         at.execution.generation.get() == generation
             && at.execution.is_deployed()
             && record.decided().regions[at.region].generation == generation
@@ -176,7 +176,7 @@ impl Coordination {
             let none = format!("{operator:?} has no coordinator");
             CoordinatorAnswer::Invalid(none)
         })?;
-        let subtask = graph.tasks[*task].subtask;
+        let subtask = graph.task(*task).subtask;
         // A repeated request: the decided state is left unchanged, as it may be shared.
         let before: &pb::CoordinatorState = &record.decided().coordinators[index];
         let before = before.state.as_ref();

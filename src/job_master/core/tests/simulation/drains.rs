@@ -10,8 +10,8 @@ use tanist_proto::v1 as pb;
 
 use super::task_manager::{TaskKey, TaskManager};
 use super::world::World;
-use crate::core::execution::is_terminal;
 use crate::core::execution_graph::RegionPhase;
+use crate::core::execution_graph::execution::is_terminal;
 use crate::core::{Event, JobMasterCore};
 
 #[derive(Debug, Default)]
@@ -50,8 +50,8 @@ struct Before {
 }
 
 fn live_places(core: &JobMasterCore, region: usize) -> BTreeSet<(ResourceId, AllocationId)> {
-    let tasks = core.execution.regions[region].tasks.iter();
-    let executions = tasks.map(|task| &core.execution.tasks[*task].execution);
+    let tasks = core.graph.region(region).tasks.iter();
+    let executions = tasks.map(|task| core.graph.execution(*task));
     let live = executions.filter(|it| !it.is_ended());
     let places = live.filter_map(|it| it.place.as_ref());
     places
@@ -61,7 +61,7 @@ fn live_places(core: &JobMasterCore, region: usize) -> BTreeSet<(ResourceId, All
 
 impl RegionsBefore {
     pub(super) fn of(core: &JobMasterCore) -> RegionsBefore {
-        let regions = core.execution.regions.iter().enumerate();
+        let regions = core.graph.regions().iter().enumerate();
         let regions = regions.map(|(region, at)| Before {
             generation: core.record.decided().regions[region].generation,
             is_placed: at.phase.is_placed(),
@@ -81,7 +81,7 @@ impl RegionsBefore {
         let mut moved = 0;
         let mut left: BTreeSet<&AllocationId> = BTreeSet::new();
         for (region, before) in self.regions.iter().enumerate() {
-            if core.execution.regions[region].phase == RegionPhase::Placed && !before.is_placed {
+            if core.graph.region(region).phase == RegionPhase::Placed && !before.is_placed {
                 for place in live_places(core, region) {
                     let is_open = !leaving.contains_key(&place.0) || used.contains(&place);
                     assert!(

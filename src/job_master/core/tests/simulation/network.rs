@@ -3,7 +3,7 @@
 use tanist_proto::v1 as pb;
 
 use super::world::{Call, Request, World};
-use crate::core::execution::is_terminal;
+use crate::core::execution_graph::execution::is_terminal;
 use crate::core::{Event, SubmitOutcome};
 
 impl World {

@@ -114,9 +114,9 @@ impl World {
             if before.generation == after.generation {
                 continue;
             }
-            for task in &built.regions[number].tasks {
+            for task in &built.region(number).tasks {
                 let vertex = built.vertex_of(*task).id.to_string();
-                let key = (vertex, built.tasks[*task].subtask);
+                let key = (vertex, built.task(*task).subtask);
                 let has_read = self.stopping.begun.contains(&(key, before.generation));
                 let was_placed = !before.placements.is_empty();
                 assert!(

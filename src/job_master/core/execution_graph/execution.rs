@@ -9,7 +9,7 @@ use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::result_partitions::ResultPartition;
+use crate::core::result_partitions::ResultPartition;
 
 /// The place of an execution.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,7 +70,7 @@ pub struct Execution {
 }
 
 /// The number of states.
-pub(super) const STATES: usize = 10;
+pub(in crate::core) const STATES: usize = 10;
 
 impl Execution {
     /// A new attempt.
