@@ -283,7 +283,7 @@ impl Calls {
         connection: Connection,
         location: &pb::TaskManagerLocation,
         allocations: &[AllocationId],
-        (asked_in, stopping): (u64, bool),
+        (requested_in, stopping): (u64, bool),
     ) {
         let peer = self.connector.task_executor(&location.rpc_address);
         let ask_timeout = self.ask_timeout;
@@ -301,7 +301,7 @@ impl Calls {
                     let allocations = answer.allocation_ids.iter().filter_map(|id| parse(id));
                     let event = Event::HeartbeatAnswered {
                         connection: connection.clone(),
-                        asked_in,
+                        requested_in,
                         allocations: allocations.collect(),
                         executions: answer.executions,
                         outputs: answer.outputs,

@@ -1,4 +1,4 @@
-//! The part of the core that handles answers to its requests: deployments and cancellations.
+//! Applies answers to requests: deployments, cancellations, preparations.
 //!
 //! Neither a missing answer nor a refusal proves that a task does not run. Tasks in doubt are cancelled, and
 //! a report is requested.
@@ -7,14 +7,15 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
 use super::execution_graph::execution::Cancellation;
-use super::{Connection, Effect, JobMasterCore, SubmitOutcome};
+use super::reports::Reports;
+use super::{Connection, Effect, SubmitOutcome, Unprepared};
 
-impl JobMasterCore {
-    pub(super) fn note_submitted(
+impl Reports<'_> {
+    pub(super) fn apply_submitted(
         &mut self,
         task_manager: &ResourceId,
         tasks: &[pb::ExecutionId],
-        outcome: SubmitOutcome,
+        outcome: &SubmitOutcome,
     ) {
         for id in tasks {
             let Some(task) = self.graph.find(&id.vertex_id, id.subtask) else {
@@ -28,7 +29,7 @@ impl JobMasterCore {
             }
             // Neither a refusal nor silence proves that it does not run (an earlier copy of the message may
             // have been accepted), so it is cancelled and not assumed to be gone.
-            let cause = match &outcome {
+            let cause = match outcome {
                 SubmitOutcome::Answered(refused) => {
                     let is_it = |refused: &&pb::TaskRefusal| {
                         refused.vertex_id == id.vertex_id && refused.subtask == id.subtask
@@ -49,7 +50,7 @@ impl JobMasterCore {
         }
     }
 
-    pub(super) fn note_cancelled(
+    pub(super) fn apply_cancelled(
         &mut self,
         connection: &Connection,
         tasks: &[pb::TaskCancellation],
@@ -82,6 +83,20 @@ impl JobMasterCore {
         }
         if is_unsure {
             self.out.push(Effect::AskReport(connection.clone()));
+        }
+    }
+
+    /// Applies the result of a preparation of coordinators.
+    pub(super) fn apply_prepared(
+        &mut self,
+        region: usize,
+        generation: u64,
+        outcome: Result<Vec<pb::CoordinatorState>, Unprepared>,
+    ) {
+        let coordinators = &mut self.coordinators;
+        let failures = coordinators.apply_prepared(region, generation, outcome, self.graph);
+        for failure in failures {
+            self.failover.report(failure);
         }
     }
 }

@@ -131,7 +131,7 @@ impl JobMasterCore {
             ids.len(),
             if ids.len() > 1 { " and others" } else { "" }
         );
-        let until_ms = self.reconciliation_deadline_ms().unwrap_or_default();
+        let until_ms = self.reconciliation.deadline_ms().unwrap_or_default();
         Some(pb::BlockedReason {
             since_ms: until_ms.saturating_sub(self.options.reconcile_timeout_ms),
             until_ms,

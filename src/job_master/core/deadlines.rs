@@ -36,11 +36,7 @@ impl JobMasterCore {
         deadlines.push(self.failover.next_hold_ms());
         let timeout_ms = options.task_cancellation_timeout_ms;
         deadlines.push(self.next_since(&indexes.canceling_since, 0, timeout_ms));
-        let is_any_awaited =
-            self.is_any_awaited() || !self.reconciliation.is_over() && self.graph.awaits_outputs();
-        if is_any_awaited {
-            deadlines.push(self.reconciliation_deadline_ms());
-        }
+        deadlines.push(self.reconciliation.next_deadline_ms(&self.graph));
         let orphans = self.task_managers.orphans().canceling();
         deadlines.extend(orphans.map(|(.., since_ms)| Some(since_ms.saturating_add(timeout_ms))));
         deadlines.push(self.slots.collecting_until_ms());

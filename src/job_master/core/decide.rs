@@ -1,206 +1,145 @@
-//! The part of the core that decides and acts, after each event and each deadline. It is a function of the
-//! state alone, so that no result depends on the order of events.
+//! The order of all decisions and effects, after each event and each deadline. It is a function of the state alone, so
+//! that no result depends on the order of events.
 //!
-//! Decisions (restart, give up, cancel, place, record a terminal state) go into `record`; acts follow from
-//! `written`.
+//! Decisions go into the decided record and the ExecutionGraph, effects follow from the durable record. Each step that
+//! is not the first says why it stands where it does.
 
-use std::collections::BTreeMap;
+use tanist_proto::v1::ExecutionState;
 
-use tanist_proto::id::ResourceId;
-
-use super::ending::Ending;
-use super::eviction::Eviction;
-use super::region_failover::RegionFailover;
-use super::region_restart::RegionRestart;
-use super::scheduling::Scheduler;
-use super::slot_needs::SlotNeeds;
+use super::execution_graph::Task;
 use super::{Effect, JobMasterCore};
 
 impl JobMasterCore {
+    /// Decides and acts after an event.
     pub(super) fn decide(&mut self, now_ms: u64) {
         self.decided_at_ms = now_ms;
         if !self.end.has_ended() {
-            self.handle_failures(now_ms);
-            self.give_up_overdue(now_ms);
-            self.handle_failures(now_ms);
+            self.decide_failures(now_ms);
+            // After the failures: with the last adopted region the waits for slots begin again.
+            self.decide_timeouts(now_ms);
+            // Once more, for the failures that timeouts are: no other event may come.
+            self.decide_failures(now_ms);
         }
+        // Before the requests: a cancellation waits for a commit until that counts as failed.
         self.end.check_commit_timeout(now_ms, &mut self.out);
-        self.decide_end(now_ms);
+        // Before regions stop, so that they do so in the same step. A job that has ended answers late requests, too.
+        self.decide_requests(now_ms);
         if self.end.has_ended() {
             return;
         }
-        let has_written = self.dirty.has_written;
+        let has_written = self.dirty.has_written();
+        // After all decisions to give regions up, and before the scheduler: what restarts waits for slots from now on.
         let mut restart = self.region_restart(now_ms);
         restart.stop_regions();
         restart.restart_regions(has_written);
+        // Before the write, which has the placements. The heads of the queues are what is left after all placements.
         let mut scheduler = self.scheduler(now_ms);
         scheduler.schedule(has_written);
         scheduler.note_heads();
+        // Before the write: a job ends, and its sinks are committed, only while no write is in flight.
         self.finish(now_ms);
         if !self.end.has_ended() {
-            self.record_ends();
-            self.coordinators
-                .decide_requests(&mut self.record, &self.graph, &mut self.out);
+            // Before the write, which has the ends of executions and the answers of coordinators.
+            self.terminal_states().record_ends();
+            let coordinators = &mut self.coordinators;
+            coordinators.decide_requests(&mut self.record, &self.graph, &mut self.out);
+            // After all decisions, so that one write has them all.
             self.write(now_ms);
-            self.coordinators.answer_requests(
-                self.dirty.has_written,
-                &self.record,
-                &self.graph,
-                &mut self.out,
-            );
-            self.deploy();
-            self.cancel_tasks(now_ms);
-            self.send_stop();
-            self.release_outputs();
-            self.acknowledge();
-            let is_reconciling = self.is_reconciling();
-            let mut scheduler = self.scheduler(now_ms);
-            scheduler.update_needed();
-            scheduler.free_left_slots(is_reconciling);
-            scheduler.free_idle_slots(is_reconciling);
-            scheduler.declare(is_reconciling);
+            // What follows acts on the durable record; the write above has an effect only when it is durable.
+            self.act(now_ms);
+            // After all placements and ends: slots are needed for what is left.
+            self.declare_slots(now_ms);
         }
+        // Last: the status follows from all decisions.
         self.note_status(now_ms);
     }
 
-    fn handle_failures(&mut self, now_ms: u64) {
+    /// Decides which regions are given up, and adopts or moves others.
+    fn decide_failures(&mut self, now_ms: u64) {
         let mut failover = self.region_failover(now_ms);
         failover.decide_failures();
+        // After the failures: of a region that failed, nothing is missing any more.
         failover.restart_missing();
-        self.adopt_regions(now_ms);
-        self.region_failover(now_ms).restart_lost();
+        // After that: a missing execution is not awaited any more, but its region must not be adopted.
+        failover.adopt_regions();
+        // After all restarts above: regions that restart need outputs again, and a loss is recorded as a consequence of
+        // the failure at the same moment.
+        failover.restart_lost();
+        // After the adoption: no region is moved while any is awaited.
         self.eviction(now_ms).move_regions();
     }
 
-    /// Handles timeouts: tasks that don't stop, TaskManagers that don't come back, slots that don't arrive.
-    fn give_up_overdue(&mut self, now_ms: u64) {
-        let overdue =
-            |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
-        let timeout_ms = self.options.task_cancellation_timeout_ms;
-        let mut stuck: BTreeMap<ResourceId, String> = BTreeMap::new();
-        let canceling = self.graph.indexes().canceling_since.iter();
-        for (_, task) in canceling.take_while(|(since_ms, _)| overdue(*since_ms, timeout_ms)) {
-            if let Some(place) = &self.graph.execution(*task).place {
-                stuck.insert(place.task_manager.clone(), self.graph.task_name(*task));
-            }
+    /// Gives up what has not happened within its timeout.
+    fn decide_timeouts(&mut self, now_ms: u64) {
+        let mut reports = self.reports(now_ms);
+        reports.give_up_stuck();
+        reports.give_up_awaited_overdue();
+        // After that: no region fails for lack of slots while anything is awaited.
+        if !self.is_reconciling() {
+            self.scheduler(now_ms).give_up_waiting();
         }
-        for (id, task, since_ms) in self.task_managers.orphans().canceling() {
-            if overdue(since_ms, timeout_ms) {
-                stuck.insert(id.clone(), self.graph.task_name(task));
-            }
-        }
-        for (task_manager, task) in stuck {
-            let cause = format!("{task} did not stop within {timeout_ms} ms");
-            let connection = self.task_managers.connection(&task_manager);
-            let location = self.task_managers.location(&task_manager);
-            if let Some((connection, location)) = connection.zip(location) {
-                self.out.push(Effect::Disconnect {
-                    connection,
-                    location: location.clone(),
-                    cause: cause.clone(),
-                });
-            }
-            self.lose_task_manager(&task_manager, &cause, now_ms);
-            for task in self.graph.live_on(&task_manager) {
-                self.graph.doubt_end(task);
-                self.note_gone(task, &cause, now_ms);
-            }
-        }
-        self.give_up_awaited_overdue(now_ms);
-        if self.is_reconciling() {
-            return;
-        }
-        self.scheduler(now_ms).give_up_waiting();
+    }
+
+    /// Decides on requests to cancel or to stop the job.
+    fn decide_requests(&mut self, now_ms: u64) {
+        let mut ending = self.ending(now_ms);
+        ending.decide_cancel();
+        // After the cancellation, which wins.
+        ending.decide_stop();
     }
 
     /// Ends the job or commits its sinks, if the durable record says so.
     fn finish(&mut self, now_ms: u64) {
         if let Some((status, cause)) = self.ending(now_ms).finish() {
+            // Before the result, which has the times of all statuses.
             self.note_status(now_ms);
             let result = self.result_of(status, cause, now_ms);
             self.out.push(Effect::End(result.clone()));
             self.end.end(result);
             self.coordinators.close(&mut self.out);
-            self.decide_end(now_ms);
+            // Once more: the result answers the requests.
+            self.decide_requests(now_ms);
         }
     }
 
-    /// Decides on requests to cancel or to stop the job.
-    fn decide_end(&mut self, now_ms: u64) {
-        let mut ending = self.ending(now_ms);
-        ending.decide_cancel();
-        ending.decide_stop();
-    }
-
-    pub(super) fn ending(&mut self, now_ms: u64) -> Ending<'_> {
-        Ending {
-            end: &mut self.end,
-            record: &mut self.record,
-            graph: &self.graph,
-            events: &mut self.job_events,
-            out: &mut self.out,
-            now_ms,
+    /// Writes the record if there are decisions to write.
+    fn write(&mut self, now_ms: u64) {
+        if !self.record.is_to_write() {
+            return;
         }
+        self.record.forget_stale_ends(&self.graph);
+        let has_answers = self.coordinators.take_decided();
+        let is_recorded = |task: &Task| task.execution.is_recorded;
+        let finished = self.graph.count(ExecutionState::Finished);
+        let have_all_finished =
+            finished == self.graph.tasks().len() && self.graph.tasks().iter().all(is_recorded);
+        // After all changes: the statuses that follow from the record are part of it.
+        self.record_statuses(now_ms);
+        self.record
+            .write(has_answers, have_all_finished, now_ms, &mut self.out);
     }
 
-    pub(super) fn region_failover(&mut self, now_ms: u64) -> RegionFailover<'_> {
-        self.eviction(now_ms).failover
+    /// Acts on the durable record. The steps concern different executions; none depends on another one.
+    fn act(&mut self, now_ms: u64) {
+        let (has_written, coordinators) = (self.dirty.has_written(), &mut self.coordinators);
+        coordinators.answer_requests(has_written, &self.record, &self.graph, &mut self.out);
+        let mut effects = self.durable_effects(now_ms);
+        effects.deploy();
+        effects.cancel_tasks();
+        effects.send_stop();
+        effects.release_outputs();
+        effects.acknowledge();
     }
 
-    pub(super) fn region_restart(&mut self, now_ms: u64) -> RegionRestart<'_> {
-        RegionRestart {
-            failover: &mut self.failover,
-            graph: &mut self.graph,
-            record: &self.record,
-            slots: &mut self.slots,
-            task_managers: &self.task_managers,
-            out: &mut self.out,
-            now_ms,
-        }
-    }
-
-    pub(super) fn eviction(&mut self, now_ms: u64) -> Eviction<'_> {
-        Eviction {
-            moves: &mut self.moves,
-            task_managers: &self.task_managers,
-            failover: RegionFailover {
-                failover: &mut self.failover,
-                graph: &mut self.graph,
-                record: &mut self.record,
-                coordinators: &mut self.coordinators,
-                slots: &mut self.slots,
-                reconciliation: &mut self.reconciliation,
-                events: &mut self.job_events,
-                out: &mut self.out,
-                turn: self.turn,
-                now_ms,
-            },
-        }
-    }
-
-    fn scheduler(&mut self, now_ms: u64) -> Scheduler<'_> {
-        Scheduler {
-            graph: &mut self.graph,
-            slots: &mut self.slots,
-            record: &mut self.record,
-            failover: &mut self.failover,
-            coordinators: &mut self.coordinators,
-            task_managers: &self.task_managers,
-            moves: &self.moves,
-            out: &mut self.out,
-            now_ms,
-        }
-    }
-
-    pub(super) fn slot_needs(&self) -> SlotNeeds<'_> {
-        SlotNeeds {
-            graph: &self.graph,
-            slots: &self.slots,
-            record: &self.record,
-            coordinators: &self.coordinators,
-            task_managers: &self.task_managers,
-            moves: &self.moves,
-            now_ms: self.decided_at_ms,
-        }
+    /// Gives back slots and declares the needed ones.
+    fn declare_slots(&mut self, now_ms: u64) {
+        let is_reconciling = self.is_reconciling();
+        let mut scheduler = self.scheduler(now_ms);
+        scheduler.update_needed();
+        // Before the idle ones: slots on drained TaskManagers don't wait for a timeout.
+        scheduler.free_left_slots(is_reconciling);
+        scheduler.free_idle_slots(is_reconciling);
+        // Last: the minimum depends on the slots that the job has.
+        scheduler.declare(is_reconciling);
     }
 }

@@ -1,37 +1,33 @@
-//! The part of the core that acts: it writes the record and derives effects from the durable record. It
-//! decides nothing.
+//! Derives effects from the durable record: deployments, cancellations, acknowledgements. Decides nothing.
 
 use std::collections::BTreeMap;
 
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::ExecutionState;
 
+use super::Effect;
+use super::dirty::Dirty;
+use super::durable_record::DurableRecord;
 use super::execution_graph::deployment::{cancellation, execution_id, task_deployment};
 use super::execution_graph::execution::Cancellation;
-use super::execution_graph::{RegionPhase, Task};
-use super::{Effect, JobMasterCore};
+use super::execution_graph::{ExecutionGraph, RegionPhase};
+use super::output::Output;
+use super::task_managers::TaskManagers;
 
-impl JobMasterCore {
-    /// Writes the record if there are decisions to write.
-    pub(super) fn write(&mut self, now_ms: u64) {
-        if !self.record.is_to_write() {
-            return;
-        }
-        self.record.forget_stale_ends(&self.graph);
-        let has_answers = self.coordinators.take_decided();
-        let is_recorded = |task: &Task| task.execution.is_recorded;
-        let finished = self.graph.count(ExecutionState::Finished);
-        let have_all_finished =
-            finished == self.graph.tasks().len() && self.graph.tasks().iter().all(is_recorded);
-        self.record_statuses(now_ms);
-        self.record
-            .write(has_answers, have_all_finished, now_ms, &mut self.out);
-    }
+/// Borrows what the effects of the durable record need.
+pub(super) struct DurableEffects<'a> {
+    pub(super) graph: &'a mut ExecutionGraph,
+    pub(super) record: &'a DurableRecord,
+    pub(super) task_managers: &'a mut TaskManagers,
+    pub(super) dirty: &'a mut Dirty,
+    pub(super) out: &'a mut Output,
+    pub(super) now_ms: u64,
+}
 
+impl DurableEffects<'_> {
     /// Deploys regions whose placement is durable and of this term. Each TaskManager gets one message.
     pub(super) fn deploy(&mut self) {
-        if !self.dirty.has_written {
+        if !self.dirty.has_written() {
             return;
         }
         let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
@@ -42,7 +38,7 @@ impl JobMasterCore {
             // The time in the record, so that the next leader shows the same.
             let placed_at_ms = durable.placed_at_ms;
             for task in self.graph.region(region).tasks.clone() {
-                self.graph.deploy(task, placed_at_ms, &mut self.out);
+                self.graph.deploy(task, placed_at_ms, self.out);
                 if let Some(place) = &self.graph.execution(task).place {
                     let tasks = by_task_manager.entry(place.task_manager.clone());
                     tasks.or_default().push(task);
@@ -51,7 +47,7 @@ impl JobMasterCore {
             self.graph.set_phase(region, RegionPhase::Deployed);
         }
         for (task_manager, tasks) in by_task_manager {
-            let tasks = tasks.iter().map(|task| task_deployment(&self.graph, *task));
+            let tasks = tasks.iter().map(|task| task_deployment(self.graph, *task));
             let tasks = tasks.collect();
             if let Some(connection) = self.task_managers.connection(&task_manager) {
                 self.out.push(Effect::Deploy { connection, tasks });
@@ -60,7 +56,7 @@ impl JobMasterCore {
     }
 
     /// Cancels executions that the durable record does not want, on any TaskManager.
-    pub(super) fn cancel_tasks(&mut self, now_ms: u64) {
+    pub(super) fn cancel_tasks(&mut self) {
         if !self.record.is_durable() {
             return;
         }
@@ -79,15 +75,15 @@ impl JobMasterCore {
             if !is_registered || at.execution.cancellation != Cancellation::NotSent {
                 continue;
             }
-            let id = execution_id(&self.graph, task, generation);
+            let id = execution_id(self.graph, task, generation);
             cancellations
                 .entry(place.task_manager)
                 .or_default()
                 .push(cancellation(id));
-            self.graph.cancel(task, now_ms, &mut self.out);
+            self.graph.cancel(task, self.now_ms, self.out);
         }
-        let (graph, durable) = (&self.graph, self.record.durable());
-        let is_unwanted = |location: &pb::TaskManagerLocation, (task, generation): (usize, u64)| {
+        let (graph, durable) = (&*self.graph, self.record.durable());
+        let is_unwanted = |location: &pb::TaskManagerLocation, (task, generation)| {
             let number = graph.task(task).region;
             let region = &durable.regions[number];
             let at = graph.region(number).tasks.binary_search(&task);
@@ -97,7 +93,7 @@ impl JobMasterCore {
                 || generation == region.generation
                     && (is_over || !is_placed_on(region, at.ok(), &id, location))
         };
-        let orphans = self.task_managers.cancel_orphans(is_unwanted, now_ms);
+        let orphans = self.task_managers.cancel_orphans(is_unwanted, self.now_ms);
         for (task_manager, (task, generation)) in orphans {
             let id = execution_id(graph, task, generation);
             let there = cancellations.entry(task_manager).or_default();
@@ -121,8 +117,8 @@ impl JobMasterCore {
             generation.is_some_and(|generation| durable > generation.get())
         };
         let tasks_of = |region: usize| self.graph.region(region).tasks.iter().copied();
-        if !self.dirty.has_written {
-            let open = self.dirty.to_cancel.iter().copied();
+        if !self.dirty.has_written() {
+            let open = self.dirty.to_cancel();
             let region = |task: usize| self.graph.task(task).region;
             return open
                 .filter(|task| is_over || is_replaced(region(*task)))
@@ -138,14 +134,24 @@ impl JobMasterCore {
         replaced.into_iter().flat_map(tasks_of).collect()
     }
 
+    /// Sends a heartbeat immediately to TaskManagers that have not received the stop in their present
+    /// registration.
+    pub(super) fn send_stop(&mut self) {
+        if !self.record.is_stop_durable() || self.record.is_stopping() {
+            return;
+        }
+        for connection in self.task_managers.begin_stop() {
+            self.out.push(Effect::AskReport(connection));
+        }
+    }
+
     /// Acknowledges terminal states that are in the durable record, or whose generation it has replaced.
     pub(super) fn acknowledge(&mut self) {
         if !self.record.is_durable() {
             return;
         }
-        let reported = std::mem::take(&mut self.dirty.reported_ends);
-        let among = (!self.dirty.has_written).then_some(reported);
-        let (graph, record) = (&self.graph, &self.record);
+        let among = self.dirty.take_reported_ends();
+        let (graph, record) = (&*self.graph, self.record);
         let acknowledged = self.task_managers.acknowledge(among, |(task, generation)| {
             let durable = record.durable_generation(graph.task(task).region);
             let is_recorded = durable == generation && record.has_durable_end(task);

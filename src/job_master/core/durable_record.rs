@@ -64,6 +64,8 @@ pub(super) struct DurableRecord {
     has_placed: bool,
     /// Whether `decided` may have terminal states of generations that were given up.
     has_stale_ends: bool,
+    /// Whether the ends of all executions are recorded, as the job ends.
+    has_all_ends: bool,
 }
 
 impl DurableRecord {
@@ -90,6 +92,7 @@ impl DurableRecord {
             refusal: None,
             has_placed: false,
             has_stale_ends: false,
+            has_all_ends: false,
         };
         record.update_ends(graph);
         record
@@ -263,6 +266,11 @@ impl DurableRecord {
     /// Records the end of an execution.
     pub(super) fn record_end(&mut self, end: pb::TerminalExecution) {
         self.change().terminal.push(end);
+    }
+
+    /// Whether the ends of all executions still have to be recorded, as the job ends. True once.
+    pub(super) fn take_all_ends(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_all_ends, true)
     }
 
     /// Keeps only those coordinators for which `is_kept` is true.

@@ -87,7 +87,7 @@ pub enum Event {
         /// The connection of the TaskManager.
         connection: Connection,
         /// [`super::JobMasterCore::turn`] when the heartbeat was sent.
-        asked_in: u64,
+        requested_in: u64,
         /// All executions of the job there.
         executions: Vec<pb::ExecutionReport>,
         /// All slots of the job there.

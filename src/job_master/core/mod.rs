@@ -26,6 +26,7 @@ mod eviction;
 mod exceptions;
 mod execution_graph;
 mod failover;
+mod handlers;
 mod idle_slots;
 mod job_end;
 mod job_events;
@@ -67,7 +68,7 @@ use tanist_proto::v1 as pb;
 use self::coordinator::Coordinators;
 pub use self::coordinator::{Coordinated, Kind, Unprepared, cut};
 pub use self::details::{before_its_end, failed_initialization};
-use self::dirty::{Dirty, LookedAt};
+use self::dirty::Dirty;
 use self::durable_record::DurableRecord;
 pub use self::effect::{CancelAnswer, CoordinatorAnswer, Effect, Milestone, Needs};
 pub use self::event::{
@@ -100,7 +101,6 @@ pub struct JobMasterCore {
     slots: Slots,
     task_managers: TaskManagers,
     dirty: Dirty,
-    looked_at: LookedAt,
     record: DurableRecord,
     failover: Failover,
     reconciliation: Reconciliation,
@@ -152,10 +152,9 @@ impl JobMasterCore {
             slots: Slots::new(&options),
             task_managers: TaskManagers::default(),
             dirty: Dirty::default(),
-            looked_at: LookedAt::default(),
             record,
             failover,
-            reconciliation: Reconciliation::default(),
+            reconciliation: Reconciliation::new(options.reconcile_timeout_ms),
             end: JobEnd::default(),
             moves: Moves::default(),
             coordinators,
@@ -198,6 +197,7 @@ impl JobMasterCore {
         if let Some(connection) = event.connection() {
             self.task_managers.check(connection)?;
         }
+        let mut reports = self.reports(now_ms);
         match event {
             Event::Started | Event::TimePassed => {}
             Event::Registered {
@@ -208,76 +208,59 @@ impl JobMasterCore {
                 outputs,
             } => {
                 let reported = (executions.as_slice(), slots.as_slice());
-                self.register(&connection, location, reported, now_ms)?;
-                self.note_outputs(&connection.task_manager, &outputs, None);
+                reports.register(&connection, location, reported)?;
+                reports.apply_partitions(&connection.task_manager, &outputs, None);
             }
             Event::SlotsOffered { connection, slots } => {
-                let (accepted, rejected) = self.offer(&connection.task_manager, &slots, now_ms);
+                let (accepted, rejected) = reports.offer(&connection.task_manager, &slots);
                 self.out.push(Effect::AnswerOffer { accepted, rejected });
             }
             Event::SlotFailed {
                 connection,
                 allocation,
                 cause,
-            } => {
-                let held = self.slots.pool().get(&allocation);
-                if held.is_some_and(|slot| slot.task_manager == connection.task_manager) {
-                    self.lose_slot(&allocation, &cause, now_ms);
-                }
-            }
+            } => reports.fail_offered_slot(&connection.task_manager, &allocation, &cause),
             Event::ExecutionsReported {
                 connection,
                 executions,
-            } => {
-                self.apply_reports(&connection.task_manager, &executions, now_ms);
-            }
+            } => reports.apply_reports(&connection.task_manager, &executions),
             Event::HeartbeatAnswered {
                 connection,
-                asked_in,
+                requested_in,
                 executions,
                 allocations,
                 outputs,
             } => {
-                self.reconcile(&connection.task_manager, asked_in, &executions, now_ms);
-                self.reconcile_slots(&connection.task_manager, asked_in, &allocations, now_ms);
-                self.note_outputs(&connection.task_manager, &outputs, Some(asked_in));
+                let id = &connection.task_manager;
+                reports.reconcile(id, requested_in, &executions);
+                reports.reconcile_slots(id, requested_in, &allocations);
+                reports.apply_partitions(id, &outputs, Some(requested_in));
             }
             Event::TaskManagerLost { connection, cause } => {
-                self.lose_task_manager(&connection.task_manager, &cause, now_ms);
+                reports.lose_task_manager(&connection.task_manager, &cause);
             }
             Event::TaskManagerLeft { connection, cause } => {
-                self.let_task_manager_go(&connection.task_manager, &cause, now_ms);
+                reports.let_task_manager_go(&connection.task_manager, &cause);
             }
             Event::TaskManagerGone {
                 task_manager,
                 incarnation,
-            } => self.give_up_awaited_on(&task_manager, &incarnation, now_ms),
+            } => reports.give_up_awaited_on(&task_manager, &incarnation),
             Event::TasksSubmitted {
                 connection,
                 tasks,
                 outcome,
-            } => {
-                self.note_submitted(&connection.task_manager, &tasks, outcome);
-            }
+            } => reports.apply_submitted(&connection.task_manager, &tasks, &outcome),
             Event::TasksCancelled {
                 connection,
                 tasks,
                 is_confirmed,
-            } => {
-                self.note_cancelled(&connection, &tasks, is_confirmed);
-            }
+            } => reports.apply_cancelled(&connection, &tasks, is_confirmed),
             Event::Prepared {
                 region,
                 generation,
                 outcome,
-            } => {
-                let coordinators = &mut self.coordinators;
-                let failures =
-                    coordinators.apply_prepared(region, generation, outcome, &self.graph);
-                failures
-                    .into_iter()
-                    .for_each(|failure| self.failover.report(failure));
-            }
+            } => reports.apply_prepared(region, generation, outcome),
             Event::CoordinatorAsked {
                 connection,
                 request,
@@ -293,8 +276,8 @@ impl JobMasterCore {
             Event::StopRequested => self.end.request_stop(),
             Event::Persisted(number) => {
                 if let Some(changed) = self.record.confirm(number, &self.graph) {
-                    self.dirty.has_written = true;
-                    self.begin_reconciliation(now_ms);
+                    self.dirty.set_written();
+                    self.reconciliation.begin(now_ms);
                     self.slots.apply_ends(&changed, &self.graph);
                 }
             }

@@ -20,12 +20,16 @@ use tanist_proto::v1::ExecutionState;
 
 use super::durable_record::DurableRecord;
 use super::execution_graph::{ExecutionGraph, RegionPhase};
+use super::region_failover::RegionFailover;
+use super::reports::Reports;
 use super::result_partitions::ResultPartition;
 use super::{Failure, JobMasterCore, LogLine};
 
 /// Progress of the adoption.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reconciliation {
+    // Time to wait, after a recovery, for a TaskManager that the record names.
+    timeout_ms: u64,
     // Start of the wait: when the first write of this JobMaster became durable. An earlier start would let a
     // slow store use up the timeout.
     since_ms: Option<u64>,
@@ -39,6 +43,18 @@ pub(super) struct Reconciliation {
 }
 
 impl Reconciliation {
+    /// Nothing is awaited.
+    pub(super) fn new(timeout_ms: u64) -> Reconciliation {
+        Reconciliation {
+            timeout_ms,
+            since_ms: None,
+            missing: Vec::new(),
+            is_over: false,
+            was_under_way: false,
+            adoption: Adoption::default(),
+        }
+    }
+
     /// Notes that an execution which the record places can't be adopted.
     pub(super) fn report_missing(&mut self, graph: &ExecutionGraph, task: usize, cause: &str) {
         let cause = format!("not there after a change of the leader: {cause}");
@@ -48,19 +64,35 @@ impl Reconciliation {
     /// Whether an execution or output that the record places is still awaited. False for a job that has to
     /// end: it awaits executions only to stop them.
     pub(super) fn is_under_way(&self, graph: &ExecutionGraph, record: &DurableRecord) -> bool {
-        !self.is_over
-            && !record.is_stopping()
-            && (graph.count(ExecutionState::Reconciling) > 0 || graph.awaits_outputs())
-    }
-
-    /// Whether nothing is awaited any more, and nothing will be.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over
+        !self.is_over && !record.is_stopping() && (is_any_awaited(graph) || graph.awaits_outputs())
     }
 
     /// Removes and returns the executions found missing since the last call.
     pub(super) fn take_missing(&mut self) -> Vec<Failure> {
         std::mem::take(&mut self.missing)
+    }
+
+    /// Starts the wait. Later calls change nothing.
+    pub(super) fn begin(&mut self, now_ms: u64) {
+        self.since_ms.get_or_insert(now_ms);
+    }
+
+    /// Until when TaskManagers that the record names may register.
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        Some(self.since_ms?.saturating_add(self.timeout_ms))
+    }
+
+    /// When the next wait for executions or outputs is over, if anything is awaited.
+    pub(super) fn next_deadline_ms(&self, graph: &ExecutionGraph) -> Option<u64> {
+        let is_any = is_any_awaited(graph) || !self.is_over && graph.awaits_outputs();
+        self.deadline_ms().filter(|_| is_any)
+    }
+
+    /// Moves the start of the wait by the duration for which this process stood still.
+    pub(super) fn put_off(&mut self, by_ms: u64) {
+        if let Some(since_ms) = &mut self.since_ms {
+            *since_ms = since_ms.saturating_add(by_ms);
+        }
     }
 
     /// Counts tasks that restart instead of being adopted.
@@ -74,11 +106,6 @@ impl JobMasterCore {
     /// See [`Reconciliation::is_under_way`].
     pub(super) fn is_reconciling(&self) -> bool {
         self.reconciliation.is_under_way(&self.graph, &self.record)
-    }
-
-    /// Whether an execution is awaited, even if only to be stopped.
-    pub(super) fn is_any_awaited(&self) -> bool {
-        self.graph.count(ExecutionState::Reconciling) > 0
     }
 
     /// The result of the adoption; `None` while anything is awaited.
@@ -109,74 +136,21 @@ impl JobMasterCore {
         self.reconciliation.was_under_way = true;
     }
 
-    /// Starts the wait. Later calls change nothing.
-    pub(super) fn begin_reconciliation(&mut self, now_ms: u64) {
-        self.reconciliation.since_ms.get_or_insert(now_ms);
-    }
-
-    /// Until when TaskManagers that the record names may register.
-    pub(super) fn reconciliation_deadline_ms(&self) -> Option<u64> {
-        let since_ms = self.reconciliation.since_ms?;
-        Some(since_ms.saturating_add(self.options.reconcile_timeout_ms))
-    }
-
     /// Moves all deadlines by the duration for which this process stood still.
     pub fn put_off_deadlines(&mut self, by_ms: u64) {
-        let later = |since_ms: &mut u64| *since_ms = since_ms.saturating_add(by_ms);
-        self.reconciliation.since_ms.iter_mut().for_each(later);
+        self.reconciliation.put_off(by_ms);
         self.graph.put_off(by_ms);
         self.slots.put_off(by_ms);
         self.task_managers.put_off(by_ms);
     }
+}
 
-    /// Gives up awaited executions and outputs after the timeout.
-    pub(super) fn give_up_awaited_overdue(&mut self, now_ms: u64) {
-        let is_any = self.is_any_awaited() || self.graph.awaits_outputs();
-        let deadline_ms = self.reconciliation_deadline_ms().filter(|_| is_any);
-        if deadline_ms.is_none_or(|at_ms| now_ms < at_ms) {
-            return;
-        }
-        let timeout_ms = self.options.reconcile_timeout_ms;
-        let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
-        let all = (0..self.graph.tasks().len()).collect::<Vec<_>>();
-        self.give_up_awaited(&all, &cause, now_ms);
-        self.graph
-            .lose_outputs(all, |output| *output == ResultPartition::Awaited, &cause);
-    }
-
-    /// Gives up the awaited executions of a TaskManager incarnation that is known to be gone. If it has
-    /// registered, its heartbeats decide.
-    pub(super) fn give_up_awaited_on(&mut self, gone: &ResourceId, incarnation: &str, now_ms: u64) {
-        if self.task_managers.is_registered(gone) {
-            return;
-        }
-        let is_there = |task: &usize| {
-            let place = self.graph.execution(*task).place.as_ref();
-            place.is_some_and(|place| place.location.incarnation == incarnation)
-        };
-        let mut there = self.graph.tasks_on(gone);
-        there.retain(is_there);
-        let cause = "its TaskManager is gone";
-        self.give_up_awaited(&there, cause, now_ms);
-        self.graph.lose_outputs(there, |_| true, cause);
-    }
-
-    /// Marks the awaited ones of these tasks as missing.
-    fn give_up_awaited(&mut self, tasks: &[usize], cause: &str, now_ms: u64) {
-        for task in tasks.iter().copied() {
-            let execution = self.graph.execution(task);
-            if execution.state == ExecutionState::Reconciling && execution.place.is_some() {
-                self.graph.doubt_end(task);
-                self.note_gone(task, cause, now_ms);
-            }
-        }
-    }
-
+impl RegionFailover<'_> {
     /// Adopts regions whose executions were all reported. With the last one the timeout of the wait for slots
     /// begins.
-    pub(super) fn adopt_regions(&mut self, now_ms: u64) {
+    pub(super) fn adopt_regions(&mut self) {
         if self.record.is_stopping() {
-            return self.note_under_way(now_ms);
+            return self.note_under_way();
         }
         for region in self.graph.take_newly_reconciled() {
             let is_awaited = self.graph.indexes().regions[region].awaited > 0;
@@ -196,15 +170,15 @@ impl JobMasterCore {
             self.graph.set_phase(region, RegionPhase::Deployed);
             let adoption = &mut self.reconciliation.adoption;
             adoption.tasks_adopted += adopted;
-            adoption.first_adopted_at_ms.get_or_insert(now_ms);
-            adoption.last_adopted_at_ms = Some(now_ms);
+            adoption.first_adopted_at_ms.get_or_insert(self.now_ms);
+            adoption.last_adopted_at_ms = Some(self.now_ms);
         }
-        self.note_under_way(now_ms);
+        self.note_under_way();
     }
 
     /// Notes whether anything is still awaited.
-    fn note_under_way(&mut self, now_ms: u64) {
-        let is_under_way = self.is_reconciling();
+    fn note_under_way(&mut self) {
+        let is_under_way = self.reconciliation.is_under_way(self.graph, self.record);
         // Only a recovery awaits anything.
         self.reconciliation.is_over |= !is_under_way && !self.record.is_stopping();
         if std::mem::replace(&mut self.reconciliation.was_under_way, is_under_way) && !is_under_way
@@ -220,11 +194,63 @@ impl JobMasterCore {
             });
             let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} restart");
             let kind = pb::JobEventKind::Adoption;
-            self.job_events.add(kind, text, now_ms);
+            self.events.add(kind, text, self.now_ms);
             for region in self.graph.waiting().clone() {
-                let phase = RegionPhase::Waiting { since_ms: now_ms };
+                let phase = RegionPhase::Waiting {
+                    since_ms: self.now_ms,
+                };
                 self.graph.set_phase(region, phase);
             }
         }
     }
+}
+
+impl Reports<'_> {
+    /// Gives up awaited executions and outputs after the timeout.
+    pub(super) fn give_up_awaited_overdue(&mut self) {
+        let is_any = is_any_awaited(self.graph) || self.graph.awaits_outputs();
+        let deadline_ms = self.reconciliation.deadline_ms().filter(|_| is_any);
+        if deadline_ms.is_none_or(|at_ms| self.now_ms < at_ms) {
+            return;
+        }
+        let timeout_ms = self.options.reconcile_timeout_ms;
+        let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
+        let all = (0..self.graph.tasks().len()).collect::<Vec<_>>();
+        self.give_up_awaited(&all, &cause);
+        self.graph
+            .lose_outputs(all, |output| *output == ResultPartition::Awaited, &cause);
+    }
+
+    /// Gives up the awaited executions of a TaskManager incarnation that is known to be gone. If it has
+    /// registered, its heartbeats decide.
+    pub(super) fn give_up_awaited_on(&mut self, gone: &ResourceId, incarnation: &str) {
+        if self.task_managers.is_registered(gone) {
+            return;
+        }
+        let is_there = |task: &usize| {
+            let place = self.graph.execution(*task).place.as_ref();
+            place.is_some_and(|place| place.location.incarnation == incarnation)
+        };
+        let mut there = self.graph.tasks_on(gone);
+        there.retain(is_there);
+        let cause = "its TaskManager is gone";
+        self.give_up_awaited(&there, cause);
+        self.graph.lose_outputs(there, |_| true, cause);
+    }
+
+    /// Marks the awaited ones of these tasks as missing.
+    fn give_up_awaited(&mut self, tasks: &[usize], cause: &str) {
+        for task in tasks.iter().copied() {
+            let execution = self.graph.execution(task);
+            if execution.state == ExecutionState::Reconciling && execution.place.is_some() {
+                self.graph.doubt_end(task);
+                self.note_gone(task, cause);
+            }
+        }
+    }
+}
+
+/// Whether an execution is awaited, even if only to be stopped.
+fn is_any_awaited(graph: &ExecutionGraph) -> bool {
+    graph.count(ExecutionState::Reconciling) > 0
 }

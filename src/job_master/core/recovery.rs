@@ -72,7 +72,7 @@ impl JobMasterCore {
             self.graph.restore_phase(region, phase, is_end_unknown);
         }
         self.graph.recount();
-        self.await_outputs();
+        self.graph.await_outputs(self.record.is_stopping());
         self.slots.adopt_all(&self.graph);
         // TaskManagers stop the attempts of an isolated job by themselves within this time.
         let wait_ms = self.options.reconcile_timeout_ms;

@@ -1,4 +1,4 @@
-//! The part of the core that handles registrations of TaskManagers and their slot offers.
+//! Applies registrations of TaskManagers and their slot offers.
 //!
 //! Invariant: slots that a TaskManager held and does not offer when it registers are lost.
 
@@ -8,30 +8,30 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
+use super::reports::Reports;
 use super::slot_pool::OfferAnswer;
-use super::{Connection, Effect, JobMasterCore, Refusal, parse};
+use super::{Connection, Effect, Refusal, parse};
 
-impl JobMasterCore {
+impl Reports<'_> {
     /// Registers a TaskManager, with its executions and slots.
     pub(super) fn register(
         &mut self,
         connection: &Connection,
         location: pb::TaskManagerLocation,
         (executions, slots): (&[pb::ExecutionReport], &[pb::SlotOffer]),
-        now_ms: u64,
     ) -> Result<(), Refusal> {
-        if self.end.has_ended() {
+        if self.has_ended {
             return Err(Refusal::Ended);
         }
         self.task_managers.admit(connection)?;
         let task_manager = connection.task_manager.clone();
         let known = self.task_managers.location(&task_manager);
         if known.is_some_and(|known| known.incarnation != location.incarnation) {
-            self.lose_task_manager(&task_manager, "it was restarted", now_ms);
+            self.lose_task_manager(&task_manager, "it was restarted");
         }
         let location = self.graph.keep_once(&task_manager, location);
         self.task_managers.register(connection, location);
-        self.reconcile_all(&task_manager, executions, now_ms);
+        self.reconcile_all(&task_manager, executions);
         // Late offers of the former registration are refused, so slots that were given back under it may be
         // accepted again.
         self.slots.forget_released(&task_manager);
@@ -41,14 +41,10 @@ impl JobMasterCore {
             .collect();
         for allocation in self.slots.pool().slots_of(&task_manager) {
             if !offered.contains(allocation.to_string().as_str()) {
-                self.lose_slot(
-                    &allocation,
-                    "its TaskManager connected again without it",
-                    now_ms,
-                );
+                self.lose_slot(&allocation, "its TaskManager connected again without it");
             }
         }
-        let (_, rejected) = self.offer(&task_manager, slots, now_ms);
+        let (_, rejected) = self.offer(&task_manager, slots);
         if !rejected.is_empty() {
             let (connection, cause) = (connection.clone(), "the offer was rejected".to_owned());
             self.out.push(Effect::FreeSlots {
@@ -65,14 +61,13 @@ impl JobMasterCore {
         &mut self,
         task_manager: &ResourceId,
         offers: &[pb::SlotOffer],
-        now_ms: u64,
     ) -> (Vec<AllocationId>, Vec<AllocationId>) {
         let (mut accepted, mut rejected) = (Vec::new(), Vec::new());
         for offer in offers {
             let Some(allocation) = parse::<AllocationId>(&offer.allocation_id) else {
                 continue;
             };
-            if self.end.has_ended() {
+            if self.has_ended {
                 rejected.push(allocation);
                 continue;
             }
@@ -84,7 +79,7 @@ impl JobMasterCore {
                 OfferAnswer::Accepted => accepted.push(allocation),
                 OfferAnswer::AcceptedInsteadOf(before) => {
                     accepted.push(allocation);
-                    self.fail_slot(task_manager, &before, "its slot was reallocated", now_ms);
+                    self.fail_slot(task_manager, &before, "its slot was reallocated");
                 }
                 OfferAnswer::Rejected => rejected.push(allocation),
             }

@@ -13,11 +13,13 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::Effect;
+use super::durable_effects::DurableEffects;
 use super::durable_record::DurableRecord;
 use super::execution_graph::blocking::OfVertices;
 use super::execution_graph::deployment::{cancellation, execution_id};
 use super::execution_graph::{ExecutionGraph, RegionPhase};
-use super::{Effect, JobMasterCore};
+use super::reports::Reports;
 
 /// The reason of an output that was released after all its readers had read it.
 const RELEASED: &str = "it was released when no task needed it any more";
@@ -43,6 +45,33 @@ impl Default for ResultPartition {
 }
 
 impl ExecutionGraph {
+    /// After a recovery: marks outputs that other regions still need as awaited.
+    pub(super) fn await_outputs(&mut self, is_stopping: bool) {
+        let mut known = OfVertices::default();
+        let is_unfinished = |region: usize| {
+            let mut tasks = self.region(region).tasks.iter();
+            tasks.any(|task| self.execution(*task).state != ExecutionState::Finished)
+        };
+        let mut found = Vec::new();
+        for (task, at) in self.tasks().iter().enumerate() {
+            let execution = &at.execution;
+            let is_kept = execution.state == ExecutionState::Finished
+                && execution.place.is_some()
+                && self.vertex_of(task).is_kept;
+            if is_kept {
+                let is_needed = !is_stopping && self.is_read_by(task, &mut known, is_unfinished);
+                found.push((task, is_needed));
+            }
+        }
+        for (task, is_needed) in found {
+            let output = match is_needed {
+                true => ResultPartition::Awaited,
+                false => ResultPartition::Gone(RELEASED.to_owned()),
+            };
+            self.set_output(task, output);
+        }
+    }
+
     /// Whether outputs are awaited.
     pub(super) fn awaits_outputs(&self) -> bool {
         self.indexes().outputs_awaited > 0
@@ -114,7 +143,7 @@ impl ExecutionGraph {
     }
 }
 
-impl JobMasterCore {
+impl Reports<'_> {
     /// Notes that a task has finished and its output is where it ran.
     pub(super) fn note_output(&mut self, task: usize) {
         if !self.graph.vertex_of(task).is_kept {
@@ -128,46 +157,18 @@ impl JobMasterCore {
         if let Some(place) = place {
             let (id, partition) = (&place.task_manager, (task, generation));
             if self.task_managers.add_partition(id, partition) {
-                self.dirty.outputs_of.insert(id.clone());
+                self.dirty.recheck_outputs(id);
             }
-        }
-    }
-
-    /// After a recovery: marks outputs that other regions still need as awaited.
-    pub(super) fn await_outputs(&mut self) {
-        let mut known = OfVertices::default();
-        let is_unfinished = |region: usize| {
-            let mut tasks = self.graph.region(region).tasks.iter();
-            tasks.any(|task| self.graph.execution(*task).state != ExecutionState::Finished)
-        };
-        let mut found = Vec::new();
-        for (task, at) in self.graph.tasks().iter().enumerate() {
-            let execution = &at.execution;
-            let is_kept = execution.state == ExecutionState::Finished
-                && execution.place.is_some()
-                && self.graph.vertex_of(task).is_kept;
-            if is_kept {
-                let is_needed = !self.record.is_stopping()
-                    && self.graph.is_read_by(task, &mut known, is_unfinished);
-                found.push((task, is_needed));
-            }
-        }
-        for (task, is_needed) in found {
-            let output = match is_needed {
-                true => ResultPartition::Awaited,
-                false => ResultPartition::Gone(RELEASED.to_owned()),
-            };
-            self.graph.set_output(task, output);
         }
     }
 
     /// Applies a full report of the outputs on a TaskManager, from a registration or from a heartbeat that
-    /// was sent in step `asked_in`.
-    pub(super) fn note_outputs(
+    /// was sent in step `requested_in`.
+    pub(super) fn apply_partitions(
         &mut self,
         task_manager: &ResourceId,
         reported: &[pb::ExecutionId],
-        asked_in: Option<u64>,
+        requested_in: Option<u64>,
     ) {
         let find = |id: &pb::ExecutionId| {
             let task = self.graph.find(&id.vertex_id, id.subtask)?;
@@ -176,12 +177,12 @@ impl JobMasterCore {
         let reported: BTreeSet<(usize, u64)> = reported.iter().filter_map(find).collect();
         let turn = self.turn;
         let known = &mut self.task_managers;
-        let incarnation = known.report_partitions(task_manager, &reported, asked_in.is_none());
+        let incarnation = known.report_partitions(task_manager, &reported, requested_in.is_none());
         let Some(incarnation) = incarnation else {
             return;
         };
         if !reported.is_empty() {
-            self.dirty.outputs_of.insert(task_manager.clone());
+            self.dirty.recheck_outputs(task_manager);
         }
         for task in self.graph.tasks_on(task_manager) {
             let execution = self.graph.execution(task);
@@ -192,7 +193,7 @@ impl JobMasterCore {
                 ResultPartition::Gone(_) => continue,
                 ResultPartition::Awaited => true,
                 ResultPartition::Kept { since } => {
-                    asked_in.is_none_or(|asked_in| since <= asked_in)
+                    requested_in.is_none_or(|requested_in| since <= requested_in)
                 }
             };
             let is_there = reported.contains(&(task, execution.generation.get()));
@@ -208,22 +209,24 @@ impl JobMasterCore {
             self.graph.set_output(task, output);
         }
     }
+}
 
+impl DurableEffects<'_> {
     /// Releases outputs on TaskManagers that are not needed any more according to the durable record.
     pub(super) fn release_outputs(&mut self) {
         if !self.record.is_durable() {
             return;
         }
         let mut known_needs = OfVertices::default();
-        let on = Some(&self.dirty.outputs_of).filter(|_| !self.dirty.has_written);
-        let (graph, record) = (&self.graph, &self.record);
+        let on = self.dirty.outputs_of();
+        let (graph, record) = (&*self.graph, self.record);
         let released = self.task_managers.release_partitions(on, |partition| {
             is_needed(graph, record, partition, &mut known_needs)
         });
         for (connection, partitions) in released {
             let mut tasks = Vec::new();
             for (task, generation) in partitions {
-                let id = execution_id(&self.graph, task, generation);
+                let id = execution_id(self.graph, task, generation);
                 tasks.push(cancellation(id));
                 if self.graph.execution(task).generation.get() == generation {
                     let released = ResultPartition::Gone(RELEASED.to_owned());

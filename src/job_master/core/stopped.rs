@@ -122,22 +122,6 @@ impl JobMasterCore {
         self.record.is_stop_durable()
     }
 
-    /// Sends a heartbeat immediately to TaskManagers that have not received the stop in their present
-    /// registration.
-    pub(super) fn send_stop(&mut self) {
-        let registrations = Some(self.task_managers.version());
-        if !self.record.is_stop_durable()
-            || self.record.is_stopping()
-            || self.looked_at.stop_sent == registrations
-        {
-            return;
-        }
-        self.looked_at.stop_sent = registrations;
-        for connection in self.task_managers.begin_stop() {
-            self.out.push(Effect::AskReport(connection));
-        }
-    }
-
     /// The blocked reason of a job that is being stopped, with the number of unfinished tasks.
     pub(super) fn winding_up(&self) -> Option<pb::BlockedReason> {
         if !self.record.is_stop_durable() {

@@ -41,6 +41,8 @@ pub(super) struct TaskManagers {
     orphans: OrphanExecutions,
     /// Number of changes of `registered`: a TaskManager registers, registers again or leaves.
     version: u64,
+    /// The version as of which all TaskManagers have received the stop.
+    stop_version: Option<u64>,
 }
 
 impl TaskManagers {
@@ -179,6 +181,9 @@ impl TaskManagers {
 
     /// The TaskManagers that have not received the stop in their present registration. From now on they have.
     pub(super) fn begin_stop(&mut self) -> Vec<Connection> {
+        if self.stop_version.replace(self.version) == Some(self.version) {
+            return Vec::new();
+        }
         let mut begun = Vec::new();
         for (id, known) in &mut self.registered {
             if !std::mem::replace(&mut known.has_stop, true) {
@@ -289,7 +294,7 @@ impl TaskManagers {
         self.orphans.remove(id, key);
     }
 
-    /// Removes orphans that are not in a full report, which was requested in step `asked_in`.
+    /// Removes orphans that are not in a full report, which was requested in step `requested_in`.
     pub(super) fn retain_orphans(
         &mut self,
         id: &ResourceId,

@@ -1,25 +1,34 @@
-//! The part of the core that tracks terminal states of executions: which go into the record, and which are
-//! durable.
-//!
-//! Invariant: a slot is in use until the terminal state of its execution is durable, or the execution is
-//! given up.
+//! Records the terminal states of executions.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::JobMasterCore;
+use super::coordinator::Coordinators;
+use super::durable_record::DurableRecord;
+use super::execution_graph::ExecutionGraph;
+use super::slots::Slots;
 
-impl JobMasterCore {
+/// Borrows what the terminal states of executions change.
+pub(super) struct TerminalStates<'a> {
+    pub(super) graph: &'a mut ExecutionGraph,
+    pub(super) record: &'a mut DurableRecord,
+    pub(super) slots: &'a mut Slots,
+    pub(super) coordinators: &'a mut Coordinators,
+    /// Whether a write has become durable in this step.
+    pub(super) has_written: bool,
+}
+
+impl TerminalStates<'_> {
     /// Adds missing terminal states to the record. Those that only lead to a restart are never added.
     pub(super) fn record_ends(&mut self) {
         let mut ended = self.graph.take_newly_ended();
         for task in &ended {
             self.coordinators.recheck_requests(*task);
-            self.slots.recheck_adopted(&self.graph, *task);
+            self.slots.recheck_adopted(self.graph, *task);
         }
         let is_stopping = self.record.is_stopping();
         // When the job has to end, executions that ended before are recorded, too.
-        if is_stopping && !std::mem::replace(&mut self.looked_at.all_ends, true) {
+        if is_stopping && self.record.take_all_ends() {
             ended = (0..self.graph.tasks().len()).collect();
         }
         ended.sort_unstable();
@@ -48,9 +57,8 @@ impl JobMasterCore {
             self.graph.set_recorded(task);
         }
         // A job that has nothing more to run keeps its coordinators to the end.
-        if self.dirty.has_written && !self.record.all_have_durably_finished() {
-            self.coordinators
-                .forget_finished(&mut self.record, &self.graph);
+        if self.has_written && !self.record.all_have_durably_finished() {
+            self.coordinators.forget_finished(self.record, self.graph);
         }
     }
 }
