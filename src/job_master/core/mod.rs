@@ -1,13 +1,24 @@
 //! The decisions of a JobMaster, pure: (state, now, event) -> effects.
 //!
-//! There are two copies of the job's record: `record` is the decided state, `written` the durable one. Events
-//! change `record` and the ExecutionGraph. Everything that *acts* (deploy, cancel, acknowledge, commit,
-//! answer) is derived from `written` alone, after each event (`decide.rs`). So nothing acts on a decision
-//! that the store does not have, and a record read from the store has the same effects as one that was just
-//! written.
+//! The state is divided into owners with private fields; handlers borrow them and decide (`docs/adr/0056`).
+//!
+//! | owner | it alone says |
+//! |---|---|
+//! | [`DurableRecord`] | what is decided, what is being written, what is durable |
+//! | [`ExecutionGraph`] | the state of each execution and region, and the indexes over them |
+//! | [`Slots`] | which slots are held, needed, declared and reserved |
+//! | [`TaskManagers`] | which registration counts, what was reported and is not acknowledged |
+//! | [`Failover`] | which failures are open, whether and when a restart is allowed |
+//! | [`JobEnd`] | which requests are open, how far the commit is, the result |
+//! | [`Reconciliation`], [`Moves`], [`Coordinators`] | which regions are awaited, moved, prepared |
+//!
+//! An event goes to its handler, mostly `reports.rs`, which changes the graph and notes failures. Then `decide.rs` runs
+//! all handlers in one order. Decisions change the *decided* record and the graph. Everything that *acts* (deploy,
+//! cancel, acknowledge, commit, answer) is derived from the *durable* record alone. So nothing acts on a decision that
+//! the store does not have, and a record read from the store has the same effects as one that was just written.
 //!
 //! A generation is given up by a write of the next one without placements. Placing that one is another write.
-//! Invariants: generations only grow; only what `written` says is deployed, in the epoch that wrote it, once.
+//! Invariants: generations only grow; only what the durable record says is deployed, in the epoch that wrote it, once.
 
 mod adopted_slots;
 mod answers;
