@@ -173,8 +173,8 @@ impl Calls {
             Effect::AskReport(connection) => {
                 if let Some(location) = core.location(&connection.task_manager) {
                     let allocations = core.slots_of(&connection.task_manager);
-                    let asked = (core.turn(), core.tells_to_stop());
-                    self.heartbeat(io, connection, location, &allocations, asked);
+                    let as_of = (core.turn(), core.tells_to_stop());
+                    self.heartbeat(io, connection, location, &allocations, as_of);
                 }
             }
             Effect::Disconnect {
@@ -320,7 +320,7 @@ impl Calls {
     }
 
     /// Determines whether a TaskManager that refuses calls is gone.
-    pub(super) fn judge(
+    pub(super) fn check_lost(
         &self,
         io: &mut JoinSet<Done>,
         connection: Connection,
@@ -330,8 +330,8 @@ impl Calls {
     ) {
         let (connector, refusals) = (self.connector.clone(), self.refusals.clone());
         io.spawn(async move {
-            let judged = refusals::is_lost(&*connector, &*refusals, &address, question);
-            let is_lost = judged.await;
+            let checking = refusals::is_lost(&*connector, &*refusals, &address, question);
+            let is_lost = checking.await;
             Done::Judged {
                 connection,
                 cause,

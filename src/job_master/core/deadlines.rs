@@ -1,4 +1,4 @@
-//! The part of the core that computes the next deadline, until which the actor sleeps. Decides nothing.
+//! Computes the next deadline, until which the actor sleeps. Decides nothing.
 //!
 //! A deadline that had passed at the last event and is still open waits for another event, not for time.
 

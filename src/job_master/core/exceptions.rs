@@ -1,4 +1,4 @@
-//! The part of the core that records failures and the failures that came with them.
+//! Records failures and the failures that came with them.
 //!
 //! A failure that leads to a decision is an entry of its own, written with that decision. A failure at the
 //! same moment, or before the restart has happened, is *concurrent* to it: mostly tasks that lost their

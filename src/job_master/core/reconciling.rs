@@ -1,4 +1,4 @@
-//! The part of the core that adopts: a recovered region goes on unchanged if its TaskManagers still have all
+//! Adopts: a recovered region goes on unchanged if its TaskManagers still have all
 //! of it; otherwise it is restarted.
 //!
 //! An execution is *awaited* (RECONCILING) until the TaskManager on which the record places it has

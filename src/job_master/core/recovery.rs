@@ -1,4 +1,4 @@
-//! The part of the core that restores a stored record: finished executions stay, placed ones are awaited, and
+//! Restores a stored record: finished executions stay, placed ones are awaited, and
 //! regions that an earlier term left unplaced start again. `reconciling.rs` decides about awaited ones.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The part of the core that tracks the outputs of finished tasks which other regions read later, over
+//! Tracks the outputs of finished tasks which other regions read later, over
 //! blocking edges (`docs/adr/0011`): where they are kept, which are lost but needed, and which are not needed
 //! any more.
 //!

@@ -1,4 +1,4 @@
-//! The part of the core that stops a job: its sources end, the records that they have read are processed, and
+//! Stops a job: its sources end, the records that they have read are processed, and
 //! the job finishes.
 //!
 //! *Decide in the store, then act*, like a cancellation: the record says that STOPPED is wanted, then the

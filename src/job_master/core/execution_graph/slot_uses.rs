@@ -26,8 +26,8 @@ impl KeyUse {
         self.live > 0
     }
 
-    fn stays(self, is_told_to_stop: bool) -> bool {
-        let is_kept = self.unplaced > 0 || self.endless > 0 && !is_told_to_stop;
+    fn stays(self, is_stop_durable: bool) -> bool {
+        let is_kept = self.unplaced > 0 || self.endless > 0 && !is_stop_durable;
         self.is_taken() && is_kept
     }
 }
@@ -174,9 +174,9 @@ impl SlotUses {
         &self,
         kinds: &Kinds,
         key: SlotKey,
-        is_told_to_stop: bool,
+        is_stop_durable: bool,
     ) -> bool {
-        self.keys[kinds.number(key)].stays(is_told_to_stop)
+        self.keys[kinds.number(key)].stays(is_stop_durable)
     }
 
     /// Number of taken slots of a kind.
@@ -190,9 +190,9 @@ impl SlotUses {
     }
 
     /// Number of slots of a kind that are taken and do not become free by themselves for waiting regions.
-    pub(in crate::core) fn staying(&self, kind: usize, is_told_to_stop: bool) -> u32 {
+    pub(in crate::core) fn staying(&self, kind: usize, is_stop_durable: bool) -> u32 {
         let of_kind = self.kinds[kind];
-        match is_told_to_stop {
+        match is_stop_durable {
             true => of_kind.stay_when_stopping,
             false => of_kind.stay,
         }
