@@ -21,7 +21,7 @@ impl JobMasterCore {
         if !is_reconciling {
             let timeout_ms = options.slot_request_timeout_ms;
             if !needs.will_free_slots() {
-                let from_ms = self.slots.wait().from_ms();
+                let from_ms = self.slots.wait().counts_from_ms();
                 deadlines.push(self.next_since(&indexes.waiting_since, from_ms, timeout_ms));
             }
             if let Some(from_ms) = needs.fails_from_ms() {

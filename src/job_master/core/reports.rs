@@ -78,6 +78,7 @@ impl Reports<'_> {
             }
         }
     }
+
     /// Applies reports of changed executions.
     pub(super) fn apply_reports(
         &mut self,
@@ -413,14 +414,12 @@ impl Reports<'_> {
     /// Notes that an execution has failed for a reason that no restart can fix. That counts even if its
     /// region is about to restart: other tasks fail because of this one, and their reports may arrive first.
     fn fail_for_good(&mut self, task: usize, cause: &str) {
-        if self.graph.fail(task, cause, self.now_ms) {
-            if !self.record.is_stopping() {
-                let failure = Failure {
-                    is_unrecoverable: true,
-                    ..Failure::of_task(self.graph, task, cause.to_owned())
-                };
-                self.failover.report(failure);
-            }
+        if self.graph.fail(task, cause, self.now_ms) && !self.record.is_stopping() {
+            let failure = Failure {
+                is_unrecoverable: true,
+                ..Failure::of_task(self.graph, task, cause.to_owned())
+            };
+            self.failover.report(failure);
         }
     }
 

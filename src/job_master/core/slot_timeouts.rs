@@ -15,8 +15,8 @@ impl Scheduler<'_> {
         let overdue =
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.slots.request_timeout_ms();
-        let is_over =
-            !self.needs().will_free_slots() && overdue(self.slots.wait().from_ms(), timeout_ms);
+        let is_over = !self.needs().will_free_slots()
+            && overdue(self.slots.wait().counts_from_ms(), timeout_ms);
         let fails_from_ms = self.needs().fails_from_ms();
         let fails = fails_from_ms.is_some_and(|from_ms| overdue(from_ms, timeout_ms));
         let is_any_preparing = self.coordinators.is_any_preparing();

@@ -102,7 +102,7 @@ impl SlotWait {
     }
 
     /// The last time at which a region ran that ends by itself.
-    pub(super) fn from_ms(&self) -> u64 {
+    pub(super) fn counts_from_ms(&self) -> u64 {
         self.from_ms
     }
 

@@ -55,7 +55,7 @@ pub enum BuildError {
 
 impl ExecutionGraph {
     /// The graph of a job, whose record gets its regions if it has none.
-    pub(in crate::core) fn of_record(
+    pub fn of_record(
         graph: &pb::JobGraph,
         state: &mut Arc<pb::JobState>,
         max_regions: usize,

@@ -70,7 +70,7 @@ pub struct Execution {
 }
 
 /// The number of states.
-pub(in crate::core) const STATES: usize = 10;
+pub const STATES: usize = 10;
 
 impl Execution {
     /// A new attempt.

@@ -5,15 +5,15 @@
 //!
 //! Invariant: a region's executions have one generation.
 
-pub(in crate::core) mod blocking;
+pub mod blocking;
 mod building;
-pub(in crate::core) mod deployment;
-pub(in crate::core) mod execution;
-pub(in crate::core) mod indexes;
+pub mod deployment;
+pub mod execution;
+pub mod indexes;
 mod profiles;
 mod slot_uses;
 mod transitions;
-pub(in crate::core) mod waiting_list;
+pub mod waiting_list;
 
 use std::sync::Arc;
 
@@ -96,23 +96,23 @@ pub enum RegionPhase {
 }
 
 /// The number of phases without their data; Stopping counts twice, with and without a restart.
-pub(in crate::core) const PHASES: usize = 7;
+pub const PHASES: usize = 7;
 
 impl RegionPhase {
     /// The phase of a region that was given up for good.
-    pub(in crate::core) const STOPPING: RegionPhase = RegionPhase::Stopping {
+    pub const STOPPING: RegionPhase = RegionPhase::Stopping {
         restart_at_ms: None,
     };
 
     /// The phase of waiting for slots, as an argument that names the kind.
-    pub(in crate::core) const WAITING: RegionPhase = RegionPhase::Waiting { since_ms: 0 };
+    pub const WAITING: RegionPhase = RegionPhase::Waiting { since_ms: 0 };
 
     /// Whether the region has slots and is not given up.
-    pub(in crate::core) fn is_placed(self) -> bool {
+    pub fn is_placed(self) -> bool {
         matches!(self, RegionPhase::Placed | RegionPhase::Deployed)
     }
 
-    pub(in crate::core) fn number(self) -> usize {
+    pub fn number(self) -> usize {
         match self {
             RegionPhase::AwaitingInput => 0,
             RegionPhase::Waiting { .. } => 1,
@@ -231,17 +231,17 @@ impl ExecutionGraph {
     }
 
     /// The kinds of slots.
-    pub(in crate::core) fn kinds(&self) -> &Kinds {
+    pub fn kinds(&self) -> &Kinds {
         &self.kinds
     }
 
     /// The indexes over all tasks and regions.
-    pub(in crate::core) fn indexes(&self) -> &Indexes {
+    pub fn indexes(&self) -> &Indexes {
         &self.indexes
     }
 
     /// Number of changes that readers of outputs depend on. See [`News::reads`].
-    pub(in crate::core) fn reads(&self) -> u64 {
+    pub fn reads(&self) -> u64 {
         self.news.reads
     }
 
@@ -288,7 +288,7 @@ impl ExecutionGraph {
     }
 
     /// Whether all regions end by themselves.
-    pub(in crate::core) fn is_bounded(&self) -> bool {
+    pub fn is_bounded(&self) -> bool {
         self.regions.iter().all(|region| region.is_bounded)
     }
 
@@ -344,12 +344,12 @@ impl ExecutionGraph {
 }
 
 /// The number of a state, as an index.
-pub(in crate::core) fn number_of(state: ExecutionState) -> usize {
+pub fn number_of(state: ExecutionState) -> usize {
     usize::try_from(i32::from(state)).unwrap_or_default()
 }
 
 /// The index of the vertex with this id.
-pub(in crate::core) fn index_of(by_id: &[(JobVertexId, usize)], id: JobVertexId) -> Option<usize> {
+pub fn index_of(by_id: &[(JobVertexId, usize)], id: JobVertexId) -> Option<usize> {
     let found = by_id.binary_search_by_key(&id, |(id, _)| *id);
     found.ok().map(|at| by_id[at].1)
 }

@@ -10,15 +10,15 @@ use crate::core::slot_pool::SlotKey;
 
 /// Counts of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::core) struct KeyUse {
+pub struct KeyUse {
     /// Number of tasks that are in its slot or will be.
-    pub(in crate::core) live: u32,
+    pub live: u32,
     /// Number of unfinished tasks of regions that run or could run.
-    pub(in crate::core) unfinished: u32,
+    pub unfinished: u32,
     /// Number of regions with this key that are not placed.
-    pub(in crate::core) unplaced: u32,
+    pub unplaced: u32,
     /// Number of regions with this key that are placed and do not end by themselves.
-    pub(in crate::core) endless: u32,
+    pub endless: u32,
 }
 
 impl KeyUse {
@@ -59,7 +59,7 @@ impl KindUse {
 
 /// The different profiles of a job's slots. A *kind* is the index of one.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(in crate::core) struct Kinds {
+pub struct Kinds {
     profiles: Vec<ResourceProfile>,
     /// By slot sharing group.
     of_group: Vec<usize>,
@@ -69,7 +69,7 @@ pub(in crate::core) struct Kinds {
 
 impl Kinds {
     /// The kinds of groups with these profiles; `offsets` as in the field.
-    pub(in crate::core) fn new(groups: &[ResourceProfile], offsets: Vec<usize>) -> Kinds {
+    pub fn new(groups: &[ResourceProfile], offsets: Vec<usize>) -> Kinds {
         let mut profiles: Vec<ResourceProfile> = Vec::new();
         let mut number = |profile: &ResourceProfile| {
             let known = profiles.iter().position(|it| it == profile);
@@ -89,11 +89,11 @@ impl Kinds {
     }
 
     /// The profile of each kind.
-    pub(in crate::core) fn profiles(&self) -> &[ResourceProfile] {
+    pub fn profiles(&self) -> &[ResourceProfile] {
         &self.profiles
     }
 
-    pub(in crate::core) fn of(&self, key: SlotKey) -> usize {
+    pub fn of(&self, key: SlotKey) -> usize {
         self.of_group[key.group]
     }
 
@@ -103,7 +103,7 @@ impl Kinds {
     }
 
     /// Converts numbers by kind to numbers by profile, without zeros.
-    pub(in crate::core) fn by_profile(
+    pub fn by_profile(
         &self,
         numbers: impl IntoIterator<Item = u32>,
     ) -> Vec<(ResourceProfile, u32)> {
@@ -117,7 +117,7 @@ impl Kinds {
 
     /// Number of remaining slots by kind: `there` returns how many slots serve a profile, `used` how many of
     /// a kind are not counted.
-    pub(in crate::core) fn left(
+    pub fn left(
         &self,
         there: impl Fn(&ResourceProfile) -> u32,
         used: impl Fn(usize) -> u32,
@@ -134,14 +134,14 @@ impl Kinds {
 
 /// Counts of slots; see the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::core) struct SlotUses {
+pub struct SlotUses {
     keys: Vec<KeyUse>,
     kinds: Vec<KindUse>,
 }
 
 impl SlotUses {
     /// Counts without any use.
-    pub(in crate::core) fn none(kinds: &Kinds) -> SlotUses {
+    pub fn none(kinds: &Kinds) -> SlotUses {
         SlotUses {
             keys: vec![KeyUse::default(); kinds.offsets.last().copied().unwrap_or_default()],
             kinds: vec![KindUse::default(); kinds.profiles.len()],
@@ -149,7 +149,7 @@ impl SlotUses {
     }
 
     /// Changes the counts of a key. Returns whether the key became taken or free.
-    pub(in crate::core) fn change(
+    pub fn change(
         &mut self,
         kinds: &Kinds,
         key: SlotKey,
@@ -165,32 +165,27 @@ impl SlotUses {
     }
 
     /// Whether a task is in the slot of a key or will be.
-    pub(in crate::core) fn is_taken(&self, kinds: &Kinds, key: SlotKey) -> bool {
+    pub fn is_taken(&self, kinds: &Kinds, key: SlotKey) -> bool {
         self.keys[kinds.number(key)].is_taken()
     }
 
     /// Whether the slot of a key is taken and does not become free by itself for waiting regions.
-    pub(in crate::core) fn is_staying(
-        &self,
-        kinds: &Kinds,
-        key: SlotKey,
-        is_stop_durable: bool,
-    ) -> bool {
+    pub fn is_staying(&self, kinds: &Kinds, key: SlotKey, is_stop_durable: bool) -> bool {
         self.keys[kinds.number(key)].stays(is_stop_durable)
     }
 
     /// Number of taken slots of a kind.
-    pub(in crate::core) fn taken(&self, kind: usize) -> u32 {
+    pub fn taken(&self, kind: usize) -> u32 {
         self.kinds[kind].taken
     }
 
     /// By kind: the number of slots needed for unfinished tasks of regions that run or could run.
-    pub(in crate::core) fn needed(&self) -> impl Iterator<Item = u32> {
+    pub fn needed(&self) -> impl Iterator<Item = u32> {
         self.kinds.iter().map(|of_kind| of_kind.needed)
     }
 
     /// Number of slots of a kind that are taken and do not become free by themselves for waiting regions.
-    pub(in crate::core) fn staying(&self, kind: usize, is_stop_durable: bool) -> u32 {
+    pub fn staying(&self, kind: usize, is_stop_durable: bool) -> u32 {
         let of_kind = self.kinds[kind];
         match is_stop_durable {
             true => of_kind.stay_when_stopping,
