@@ -29,7 +29,7 @@ use super::core::{
     BuildError, CancelAnswer, Effect, Event, JobMasterCore, Needs, Refusal, failed_initialization,
 };
 use super::failed_job::serve_failed;
-use super::handle::{JobMasterHandle, Message, Reply, Telling};
+use super::handle::{JobMasterHandle, Message, ProgressWriter, Reply};
 use super::log;
 use super::options::{JobMasterContext, JobMasterOptions};
 use super::start_limiter::StartPermit;
@@ -49,7 +49,7 @@ impl JobMaster {
         let options = options.into();
         // Not tokio's channel: that allocates room for 32 messages, and there may be thousands of JobMasters.
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity);
-        let seen = Telling::default();
+        let seen = ProgressWriter::default();
         let handle = JobMasterHandle::new(job_id(&context.graph.job_id), mailbox, seen.0.clone());
         // There may be ten thousand JobMasters: large values are kept once, not in every state of the task.
         // Boxed, so that it is freed after the ExecutionGraph is built.
@@ -76,7 +76,7 @@ async fn run(
 enum Begun {
     Actor(Box<JobMasterActor>),
     /// The job can't be initialized.
-    Failed(Arc<pb::JobResult>, Telling),
+    Failed(Arc<pb::JobResult>, ProgressWriter),
     /// The job can't be initialized, but it could before: its records are damaged. That ends no job.
     Unfit,
     /// The JobMaster was stopped before it got its permit to start.
@@ -86,7 +86,7 @@ enum Begun {
 async fn begin(
     options: Arc<JobMasterOptions>,
     mut context: Box<JobMasterContext>,
-    seen: Telling,
+    seen: ProgressWriter,
 ) -> GatewayResult<Begun> {
     let mut permit = None;
     if context.is_recovered {
@@ -124,7 +124,7 @@ async fn begin(
                 asks: BTreeMap::new(),
                 last_ask: 0,
                 wanted: None,
-                heard: Verdict::default(),
+                verdict: Verdict::default(),
                 is_declaring: false,
                 is_registered: false,
                 next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
@@ -218,7 +218,7 @@ pub(super) struct JobMasterActor {
     pub(super) calls: Calls,
     clock: WallClock,
     pub(super) core: Box<JobMasterCore>,
-    pub(super) seen: Telling,
+    pub(super) seen: ProgressWriter,
     pub(super) io: JoinSet<Done>,
     pub(super) peers: SmallMap<ResourceId, Box<Peer>>,
     /// The version of the core's registrations that `peers` reflects.
@@ -233,7 +233,7 @@ pub(super) struct JobMasterActor {
     pub(super) last_ask: u64,
     wanted: Option<Arc<Needs>>,
     /// The ResourceManager's verdict as this actor last took it.
-    heard: Verdict,
+    verdict: Verdict,
     is_declaring: bool,
     /// Whether the ResourceManager accepted the last declaration.
     is_registered: bool,
@@ -251,53 +251,53 @@ pub(super) enum Next {
 
 impl JobMasterActor {
     /// Takes the ResourceManager's verdict if it has changed since this actor last took it.
-    fn look_at_verdict(&mut self) -> Next {
-        let told = self
+    fn check_verdict(&mut self) -> Next {
+        let verdict = self
             .calls
             .verdict
-            .look(|told| (*told != self.heard).then(|| told.clone()));
-        match told {
-            Some(told) => self.take_verdict(told),
+            .look(|verdict| (*verdict != self.verdict).then(|| verdict.clone()));
+        match verdict {
+            Some(verdict) => self.take_verdict(verdict),
             None => Next::Continue,
         }
     }
 
     /// Passes on the changed parts of the ResourceManager's verdict.
-    fn take_verdict(&mut self, told: Verdict) -> Next {
-        if told.is_superseded {
+    fn take_verdict(&mut self, verdict: Verdict) -> Next {
+        if verdict.is_superseded {
             tracing::warn!(job = self.calls.job.job_id, "replaced by another JobMaster");
             return Next::Forget;
         }
         // The room is not taken from this copy, which may be out of date by now.
         let taken = Verdict {
-            has_room: self.heard.has_room,
-            room_changes: self.heard.room_changes,
-            ..told.clone()
+            has_room: self.verdict.has_room,
+            room_changes: self.verdict.room_changes,
+            ..verdict.clone()
         };
-        let before = std::mem::replace(&mut self.heard, taken);
+        let before = std::mem::replace(&mut self.verdict, taken);
         self.take_room();
-        if told.leaving != before.leaving {
-            self.note(Event::Leaving(told.leaving));
+        if verdict.leaving != before.leaving {
+            self.note(Event::Leaving(verdict.leaving));
         }
-        if told.unfulfillable != before.unfulfillable {
-            self.note(Event::Unfulfillable(told.unfulfillable));
+        if verdict.unfulfillable != before.unfulfillable {
+            self.note(Event::Unfulfillable(verdict.unfulfillable));
         }
         Next::Continue
     }
 
     /// Takes whether the cluster has room for the job, as the ResourceManager says at this moment.
     fn take_room(&mut self) {
-        let room = |told: &Verdict| (told.has_room, told.room_changes);
+        let room = |verdict: &Verdict| (verdict.has_room, verdict.room_changes);
         let (has_room, room_changes) = self.calls.verdict.look(room);
-        if room_changes == self.heard.room_changes {
+        if room_changes == self.verdict.room_changes {
             return;
         }
-        self.heard.room_changes = room_changes;
-        let had_room = std::mem::replace(&mut self.heard.has_room, has_room);
+        self.verdict.room_changes = room_changes;
+        let had_room = std::mem::replace(&mut self.verdict.has_room, has_room);
         // There was room in between: the time without room begins at its end.
         let missed = (!had_room && !has_room).then_some(true);
         for has_room in missed.into_iter().chain([has_room]) {
-            if let Err(refusal) = self.hear_one(Event::HasRoom(has_room)) {
+            if let Err(refusal) = self.apply_one(Event::HasRoom(has_room)) {
                 tracing::error!(job = self.calls.job.job_id, %refusal, "a change of the room was refused, which is a bug");
             }
         }
@@ -310,7 +310,7 @@ impl JobMasterActor {
     }
 
     async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
-        if let Err(refusal) = self.hear(Event::Started) {
+        if let Err(refusal) = self.apply(Event::Started) {
             tracing::error!(%refusal, "the first event was refused, which is a bug");
         }
         self.declare();
@@ -319,7 +319,7 @@ impl JobMasterActor {
             let next = tokio::select! {
                 biased;
                 () = self.seen.to_stop() => Next::Forget,
-                verdict = self.calls.verdict.find(|told| (*told != self.heard).then(|| told.clone())) => {
+                verdict = self.calls.verdict.find(|verdict| (*verdict != self.verdict).then(|| verdict.clone())) => {
                     self.take_verdict(verdict)
                 }
                 Some(done) = self.io.join_next() => match done {
@@ -332,7 +332,7 @@ impl JobMasterActor {
                 },
                 message = messages.next() => match message {
                     // `has_room` wakes no JobMaster when it is set, but descriptions show it.
-                    Some(message) => match self.look_at_verdict() {
+                    Some(message) => match self.check_verdict() {
                         Next::Continue => self.answer(*message),
                         ended => ended,
                     },
@@ -362,14 +362,14 @@ impl JobMasterActor {
     }
 
     /// Gives an event to the core and starts its effects. Returns the answer to an offer.
-    pub(super) fn hear(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
+    pub(super) fn apply(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
         // `has_room` wakes no JobMaster when it is set. It is taken before every event, since the core fails no region
         // while it is set.
         self.take_room();
-        self.hear_one(event)
+        self.apply_one(event)
     }
 
-    fn hear_one(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
+    fn apply_one(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
         self.credit_standstill();
         let effects = self.core.handle(self.clock.now_ms(), event);
         self.write_log();
@@ -386,8 +386,8 @@ impl JobMasterActor {
                     self.wanted = Some(needs);
                     self.declare();
                 }
-                Effect::AnswerCancels(answer) => tell_all(&mut self.cancels, &answer),
-                Effect::AnswerStops(answer) => tell_all(&mut self.stops, &answer),
+                Effect::AnswerCancels(answer) => answer_all(&mut self.cancels, &answer),
+                Effect::AnswerStops(answer) => answer_all(&mut self.stops, &answer),
                 Effect::AnswerCoordinator { token, answer } => self.answer_ask(token, answer),
                 Effect::End(result) => {
                     let (status, cause) = (result.status(), result.cause.as_str());
@@ -408,13 +408,13 @@ impl JobMasterActor {
                 }
             }
         }
-        self.tell_begun();
-        self.tell_reconciled();
+        self.publish_begun();
+        self.publish_reconciled();
         Ok(answer)
     }
 
     /// Publishes, once, that the record names this JobMaster.
-    fn tell_begun(&mut self) {
+    fn publish_begun(&mut self) {
         if self.core.is_durable() && self.seen.0.look(|seen| seen.begun.is_none()) {
             self.permit = None;
             let incarnation = self.core.job_incarnation();
@@ -423,17 +423,17 @@ impl JobMasterActor {
     }
 
     /// Publishes, once, that nothing is awaited any more.
-    fn tell_reconciled(&self) {
-        let is_told = self.seen.0.look(|seen| seen.reconciled.is_some());
-        if !is_told && let Some(adoption) = self.core.adoption() {
+    fn publish_reconciled(&self) {
+        let is_published = self.seen.0.look(|seen| seen.reconciled.is_some());
+        if !is_published && let Some(adoption) = self.core.adoption() {
             self.seen.0.change(|seen| seen.reconciled = Some(adoption));
         }
     }
 
-    /// Like [`JobMasterActor::hear`], for events whose refusal (the connection is gone meanwhile) needs no
+    /// Like [`JobMasterActor::apply`], for events whose refusal (the connection is gone meanwhile) needs no
     /// answer.
     pub(super) fn note(&mut self, event: Event) {
-        if let Err(refusal) = self.hear(event) {
+        if let Err(refusal) = self.apply(event) {
             tracing::debug!(job = self.calls.job.job_id, %refusal, "late event dropped");
         }
     }
@@ -452,7 +452,7 @@ impl JobMasterActor {
                 connection,
                 cause,
                 is_lost,
-            } => self.judged(connection, cause, is_lost),
+            } => self.apply_judged(connection, cause, is_lost),
             Done::Declared { wanted, answer } => {
                 self.is_declaring = false;
                 self.is_registered = answer.is_ok();
@@ -509,9 +509,9 @@ impl JobMasterActor {
                 let peer = self.peers.get_mut(&connection.task_manager);
                 if let Some(peer) = peer.filter(|peer| !peer.has_heartbeat_under_way) {
                     peer.has_heartbeat_under_way = true;
-                    let asked = (self.core.turn(), self.core.tells_to_stop());
+                    let as_of = (self.core.turn(), self.core.tells_to_stop());
                     self.calls
-                        .heartbeat(&mut self.io, connection, &location, &allocations, asked);
+                        .heartbeat(&mut self.io, connection, &location, &allocations, as_of);
                 }
             }
             self.declare();
@@ -528,8 +528,8 @@ impl JobMasterActor {
     }
 }
 
-fn tell_all(asked: &mut Vec<Reply<()>>, answer: &CancelAnswer) {
-    for reply in asked.drain(..) {
+fn answer_all(pending: &mut Vec<Reply<()>>, answer: &CancelAnswer) {
+    for reply in pending.drain(..) {
         let answer = match answer {
             CancelAnswer::Decided => Ok(()),
             CancelAnswer::TooLate(why) => Err(GatewayError::Conflict(why.clone())),

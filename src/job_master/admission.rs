@@ -33,7 +33,7 @@ impl JobMasterActor {
             outputs,
         };
         let job_incarnation = self.core.job_incarnation();
-        let answer = match self.hear(event) {
+        let answer = match self.apply(event) {
             Ok(_) => Answer::Success(pb::RegistrationSuccess {
                 resource_id: format!("job-master-{}-{job_incarnation}", self.calls.job.job_id),
                 cluster_id: String::new(),
@@ -104,7 +104,7 @@ impl JobMasterActor {
         if let Some(peer) = self.peers.get_mut(&task_manager)
             && peer.registration == registration
         {
-            peer.last_heard = Instant::now();
+            peer.last_sign_of_life = Instant::now();
             peer.refused.reached();
         }
         Ok(Connection {

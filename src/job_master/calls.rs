@@ -173,8 +173,8 @@ impl Calls {
             Effect::AskReport(connection) => {
                 if let Some(location) = core.location(&connection.task_manager) {
                     let allocations = core.slots_of(&connection.task_manager);
-                    let asked = (core.turn(), core.tells_to_stop());
-                    self.heartbeat(io, connection, location, &allocations, asked);
+                    let as_of = (core.turn(), core.tells_to_stop());
+                    self.heartbeat(io, connection, location, &allocations, as_of);
                 }
             }
             Effect::Disconnect {
@@ -283,7 +283,7 @@ impl Calls {
         connection: Connection,
         location: &pb::TaskManagerLocation,
         allocations: &[AllocationId],
-        (asked_in, stopping): (u64, bool),
+        (requested_in, stopping): (u64, bool),
     ) {
         let peer = self.connector.task_executor(&location.rpc_address);
         let ask_timeout = self.ask_timeout;
@@ -301,7 +301,7 @@ impl Calls {
                     let allocations = answer.allocation_ids.iter().filter_map(|id| parse(id));
                     let event = Event::HeartbeatAnswered {
                         connection: connection.clone(),
-                        asked_in,
+                        requested_in,
                         allocations: allocations.collect(),
                         executions: answer.executions,
                         outputs: answer.outputs,
@@ -320,7 +320,7 @@ impl Calls {
     }
 
     /// Determines whether a TaskManager that refuses calls is gone.
-    pub(super) fn judge(
+    pub(super) fn check_lost(
         &self,
         io: &mut JoinSet<Done>,
         connection: Connection,
@@ -330,8 +330,8 @@ impl Calls {
     ) {
         let (connector, refusals) = (self.connector.clone(), self.refusals.clone());
         io.spawn(async move {
-            let judged = refusals::is_lost(&*connector, &*refusals, &address, question);
-            let is_lost = judged.await;
+            let checking = refusals::is_lost(&*connector, &*refusals, &address, question);
+            let is_lost = checking.await;
             Done::Judged {
                 connection,
                 cause,

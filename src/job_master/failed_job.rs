@@ -7,13 +7,13 @@ use tanist_gateway::GatewayError;
 use tanist_proto::v1 as pb;
 
 use super::core::before_its_end;
-use super::handle::{Message, Telling};
+use super::handle::{Message, ProgressWriter};
 
 /// Answers for a job that could not be initialized, until its result is written.
 pub(super) async fn serve_failed(
     result: &pb::JobResult,
     mut messages: mpsc::Receiver<Box<Message>>,
-    seen: &Telling,
+    seen: &ProgressWriter,
 ) {
     let over = || GatewayError::Conflict(result.cause.clone());
     loop {

@@ -54,9 +54,9 @@ pub(super) struct Progress {
 
 /// The JobMaster's end of its progress. Marks it as over when dropped.
 #[derive(Debug, Default)]
-pub(super) struct Telling(pub(super) WatchCell<Progress>);
+pub(super) struct ProgressWriter(pub(super) WatchCell<Progress>);
 
-impl Telling {
+impl ProgressWriter {
     /// Waits until the JobMaster has to stop.
     pub(super) async fn to_stop(&self) {
         let is_to_stop = |progress: &Progress| progress.is_to_stop.then_some(());
@@ -64,7 +64,7 @@ impl Telling {
     }
 }
 
-impl Drop for Telling {
+impl Drop for ProgressWriter {
     fn drop(&mut self) {
         self.0.change(|progress| progress.is_over = true);
     }
@@ -124,7 +124,7 @@ impl JobMasterHandle {
     /// term is over (the job goes on elsewhere), or it broke (a new one may be started from the stored
     /// record).
     pub async fn ended(&self) -> Option<Arc<pb::JobResult>> {
-        self.told(|progress| progress.outcome.clone()).await
+        self.wait_for(|progress| progress.outcome.clone()).await
     }
 
     /// If this JobMaster ended because none could be built from the records of a job that had one before: the
@@ -144,7 +144,7 @@ impl JobMasterHandle {
 
     /// Waits until nothing that the record places is awaited any more. `None`: the JobMaster stopped before.
     pub async fn reconciled(&self) -> Option<Adoption> {
-        self.told(|progress| progress.reconciled).await
+        self.wait_for(|progress| progress.reconciled).await
     }
 
     /// Waits until it is durable that this JobMaster has the job. Returns its incarnation, which is above
@@ -155,7 +155,7 @@ impl JobMasterHandle {
             (None, None) => None,
             (begun, _) => Some(begun),
         };
-        self.told(begun).await.flatten()
+        self.wait_for(begun).await.flatten()
     }
 
     /// Tells the JobMaster that the job's result is durable. It informs the TaskManagers, gives all slots
@@ -175,7 +175,7 @@ impl JobMasterHandle {
     }
 
     /// Waits until `find` returns a value. `None`: the JobMaster is over before.
-    async fn told<T>(&self, find: impl Fn(&Progress) -> Option<T>) -> Option<T> {
+    async fn wait_for<T>(&self, find: impl Fn(&Progress) -> Option<T>) -> Option<T> {
         let found = self.reached.progress.find(|progress| match find(progress) {
             None if !progress.is_over => None,
             found => Some(found),

@@ -26,6 +26,9 @@
 //! Those that are there are adopted unchanged (`core/reconciling.rs`). A region that an earlier term gave up and did
 //! not place again starts Waiting under the generation after that. Reported executions that are not the record's are
 //! cancelled.
+//!
+//! `core` decides (owners of state, handlers, one order: `core/mod.rs`), `actor.rs` feeds it events and runs its effects,
+//! `handle.rs` is what the Dispatcher and TaskManagers call.
 
 mod actor;
 mod admission;

@@ -25,7 +25,7 @@ impl JobMasterActor {
                         connection,
                         slots: request.offers,
                     };
-                    self.hear(event).map_err(refused)
+                    self.apply(event).map_err(refused)
                 });
                 let _ = reply.send(answer);
             }
@@ -41,7 +41,7 @@ impl JobMasterActor {
                         connection,
                         executions,
                     };
-                    self.hear(event).map_err(refused)
+                    self.apply(event).map_err(refused)
                 });
                 let _ = reply.send(answer.map(|_| pb::UpdateTaskExecutionStatesResponse {}));
             }
@@ -59,7 +59,7 @@ impl JobMasterActor {
                         ))
                     })?;
                     let cause = request.cause;
-                    self.hear(Event::SlotFailed {
+                    self.apply(Event::SlotFailed {
                         connection,
                         allocation,
                         cause,
@@ -81,7 +81,7 @@ impl JobMasterActor {
                         true => Event::TaskManagerLeft { connection, cause },
                         false => Event::TaskManagerLost { connection, cause },
                     };
-                    self.hear(event).map_err(refused)
+                    self.apply(event).map_err(refused)
                 });
                 let _ = reply.send(answer.map(|_| pb::Ack {}));
             }
@@ -128,7 +128,7 @@ impl JobMasterActor {
         self.last_ask += 1;
         let token = self.last_ask;
         self.asks.insert(token, reply);
-        let heard = connection.and_then(|connection| {
+        let applied = connection.and_then(|connection| {
             let request = CoordinatorRequest {
                 token,
                 execution: request.execution.unwrap_or_default(),
@@ -139,9 +139,9 @@ impl JobMasterActor {
                 connection,
                 request,
             };
-            self.hear(event).map_err(refused)
+            self.apply(event).map_err(refused)
         });
-        if let Err(error) = heard
+        if let Err(error) = applied
             && let Some(reply) = self.asks.remove(&token)
         {
             let _ = reply.send(Err(error));
@@ -164,9 +164,9 @@ impl JobMasterActor {
 }
 
 /// Adds a pending reply and drops those whose caller is gone: an answer may take forever.
-fn add(asked: &mut Vec<Reply<()>>, reply: Reply<()>) {
-    asked.retain(|before| !before.is_closed());
-    asked.push(reply);
+fn add(pending: &mut Vec<Reply<()>>, reply: Reply<()>) {
+    pending.retain(|before| !before.is_closed());
+    pending.push(reply);
 }
 
 #[cfg(test)]
@@ -176,15 +176,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_has_gone_is_not_kept_among_those_who_asked() {
-        let mut asked = Vec::new();
+    fn requests_of_callers_that_are_gone_are_not_kept() {
+        let mut pending = Vec::new();
         let (reply, stays) = oneshot::channel();
-        add(&mut asked, reply);
+        add(&mut pending, reply);
         for _ in 0..3 {
-            add(&mut asked, oneshot::channel().0);
+            add(&mut pending, oneshot::channel().0);
         }
-        assert_eq!(asked.len(), 2);
-        assert!(!asked[0].is_closed());
+        assert_eq!(pending.len(), 2);
+        assert!(!pending[0].is_closed());
         drop(stays);
     }
 }

@@ -19,7 +19,7 @@ use super::core::{Connection, Effect, Event, Registration};
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) registration: Registration,
-    pub(super) last_heard: Instant,
+    pub(super) last_sign_of_life: Instant,
     pub(super) refused: RefusedCalls,
     pub(super) has_heartbeat_under_way: bool,
 }
@@ -40,7 +40,7 @@ impl JobMasterActor {
         }
         peer.has_heartbeat_under_way &= !is_heartbeat;
         let Some(error) = error else {
-            peer.last_heard = Instant::now();
+            peer.last_sign_of_life = Instant::now();
             peer.refused.reached();
             return None;
         };
@@ -50,7 +50,7 @@ impl JobMasterActor {
         match error {
             GatewayError::Unreachable { .. } => {
                 let question = peer.refused.refused(threshold)?;
-                self.judge(connection.clone(), error.to_string(), question);
+                self.check_lost(connection.clone(), error.to_string(), question);
                 None
             }
             // It was restarted or connects again. In the latter case it registers before the next heartbeat.
@@ -70,16 +70,16 @@ impl JobMasterActor {
         }
     }
 
-    fn judge(&mut self, connection: Connection, cause: String, question: Question) {
+    fn check_lost(&mut self, connection: Connection, cause: String, question: Question) {
         if let Some(location) = self.core.location(&connection.task_manager) {
             let address = location.rpc_address.clone();
             self.calls
-                .judge(&mut self.io, connection, address, cause, question);
+                .check_lost(&mut self.io, connection, address, cause, question);
         }
     }
 
     /// Applies the decision whether a TaskManager that refused calls is gone.
-    pub(super) fn judged(&mut self, connection: Connection, cause: String, is_lost: bool) {
+    pub(super) fn apply_judged(&mut self, connection: Connection, cause: String, is_lost: bool) {
         let threshold = self.options.rpc_failure_threshold;
         let Some(peer) = self.peers.get_mut(&connection.task_manager) else {
             return;
@@ -89,7 +89,7 @@ impl JobMasterActor {
         }
         match peer.refused.judged(is_lost, threshold) {
             Judged::Lost => self.lose(connection, cause),
-            Judged::Ask(question) => self.judge(connection, cause, question),
+            Judged::Ask(question) => self.check_lost(connection, cause, question),
             Judged::Open => {}
         }
     }
@@ -104,7 +104,7 @@ impl JobMasterActor {
         let silent = self
             .peers
             .iter()
-            .filter(|(_, peer)| now - peer.last_heard >= timeout);
+            .filter(|(_, peer)| now - peer.last_sign_of_life >= timeout);
         let silent: Vec<Connection> = silent
             .map(|(id, peer)| Connection {
                 task_manager: id.clone(),
@@ -115,8 +115,8 @@ impl JobMasterActor {
             let cause = format!("no heartbeat for {} ms", millis(timeout));
             self.lose(connection, cause);
         }
-        let heard = self.peers.values().map(|peer| peer.last_heard);
-        self.silence_at = heard.min().map(|at| at + timeout);
+        let last = self.peers.values().map(|peer| peer.last_sign_of_life);
+        self.silence_at = last.min().map(|at| at + timeout);
     }
 
     /// Gives a TaskManager up. If it is alive, it receives that it has to register again, and refuses late
@@ -146,7 +146,7 @@ impl JobMasterActor {
             let new = || {
                 Box::new(Peer {
                     registration,
-                    last_heard: Instant::now(),
+                    last_sign_of_life: Instant::now(),
                     refused: RefusedCalls::default(),
                     has_heartbeat_under_way: false,
                 })
@@ -173,7 +173,7 @@ impl JobMasterActor {
             "this process stood still; TaskManagers get as much more time"
         );
         for peer in self.peers.values_mut() {
-            peer.last_heard = (peer.last_heard + late).min(now);
+            peer.last_sign_of_life = (peer.last_sign_of_life + late).min(now);
         }
         self.core.put_off_deadlines(millis(late));
         self.next_heartbeat = now;

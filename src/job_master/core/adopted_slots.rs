@@ -1,5 +1,4 @@
-//! The part of the core that tells the ResourceManager which slots adopted executions are in, as it may not
-//! know them yet.
+//! The slots in which adopted executions are. The ResourceManager may not know them yet, so declarations name them.
 //!
 //! Kept by TaskManager, and computed again only where an execution has ended or was given up. Invariant: the
 //! entry of a TaskManager that is not stale is correct.
@@ -11,7 +10,8 @@ use tanist_compact::{SmallMap, SmallSet};
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 
-use super::JobMasterCore;
+use super::durable_record::DurableRecord;
+use super::execution_graph::ExecutionGraph;
 
 /// The profiles of the slots in which adopted executions are, by TaskManager.
 pub type Held = SmallMap<ResourceId, Vec<ResourceProfile>>;
@@ -25,46 +25,50 @@ pub(super) struct AdoptedSlots {
     stale: SmallSet<ResourceId>,
 }
 
-impl JobMasterCore {
-    /// After a recovery: everything that the record places is of an earlier term.
-    pub(super) fn note_adopted_slots(&mut self) {
-        let places = self.execution.indexes.places.iter();
-        self.adopted_slots.stale = places.map(|(id, _)| id.clone()).collect();
+impl AdoptedSlots {
+    /// After a recovery: everything that is placed is of an earlier term.
+    pub(super) fn recheck_all(&mut self, graph: &ExecutionGraph) {
+        let places = graph.indexes().places.iter();
+        self.stale = places.map(|(id, _)| id.clone()).collect();
     }
 
     /// Notes that an execution, which may be an adopted one, has ended or was given up.
-    pub(super) fn doubt_adopted_slot(&mut self, task: usize) {
-        if let Some(place) = &self.execution.tasks[task].execution.place
-            && self.adopted_slots.held.contains_key(&place.task_manager)
+    pub(super) fn recheck(&mut self, graph: &ExecutionGraph, task: usize) {
+        if let Some(place) = &graph.execution(task).place
+            && self.held.contains_key(&place.task_manager)
         {
-            let task_manager = place.task_manager.clone();
-            self.adopted_slots.stale.insert(task_manager);
+            self.stale.insert(place.task_manager.clone());
         }
     }
 
     /// The slots in which adopted executions are.
-    pub(super) fn adopted_slots(&mut self) -> Arc<Held> {
-        for task_manager in std::mem::take(&mut self.adopted_slots.stale) {
-            let slots = self.adopted_slots_on(&task_manager);
-            let held = Arc::make_mut(&mut self.adopted_slots.held);
+    pub(super) fn held(&mut self, graph: &ExecutionGraph, record: &DurableRecord) -> Arc<Held> {
+        for task_manager in std::mem::take(&mut self.stale) {
+            let slots = adopted_on(&task_manager, graph, record);
+            let held = Arc::make_mut(&mut self.held);
             match slots.is_empty() {
                 true => held.remove(&task_manager),
                 false => held.insert(task_manager, slots),
             };
         }
-        self.adopted_slots.held.clone()
+        self.held.clone()
     }
+}
 
-    fn adopted_slots_on(&self, task_manager: &ResourceId) -> Vec<ResourceProfile> {
-        let mut slots: BTreeMap<AllocationId, &ResourceProfile> = BTreeMap::new();
-        for index in self.execution.live_on(task_manager) {
-            let task = &self.execution.tasks[index];
-            let is_adopted = self.record.regions[task.region].epoch < self.epoch.get();
-            if let Some(place) = task.execution.place.as_ref().filter(|_| is_adopted) {
-                let profile = self.execution.profile_of(self.execution.slot_key(index));
-                slots.insert(place.allocation, profile);
-            }
+/// The profiles of the slots on a TaskManager in which adopted executions are.
+fn adopted_on(
+    task_manager: &ResourceId,
+    graph: &ExecutionGraph,
+    record: &DurableRecord,
+) -> Vec<ResourceProfile> {
+    let mut slots: BTreeMap<AllocationId, &ResourceProfile> = BTreeMap::new();
+    for index in graph.live_on(task_manager) {
+        let task = graph.task(index);
+        let is_adopted = record.is_of_earlier_term(task.region);
+        if let Some(place) = task.execution.place.as_ref().filter(|_| is_adopted) {
+            let profile = graph.profile_of(graph.slot_key(index));
+            slots.insert(place.allocation, profile);
         }
-        slots.into_values().cloned().collect()
     }
+    slots.into_values().cloned().collect()
 }

@@ -1,30 +1,27 @@
-//! The part of the core that handles answers to its requests: deployments, cancellations, commits of sinks.
+//! Applies answers to requests: deployments, cancellations, preparations.
 //!
 //! Neither a missing answer nor a refusal proves that a task does not run. Tasks in doubt are cancelled, and
 //! a report is requested.
 
-use std::sync::Arc;
-
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
-use super::decide::COMMIT_TIMEOUT_MS;
-use super::execution::Cancellation;
-use super::{Commit, Connection, Effect, JobMasterCore, LogLine, SubmitOutcome};
+use super::execution_graph::execution::Cancellation;
+use super::reports::Reports;
+use super::{Connection, Effect, SubmitOutcome, Unprepared};
 
-impl JobMasterCore {
-    pub(super) fn note_submitted(
+impl Reports<'_> {
+    pub(super) fn apply_submitted(
         &mut self,
         task_manager: &ResourceId,
         tasks: &[pb::ExecutionId],
-        outcome: SubmitOutcome,
+        outcome: &SubmitOutcome,
     ) {
         for id in tasks {
-            let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
+            let Some(task) = self.graph.find(&id.vertex_id, id.subtask) else {
                 continue;
             };
-            let turn = self.turn;
-            let execution = &mut self.execution.tasks[task].execution;
+            let execution = self.graph.execution(task);
             let is_present =
                 execution.generation.get() == id.generation && execution.is_on(task_manager);
             if !is_present || execution.known_since.is_some() || !execution.is_deployed() {
@@ -32,13 +29,13 @@ impl JobMasterCore {
             }
             // Neither a refusal nor silence proves that it does not run (an earlier copy of the message may
             // have been accepted), so it is cancelled and not assumed to be gone.
-            let cause = match &outcome {
+            let cause = match outcome {
                 SubmitOutcome::Answered(refused) => {
                     let is_it = |refused: &&pb::TaskRefusal| {
                         refused.vertex_id == id.vertex_id && refused.subtask == id.subtask
                     };
                     let Some(refusal) = refused.iter().find(is_it) else {
-                        execution.known_since = Some(turn);
+                        self.graph.note_known(task, self.turn);
                         continue;
                     };
                     format!("the deployment was refused: {}", refusal.reason)
@@ -53,7 +50,7 @@ impl JobMasterCore {
         }
     }
 
-    pub(super) fn note_cancelled(
+    pub(super) fn apply_cancelled(
         &mut self,
         connection: &Connection,
         tasks: &[pb::TaskCancellation],
@@ -66,89 +63,40 @@ impl JobMasterCore {
         };
         let mut is_unsure = false;
         for cancelled in tasks {
-            let Some(task) = self.execution.find(&cancelled.vertex_id, cancelled.subtask) else {
+            let Some(task) = self.graph.find(&cancelled.vertex_id, cancelled.subtask) else {
                 continue;
             };
-            let turn = self.turn;
-            let execution = &mut self.execution.tasks[task].execution;
+            let execution = self.graph.execution(task);
             if execution.is_on(&connection.task_manager)
                 && execution.generation.get() <= cancelled.up_to_generation
-                && execution.cancellation == Cancellation::Asked
+                && execution.cancellation == Cancellation::Sent
             {
-                execution.cancellation = answer;
-                if is_confirmed && execution.known_since.is_none() {
-                    execution.known_since = Some(turn);
-                    is_unsure |= !execution.is_ended();
+                is_unsure |=
+                    is_confirmed && execution.known_since.is_none() && !execution.is_ended();
+                self.graph.answer_cancellation(task, answer);
+                if is_confirmed {
+                    self.graph.note_known(task, self.turn);
                 }
             }
-            for ((orphan, generation), at) in self.orphans.of_mut(&connection.task_manager) {
-                let is_meant = orphan == task && generation <= cancelled.up_to_generation;
-                if is_meant && at.cancellation == Cancellation::Asked {
-                    at.cancellation = answer;
-                }
-            }
+            let (id, up_to) = (&connection.task_manager, cancelled.up_to_generation);
+            self.task_managers.note_cancelled(id, task, up_to, answer);
         }
         if is_unsure {
-            self.effects.push(Effect::AskReport(connection.clone()));
+            self.out.push(Effect::AskReport(connection.clone()));
         }
     }
 
-    pub(super) fn note_commit_failure(&mut self, reason: String, now_ms: u64) {
-        let Commit::Running { retry_delay_ms, .. } = self.commit else {
-            return;
-        };
-        let at_ms = now_ms.saturating_add(retry_delay_ms);
-        self.commit = Commit::RetryAt {
-            at_ms,
-            retry_delay_ms: (retry_delay_ms * 2).min(10_000),
-        };
-        self.commit_failure = Some(Box::new(pb::FailureRecord {
-            at_ms: now_ms,
-            cause: format!("committing the sinks failed and is tried again: {reason}"),
-            ..pb::FailureRecord::default()
-        }));
-    }
-
-    /// A commit that exceeds its timeout counts as failed, although its outcome is unknown. No other commit
-    /// starts meanwhile.
-    pub(super) fn doubt_commit(&mut self, now_ms: u64) {
-        let Commit::Running { since_ms, .. } = self.commit else {
-            return;
-        };
-        let is_told = self.commit_failure.as_ref();
-        let is_told = is_told.is_some_and(|failure| failure.at_ms >= since_ms);
-        if is_told || self.commit_is_awaited() || self.result.is_some() {
-            return;
+    /// Applies the result of a preparation of coordinators.
+    pub(super) fn apply_prepared(
+        &mut self,
+        region: usize,
+        generation: u64,
+        outcome: Result<Vec<pb::CoordinatorState>, Unprepared>,
+    ) {
+        let coordinators = &mut self.coordinators;
+        let failures = coordinators.apply_prepared(region, generation, outcome, self.graph);
+        for failure in failures {
+            self.failover.report(failure);
         }
-        let cause = format!(
-            "committing the sinks has had no answer for {COMMIT_TIMEOUT_MS} ms: the file system may hang"
-        );
-        let line = cause.clone();
-        self.log.push(LogLine::CommitUnanswered { cause: line });
-        self.commit_failure = Some(Box::new(pb::FailureRecord {
-            at_ms: now_ms,
-            cause,
-            ..pb::FailureRecord::default()
-        }));
-    }
-
-    /// Whether a commit is in progress and within its timeout.
-    pub(super) fn commit_is_awaited(&self) -> bool {
-        matches!(self.commit, Commit::Running { since_ms, .. }
-            if self.decided_at_ms < since_ms.saturating_add(COMMIT_TIMEOUT_MS))
-    }
-
-    /// The sinks can never be committed: the job fails, once the record says so. No commit follows.
-    pub(super) fn give_up_commit(&mut self, reason: &str, now_ms: u64) {
-        if !matches!(self.commit, Commit::Running { .. }) {
-            return;
-        }
-        // The commit has its answer.
-        self.commit = Commit::NotYet;
-        let cause = format!("the sinks can't be committed: {reason}");
-        self.note_job_failure(cause.clone(), now_ms);
-        Arc::make_mut(&mut self.record).fatal_cause = cause;
-        self.commit_failure = None;
-        self.revision += 1;
     }
 }

@@ -4,19 +4,19 @@
 use std::collections::BTreeSet;
 
 use tanist_gateway::START_BY_HAND;
-use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::outputs::Output;
-use super::{Commit, JobMasterCore};
+use super::JobMasterCore;
+use super::job_end::Commit;
+use super::result_partitions::ResultPartition;
 
 /// Maximum number of subtasks or TaskManagers that are named.
 const NAMED: usize = 8;
 /// Duration of a write in ms after which it is reported.
 const LONG_WRITE_MS: u64 = 1_000;
 
-pub(super) fn blocked_reason(kind: pb::BlockedReasonKind, text: String) -> pb::BlockedReason {
+fn blocked_reason(kind: pb::BlockedReasonKind, text: String) -> pb::BlockedReason {
     pb::BlockedReason {
         kind: kind.into(),
         text,
@@ -32,19 +32,19 @@ impl JobMasterCore {
     /// The reasons that keep the job or some of its regions from running, or running tasks from records;
     /// empty if all of it makes progress.
     pub(super) fn blocked_reasons(&self) -> Vec<pb::BlockedReason> {
-        if self.result.is_some() {
+        if self.end.has_ended() {
             let text = "it has ended, and its result is being written".to_owned();
             return vec![blocked_reason(pb::BlockedReasonKind::CleaningUp, text)];
         }
-        if let Some(reason) = &self.refusal {
+        if let Some(reason) = self.record.refusal() {
             let text = format!("its state can't be persisted: {reason}");
             return vec![blocked_reason(pb::BlockedReasonKind::Store, text)];
         }
-        if !self.is_durable {
+        if !self.record.is_durable() {
             let text = "the store has not confirmed yet that this JobMaster has the job".to_owned();
             return vec![blocked_reason(pb::BlockedReasonKind::Store, text)];
         }
-        if self.is_stopping() {
+        if self.record.is_stopping() {
             return self
                 .storing()
                 .into_iter()
@@ -71,7 +71,7 @@ impl JobMasterCore {
             let text =
                 "the store has not confirmed the last decision yet; it takes effect only then";
             pb::BlockedReason {
-                since_ms: self.writing.as_ref().map_or(0, |write| write.since_ms),
+                since_ms: self.record.writing_since_ms().unwrap_or_default(),
                 ..blocked_reason(pb::BlockedReasonKind::Store, text.to_owned())
             }
         })
@@ -79,24 +79,24 @@ impl JobMasterCore {
 
     /// When the write in flight has to be reported as slow.
     pub(super) fn write_is_long_at_ms(&self) -> Option<u64> {
-        let write = self.writing.as_ref()?;
-        Some(write.since_ms.saturating_add(LONG_WRITE_MS))
+        let since_ms = self.record.writing_since_ms()?;
+        Some(since_ms.saturating_add(LONG_WRITE_MS))
     }
 
     fn stopping(&self) -> pb::BlockedReason {
-        let tasks = self.execution.tasks.iter().enumerate();
+        let tasks = self.graph.tasks().iter().enumerate();
         let left: Vec<usize> = tasks
             .filter(|(_, task)| !task.execution.is_ended())
             .map(|(task, _)| task)
             .collect();
-        let why = match self.record.fatal_cause.as_str() {
+        let why = match self.record.decided().fatal_cause.as_str() {
             "" => "it is being cancelled".to_owned(),
             cause => format!("it fails: {cause}"),
         };
         let text = format!("{why}; {} tasks have not stopped yet", left.len());
         let named = left.iter().take(NAMED);
         pb::BlockedReason {
-            missing: named.map(|task| self.execution.task_name(*task)).collect(),
+            missing: named.map(|task| self.graph.task_name(*task)).collect(),
             ..blocked_reason(pb::BlockedReasonKind::Stopping, text)
         }
     }
@@ -105,12 +105,12 @@ impl JobMasterCore {
         if !self.is_reconciling() {
             return None;
         }
-        let executions = self.execution.tasks.iter().map(|task| &task.execution);
+        let executions = self.graph.tasks().iter().map(|task| &task.execution);
         let (mut running, mut outputs, mut ids) = (0, 0, BTreeSet::new());
         for (execution, place) in executions.filter_map(|it| Some((it, it.place.as_ref()?))) {
             let of_kind = if execution.state == ExecutionState::Reconciling {
                 &mut running
-            } else if execution.output == Output::Awaited {
+            } else if execution.output == ResultPartition::Awaited {
                 &mut outputs
             } else {
                 continue;
@@ -131,7 +131,7 @@ impl JobMasterCore {
             ids.len(),
             if ids.len() > 1 { " and others" } else { "" }
         );
-        let until_ms = self.reconciliation_deadline_ms().unwrap_or_default();
+        let until_ms = self.reconciliation.deadline_ms().unwrap_or_default();
         Some(pb::BlockedReason {
             since_ms: until_ms.saturating_sub(self.options.reconcile_timeout_ms),
             until_ms,
@@ -141,22 +141,25 @@ impl JobMasterCore {
     }
 
     fn restarting(&self) -> Option<pb::BlockedReason> {
-        let restarting = self.execution.indexes.restarting_at.iter();
+        let restarting = self.graph.indexes().restarting_at.iter();
         // Moved regions have not failed; `moving` reports them.
-        let restarting = restarting.filter(|(at_ms, _)| !self.is_of_move(*at_ms));
-        let held = |region: usize| self.held_until_ms(region).unwrap_or_default();
+        let restarting = restarting.filter(|(at_ms, _)| !self.moves.is_of_move(*at_ms));
+        let held_until_ms = |region: usize| {
+            let failover = &self.failover;
+            failover.held_until_ms(region, &self.graph, &self.record)
+        };
+        let held = |region: usize| held_until_ms(region).unwrap_or_default();
         let due: Vec<u64> = restarting
             .map(|(at_ms, region)| (*at_ms).max(held(*region)))
             .collect();
         let until_ms = *due.iter().max()?;
-        let failure = self.record.failures.last();
+        let failure = self.record.decided().failures.last();
         let cause = failure.map_or_else(String::new, |failure| match failure.task.as_str() {
             "" => failure.cause.clone(),
             task => format!("{task}: {}", failure.cause),
         });
-        let is_held =
-            (0..self.execution.regions.len()).any(|region| self.held_until_ms(region).is_some());
-        let regions = match self.execution.regions.len() {
+        let is_held = (0..self.graph.regions().len()).any(|region| held_until_ms(region).is_some());
+        let regions = match self.graph.regions().len() {
             1 => "1 region".to_owned(),
             number => format!("{number} regions"),
         };
@@ -177,81 +180,44 @@ impl JobMasterCore {
         })
     }
 
-    /// Number of missing slots by profile.
-    fn missing_slots(&self) -> Vec<(ResourceProfile, u32)> {
-        let mut missing = self.execution.profiles_needed();
-        for (profile, number) in &mut missing {
-            *number = number.saturating_sub(self.pool.count_for(profile));
-        }
-        missing.retain(|(_, number)| *number > 0);
-        missing
-    }
-
-    /// Describes the missing slots.
-    pub(super) fn lacking(&self) -> String {
-        let (needed, all) = (self.execution.slots_needed(), self.missing_slots());
-        let missing = all.iter().map(|(_, number)| number).sum::<u32>();
-        let of_profile = all.iter().filter(|(profile, _)| !profile.is_unknown());
-        let named: Vec<String> = of_profile
-            .map(|(profile, number)| format!("{number} of {profile}"))
-            .take(NAMED)
-            .collect();
-        let named = match named.as_slice() {
-            [] => String::new(),
-            named => format!(" ({})", named.join("; ")),
-        };
-        format!("{missing} of {needed} slots are missing{named}")
-    }
-
-    /// Describes the missing slots and what to do.
-    pub(super) fn lacking_with_advice(&self) -> String {
-        let lacking = self.lacking();
-        match self.options.max_slots {
-            Some(max) => format!(
-                "{lacking}; start TaskManagers, raise slotmanager.number-of-slots.max ({max}), or lower the parallelism"
-            ),
-            None => format!("{lacking}; start TaskManagers or lower the parallelism"),
-        }
-    }
-
     fn without_slots(&self) -> Option<pb::BlockedReason> {
         if self.is_reconciling() {
             // The job's slots are not known yet.
             return None;
         }
-        let will_free_slots = self.will_free_slots();
-        let waiting = self.execution.waiting().iter();
+        let needs = self.slot_needs();
+        let waiting = self.graph.waiting().iter();
         let tasks: Vec<usize> = waiting
-            .flat_map(|region| self.execution.regions[*region].tasks.iter().copied())
+            .flat_map(|region| self.graph.region(*region).tasks.iter().copied())
             .collect();
-        let (since_ms, _) = *self.execution.indexes.waiting_since.first()?;
-        let needed = self.execution.slots_needed();
-        let missing = self
+        let (since_ms, _) = *self.graph.indexes().waiting_since.first()?;
+        let needed = self.graph.slots_needed();
+        let missing = needs
             .missing_slots()
             .iter()
             .map(|(_, number)| number)
             .sum::<u32>() as usize;
-        let text = match &self.unfulfillable {
+        let text = match self.slots.unfulfillable() {
             _ if missing == 0 => self.with_slots(),
-            Some(verdict) => format!("{}; {verdict}", self.lacking()),
-            None if will_free_slots => format!(
+            Some(verdict) => format!("{}; {verdict}", needs.shortage()),
+            None if needs.will_free_slots() => format!(
                 "{}: the waiting regions run when regions of the job that run now have ended",
-                self.lacking()
+                needs.shortage()
             ),
-            None if self.slot_wait.has_room => format!(
+            None if self.slots.wait().has_room() => format!(
                 "{}: it runs when jobs that were submitted before it, or hold what it needs, leave them",
-                self.lacking()
+                needs.shortage()
             ),
-            None => format!("{}{START_BY_HAND}", self.lacking()),
+            None => format!("{}{START_BY_HAND}", needs.shortage()),
         };
         // Subtasks that already have a slot are not named as missing one.
-        let taken = self.taken_slots();
+        let taken = self.graph.taken_slots();
         let (mut keys, mut named) = (BTreeSet::new(), Vec::new());
         for task in &tasks {
-            let key = self.execution.slot_key(*task);
+            let key = self.graph.slot_key(*task);
             let is_named = named.len() == NAMED.min(missing) || taken.contains_key(&key);
             if !is_named && keys.insert(key) {
-                named.push(self.execution.task_name(*task));
+                named.push(self.graph.task_name(*task));
             }
         }
         Some(pb::BlockedReason {
@@ -266,17 +232,18 @@ impl JobMasterCore {
 
     /// What regions wait for although the job has slots for all of them.
     fn with_slots(&self) -> String {
+        let needs = self.slot_needs();
         let (mut has_others, mut yields_slots, mut is_preparing) = (false, false, false);
-        for region in self.execution.waiting().iter() {
-            if self.is_preparing(*region) {
+        for region in self.graph.waiting().iter() {
+            if needs.is_preparing(*region) {
                 is_preparing = true;
-            } else if self.yields_slots(*region, self.decided_at_ms) {
+            } else if needs.yields_slots(*region) {
                 yields_slots = true;
             } else {
                 has_others = true;
             }
         }
-        let is_blocked = has_others && !self.blocked_slots().is_empty();
+        let is_blocked = has_others && !needs.blocked_slots().is_empty();
         let awaited = [
             (is_blocked, "they are free of tasks of earlier attempts"),
             (yields_slots, "regions that wait longer have had their turn"),
@@ -295,13 +262,18 @@ impl JobMasterCore {
 
     /// When the first waiting region fails if nothing changes, as `give_up_waiting` decides.
     fn waits_until_ms(&self) -> Option<u64> {
+        let needs = self.slot_needs();
         let since_ms = |is_preparing: bool| {
-            let mut waiting = self.execution.indexes.waiting_since.iter();
-            let first = waiting.find(|(_, region)| self.is_preparing(*region) == is_preparing);
+            let mut waiting = self.graph.indexes().waiting_since.iter();
+            let first = waiting.find(|(_, region)| needs.is_preparing(*region) == is_preparing);
             first.map(|(since_ms, _)| *since_ms)
         };
-        let preparing = self.is_any_looking().then(|| since_ms(true)).flatten();
-        let fails_from_ms = self.fails_from_ms();
+        let preparing = self
+            .coordinators
+            .is_any_preparing()
+            .then(|| since_ms(true))
+            .flatten();
+        let fails_from_ms = needs.fails_from_ms();
         let others = since_ms(false).zip(fails_from_ms);
         let others = others.map(|(since_ms, from_ms)| since_ms.max(from_ms));
         let from_ms = preparing.into_iter().chain(others).min()?;
@@ -311,13 +283,13 @@ impl JobMasterCore {
     /// The reason if running tasks can't reach their peers, according to their last reports.
     fn without_peers(&self) -> Option<pb::BlockedReason> {
         let away_since = |task: &usize| {
-            let execution = &self.execution.tasks[*task].execution;
+            let execution = self.graph.execution(*task);
             let metrics = execution.metrics?;
             let is_away =
                 execution.state == ExecutionState::Running && metrics.peer_away_since_ms > 0;
             is_away.then_some(metrics.peer_away_since_ms)
         };
-        let tasks = 0..self.execution.tasks.len();
+        let tasks = 0..self.graph.tasks().len();
         let away: Vec<(usize, u64)> = tasks
             .filter_map(|task| Some((task, away_since(&task)?)))
             .collect();
@@ -329,20 +301,37 @@ impl JobMasterCore {
         let named = away.iter().take(NAMED);
         Some(pb::BlockedReason {
             since_ms,
-            missing: named
-                .map(|(task, _)| self.execution.task_name(*task))
-                .collect(),
+            missing: named.map(|(task, _)| self.graph.task_name(*task)).collect(),
             ..blocked_reason(pb::BlockedReasonKind::PeerAway, text)
         })
     }
 
+    /// The reason while a move waits for slots or its regions stop.
+    fn moving(&self) -> Option<pb::BlockedReason> {
+        let restarting = self.graph.indexes().restarting_at.iter();
+        let stopping = restarting.filter(|(at_ms, _)| self.moves.is_of_move(*at_ms));
+        let (number, names) = (stopping.count(), self.moves.describe());
+        let text = if number > 0 {
+            format!("{number} regions are being moved off {names}: they stop, and start elsewhere")
+        } else if self.slot_needs().awaits_replacements() {
+            let slots = self.moves.replaced().len();
+            format!("the job runs, but has to leave {names}; it waits for {slots} slots elsewhere")
+        } else {
+            return None;
+        };
+        Some(pb::BlockedReason {
+            since_ms: self.moves.since_ms(),
+            ..blocked_reason(pb::BlockedReasonKind::Eviction, text)
+        })
+    }
+
     fn committing(&self) -> Option<pb::BlockedReason> {
-        let (since_ms, until_ms) = match self.commit {
+        let (since_ms, until_ms) = match self.end.commit() {
             Commit::NotYet | Commit::Done => return None,
             Commit::Running { since_ms, .. } => (since_ms, 0),
             Commit::RetryAt { at_ms, .. } => (0, at_ms),
         };
-        let text = match &self.commit_failure {
+        let text = match self.end.commit_failure() {
             None => "all tasks have finished, and what they wrote is being made visible".to_owned(),
             Some(failure) => format!(
                 "all tasks have finished, and what they wrote can't be made visible yet (cancelling the job gives it up): {}",

@@ -1,62 +1,49 @@
-//! The part of the core that computes the next deadline, until which the actor sleeps. Decides nothing.
+//! Computes the next deadline, until which the actor sleeps. Decides nothing.
 //!
 //! A deadline that had passed at the last event and is still open waits for another event, not for time.
 
 use tanist_compact::SmallSet;
 
-use super::decide::{COMMIT_TIMEOUT_MS, NEVER_SERVED_MS};
-use super::execution::Cancellation;
-use super::{Commit, JobMasterCore};
+use super::JobMasterCore;
+use super::slot_timeouts::NEVER_SERVED_MS;
 
 impl JobMasterCore {
     /// When [`super::Event::TimePassed`] may have something to change, in milliseconds since 1970.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        if self.result.is_some() {
+        if self.end.has_ended() {
             return None;
         }
-        let indexes = &self.execution.indexes;
+        let indexes = self.graph.indexes();
         let options = &self.options;
         let is_reconciling = self.is_reconciling();
+        let needs = self.slot_needs();
         let mut deadlines: Vec<Option<u64>> = Vec::new();
         if !is_reconciling {
             let timeout_ms = options.slot_request_timeout_ms;
-            if !self.will_free_slots() {
-                let from_ms = self.slot_wait.from_ms;
+            if !needs.will_free_slots() {
+                let from_ms = self.slots.wait().counts_from_ms();
                 deadlines.push(self.next_since(&indexes.waiting_since, from_ms, timeout_ms));
             }
-            if let Some(from_ms) = self.fails_from_ms() {
+            if let Some(from_ms) = needs.fails_from_ms() {
                 deadlines.push(self.next_since(&indexes.waiting_since, from_ms, timeout_ms));
             }
-            if self.unfulfillable.is_some() {
+            if self.slots.unfulfillable().is_some() {
                 deadlines.push(self.next_since(&indexes.waiting_since, 0, NEVER_SERVED_MS));
             }
-            deadlines.push(self.next_round_ms());
+            deadlines.push(needs.next_round_ms());
         }
         deadlines.push(self.next_since(&indexes.restarting_at, 0, 0));
-        deadlines.push(self.held_until.first().map(|(until_ms, _)| *until_ms));
+        deadlines.push(self.failover.next_hold_ms());
         let timeout_ms = options.task_cancellation_timeout_ms;
         deadlines.push(self.next_since(&indexes.canceling_since, 0, timeout_ms));
-        if self.is_any_awaited() || self.awaits_outputs() {
-            deadlines.push(self.reconciliation_deadline_ms());
-        }
-        let orphans = self.orphans.iter();
-        let asked = orphans.filter(|(.., orphan)| orphan.cancellation != Cancellation::NotAsked);
-        deadlines.extend(
-            asked.map(|(.., orphan)| Some(orphan.canceling_since_ms.saturating_add(timeout_ms))),
-        );
-        deadlines.push(self.collecting_until_ms());
+        deadlines.push(self.reconciliation.next_deadline_ms(&self.graph));
+        let orphans = self.task_managers.orphans().canceling();
+        deadlines.extend(orphans.map(|(.., since_ms)| Some(since_ms.saturating_add(timeout_ms))));
+        deadlines.push(self.slots.collecting_until_ms());
         deadlines.push(self.write_is_long_at_ms());
-        match self.commit {
-            Commit::RetryAt { at_ms, .. } => deadlines.push(Some(at_ms)),
-            Commit::Running { since_ms, .. } => {
-                deadlines.push(Some(since_ms.saturating_add(COMMIT_TIMEOUT_MS)));
-            }
-            Commit::NotYet | Commit::Done => {}
-        }
-        if !self.is_stopping() && !is_reconciling {
-            let idle_ms = self.pool.idle_since_ms();
-            let timeout_ms = options.slot_idle_timeout_ms;
-            deadlines.push(idle_ms.map(|since_ms| since_ms.saturating_add(timeout_ms)));
+        deadlines.push(self.end.commit_due_ms());
+        if !self.record.is_stopping() && !is_reconciling {
+            deadlines.push(self.slots.idle_until_ms());
         }
         let open = deadlines.into_iter().flatten();
         open.filter(|at_ms| *at_ms > self.decided_at_ms).min()

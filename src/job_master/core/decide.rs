@@ -1,358 +1,145 @@
-//! The part of the core that decides and acts, after each event and each deadline. It is a function of the
-//! state alone, so that no result depends on the order of events.
+//! The order of all decisions and effects, after each event and each deadline. It is a function of the state alone, so
+//! that no result depends on the order of events.
 //!
-//! Decisions (restart, give up, cancel, place, record a terminal state) go into `record`; acts follow from
-//! `written`.
+//! Decisions go into the decided record and the ExecutionGraph, effects follow from the durable record. Each step that
+//! is not the first says why it stands where it does.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use tanist_proto::id::ResourceId;
-use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::execution::Cancellation;
-use super::execution_graph::RegionPhase;
-use super::{CancelAnswer, Commit, Connection, Effect, Failure, JobMasterCore};
-
-/// Time to wait for slots that no TaskManager could ever give. It keeps a restart strategy without delay from
-/// looping.
-pub(super) const NEVER_SERVED_MS: u64 = 1_000;
-/// Delay before the first retry of a failed commit of the sinks.
-const COMMIT_RETRY_MS: u64 = 100;
-/// Timeout of a commit of the sinks; then it counts as failed. A file system that hangs returns no error.
-pub(super) const COMMIT_TIMEOUT_MS: u64 = 60_000;
+use super::execution_graph::Task;
+use super::{Effect, JobMasterCore};
 
 impl JobMasterCore {
+    /// Decides and acts after an event.
     pub(super) fn decide(&mut self, now_ms: u64) {
         self.decided_at_ms = now_ms;
-        if self.result.is_none() {
-            self.judge(now_ms);
-            self.give_up_overdue(now_ms);
-            self.judge(now_ms);
+        if !self.end.has_ended() {
+            self.decide_failures(now_ms);
+            // After the failures: with the last adopted region the waits for slots begin again.
+            self.decide_timeouts(now_ms);
+            // Once more, for the failures that timeouts are: no other event may come.
+            self.decide_failures(now_ms);
         }
-        self.doubt_commit(now_ms);
-        self.decide_cancel();
-        self.decide_stop();
-        if self.result.is_some() {
+        // Before the requests: a cancellation waits for a commit until that counts as failed.
+        self.end.check_commit_timeout(now_ms, &mut self.out);
+        // Before regions stop, so that they do so in the same step. A job that has ended answers late requests, too.
+        self.decide_requests(now_ms);
+        if self.end.has_ended() {
             return;
         }
-        self.stop_regions(now_ms);
-        self.restart_regions(now_ms);
-        self.schedule(now_ms);
-        self.note_rounds(now_ms);
+        let has_written = self.dirty.has_written();
+        // After all decisions to give regions up, and before the scheduler: what restarts waits for slots from now on.
+        let mut restart = self.region_restart(now_ms);
+        restart.stop_regions();
+        restart.restart_regions(has_written);
+        // Before the write, which has the placements. The heads of the queues are what is left after all placements.
+        let mut scheduler = self.scheduler(now_ms);
+        scheduler.schedule(has_written);
+        scheduler.note_heads();
+        // Before the write: a job ends, and its sinks are committed, only while no write is in flight.
         self.finish(now_ms);
-        if self.result.is_none() {
-            self.record_ends();
-            self.decide_asked();
+        if !self.end.has_ended() {
+            // Before the write, which has the ends of executions and the answers of coordinators.
+            self.terminal_states().record_ends();
+            let coordinators = &mut self.coordinators;
+            coordinators.decide_requests(&mut self.record, &self.graph, &mut self.out);
+            // After all decisions, so that one write has them all.
             self.write(now_ms);
-            self.answer_asked();
-            self.deploy();
-            self.cancel_tasks(now_ms);
-            self.tell_stop();
-            self.release_outputs();
-            self.acknowledge();
-            self.profiles_needed = self.with_replacements(self.execution.profiles_needed());
-            self.free_left_slots();
-            self.free_idle_slots(now_ms);
-            self.declare();
+            // What follows acts on the durable record; the write above has an effect only when it is durable.
+            self.act(now_ms);
+            // After all placements and ends: slots are needed for what is left.
+            self.declare_slots(now_ms);
         }
+        // Last: the status follows from all decisions.
         self.note_status(now_ms);
     }
 
-    fn judge(&mut self, now_ms: u64) {
-        self.judge_failures(now_ms);
-        self.restart_missed(now_ms);
-        self.adopt_regions(now_ms);
-        self.restart_lost(now_ms);
-        self.move_regions(now_ms);
+    /// Decides which regions are given up, and adopts or moves others.
+    fn decide_failures(&mut self, now_ms: u64) {
+        let mut failover = self.region_failover(now_ms);
+        failover.decide_failures();
+        // After the failures: of a region that failed, nothing is missing any more.
+        failover.restart_missing();
+        // After that: a missing execution is not awaited any more, but its region must not be adopted.
+        failover.adopt_regions();
+        // After all restarts above: regions that restart need outputs again, and a loss is recorded as a consequence of
+        // the failure at the same moment.
+        failover.restart_lost();
+        // After the adoption: no region is moved while any is awaited.
+        self.eviction(now_ms).move_regions();
     }
 
-    /// Handles timeouts: tasks that don't stop, TaskManagers that don't come back, slots that don't arrive.
-    fn give_up_overdue(&mut self, now_ms: u64) {
-        let overdue =
-            |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
-        let timeout_ms = self.options.task_cancellation_timeout_ms;
-        let mut stuck: BTreeMap<ResourceId, String> = BTreeMap::new();
-        let canceling = self.execution.indexes.canceling_since.iter();
-        for (_, task) in canceling.take_while(|(since_ms, _)| overdue(*since_ms, timeout_ms)) {
-            if let Some(place) = &self.execution.tasks[*task].execution.place {
-                stuck.insert(place.task_manager.clone(), self.execution.task_name(*task));
-            }
-        }
-        for (id, (task, _), orphan) in self.orphans.iter() {
-            let is_asked = orphan.cancellation != Cancellation::NotAsked;
-            if is_asked && overdue(orphan.canceling_since_ms, timeout_ms) {
-                stuck.insert(id.clone(), self.execution.task_name(task));
-            }
-        }
-        for (task_manager, task) in stuck {
-            let cause = format!("{task} did not stop within {timeout_ms} ms");
-            if let Some(known) = self.task_managers.get(&task_manager) {
-                self.effects.push(Effect::Disconnect {
-                    connection: Connection {
-                        task_manager: task_manager.clone(),
-                        registration: known.registration,
-                    },
-                    location: known.location.clone(),
-                    cause: cause.clone(),
-                });
-            }
-            self.lose_task_manager(&task_manager, &cause, now_ms);
-            for task in self.execution.live_on(&task_manager) {
-                self.doubt_end(task);
-                self.note_gone(task, &cause, now_ms);
-            }
-        }
-        self.miss_overdue(now_ms);
-        if self.is_reconciling() {
-            return;
-        }
-        self.give_up_waiting(now_ms);
-    }
-
-    /// Fails or marks regions that have waited for too long. They are sorted by waiting time, longest first,
-    /// so the loop ends at the first one that has not waited long enough.
-    fn give_up_waiting(&mut self, now_ms: u64) {
-        let overdue =
-            |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
-        let timeout_ms = self.options.slot_request_timeout_ms;
-        let is_over = !self.will_free_slots() && overdue(self.slot_wait.from_ms, timeout_ms);
-        let fails_from_ms = self.fails_from_ms();
-        let fails = fails_from_ms.is_some_and(|from_ms| overdue(from_ms, timeout_ms));
-        let is_any_looking = self.is_any_looking();
-        if !is_over && !is_any_looking && self.unfulfillable.is_none() {
-            return;
-        }
-        let (mut without_slots, mut maybe_never) = (Vec::new(), Vec::new());
-        let mut lacking = None;
-        let waiting = self.execution.indexes.waiting_since.iter();
-        let bound_ms = match self.unfulfillable {
-            Some(_) => timeout_ms.min(NEVER_SERVED_MS),
-            None => timeout_ms,
-        };
-        let waiting = waiting.take_while(|(since_ms, _)| overdue(*since_ms, bound_ms));
-        for (since_ms, region) in waiting.copied() {
-            if overdue(since_ms, timeout_ms) && self.is_preparing(region) {
-                let cause = format!("the files to read could not be listed within {timeout_ms} ms");
-                without_slots.push((region, cause));
-            } else if overdue(since_ms, timeout_ms) && is_over && !fails {
-                // The cluster has room, or had it until recently, so the region goes on waiting, but it no
-                // longer keeps slots from other jobs.
-                self.slot_wait.starved.insert(region);
-            } else if overdue(since_ms, timeout_ms) && is_over {
-                let lacking = lacking.get_or_insert_with(|| self.lacking_with_advice());
-                let cause = format!("not enough slots within {timeout_ms} ms: {lacking}");
-                self.slot_wait.starved.insert(region);
-                without_slots.push((region, cause));
-            } else if overdue(since_ms, NEVER_SERVED_MS) {
-                maybe_never.push(region);
-            }
-        }
-        // Failures are reported in the order of regions.
-        without_slots.sort_unstable_by_key(|(region, _)| *region);
-        maybe_never.sort_unstable();
-        let never_served = without_slots.len();
-        for (region, verdict) in self.never_served(&maybe_never) {
-            let cause = format!("{verdict}; start a larger one or ask for less");
-            without_slots.push((region, cause));
-        }
-        let never_served = without_slots[never_served..].iter();
-        let starved = &mut self.slot_wait.starved;
-        starved.extend(never_served.map(|(region, _)| *region));
-        for (region, cause) in without_slots {
-            self.failures.push(Failure::of_region(region, cause));
+    /// Gives up what has not happened within its timeout.
+    fn decide_timeouts(&mut self, now_ms: u64) {
+        let mut reports = self.reports(now_ms);
+        reports.give_up_stuck();
+        reports.give_up_awaited_overdue();
+        // After that: no region fails for lack of slots while anything is awaited.
+        if !self.is_reconciling() {
+            self.scheduler(now_ms).give_up_waiting();
         }
     }
 
-    /// Decides a cancellation unless the job has durably finished. That is not known while a write is in
-    /// flight.
-    fn decide_cancel(&mut self) {
-        if !self.cancel_is_requested {
-            return;
-        }
-        let has_finished = self.is_durable && self.all_have_durably_finished();
-        let answer = if let Some(result) = &self.result {
-            match result.status() {
-                pb::JobStatus::Canceled => CancelAnswer::Decided,
-                status => CancelAnswer::TooLate(format!("the job is {}", status_name(status))),
-            }
-        } else if self.written.wanted() == pb::WantedStatus::Canceled {
-            CancelAnswer::Decided
-        } else if self.writing.is_some() {
-            return;
-        } else if has_finished && (self.commit_failure.is_none() || self.commit == Commit::Done) {
-            CancelAnswer::TooLate("all tasks of the job have finished".to_owned())
-        } else if has_finished && self.commit_is_awaited() {
-            // The outcome of the commit is not known yet.
-            return;
-        } else if let Some(reason) = &self.refusal {
-            CancelAnswer::Refused(reason.clone())
-        } else {
-            if self.record.wanted() != pb::WantedStatus::Canceled {
-                Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Canceled);
-                self.revision += 1;
-                let failure = self.commit_failure.as_deref().filter(|_| has_finished);
-                let given_up = failure
-                    .map(|failure| format!("what its sinks wrote is given up: {}", failure.cause));
-                let (kind, text) = (pb::JobEventKind::Cancel, given_up.unwrap_or_default());
-                self.job_events.tell(kind, text, self.decided_at_ms);
-            }
-            return;
-        };
-        self.cancel_is_requested = false;
-        self.effects.push(Effect::AnswerCancels(answer));
-    }
-
-    /// In regions that stop, marks executions CANCELED that were never deployed.
-    fn stop_regions(&mut self, now_ms: u64) {
-        if self.is_stopping()
-            && self.execution.in_phase(RegionPhase::STOPPING).len() < self.execution.regions.len()
-        {
-            for region in 0..self.execution.regions.len() {
-                self.execution.set_phase(region, RegionPhase::STOPPING);
-            }
-        }
-        for region in std::mem::take(&mut self.execution.news.stopping) {
-            if !matches!(
-                self.execution.regions[region].phase,
-                RegionPhase::Stopping { .. }
-            ) {
-                continue;
-            }
-            for task in self.execution.regions[region].tasks.clone() {
-                let execution = &self.execution.tasks[task].execution;
-                if !execution.is_deployed() && !execution.is_ended() {
-                    self.execution
-                        .decide(task, ExecutionState::Canceled, now_ms);
-                }
-            }
-        }
-    }
-
-    /// Restarts regions that were given up. Three conditions must hold: the give-up is durable, all
-    /// executions have ended, and the backoff is over. The last one to be met triggers the check.
-    fn restart_regions(&mut self, now_ms: u64) {
-        let mut may_restart = std::mem::take(&mut self.execution.news.stopped);
-        if self.dirty.has_written {
-            may_restart.extend(self.execution.restarting().iter().copied());
-        }
-        let due = self.restarts_due_by(now_ms);
-        may_restart.extend(due);
-        let begin_together = self.begins_together();
-        if begin_together && !may_restart.is_empty() {
-            may_restart.clone_from(self.execution.restarting());
-        }
-        let mut may_start = Vec::new();
-        for region in may_restart {
-            let RegionPhase::Stopping {
-                restart_at_ms: Some(at_ms),
-            } = self.execution.regions[region].phase
-            else {
-                continue;
-            };
-            let is_durable =
-                self.written.regions[region].generation == self.record.regions[region].generation;
-            if !is_durable || self.is_held(region, now_ms) {
-                continue;
-            }
-            if now_ms >= at_ms && self.execution.region_is_ended(region) {
-                may_start.push(region);
-            }
-        }
-        if begin_together && may_start.len() < self.execution.restarting().len() {
-            return;
-        }
-        for region in may_start {
-            self.renew_executions(region);
-            let phase = RegionPhase::Waiting { since_ms: now_ms };
-            self.execution.set_phase(region, phase);
-        }
-    }
-
-    /// The regions whose backoff or hold has ended since the last call.
-    fn restarts_due_by(&mut self, now_ms: u64) -> Vec<usize> {
-        let before_ms = std::mem::replace(&mut self.looked_at.restarts_ms, now_ms);
-        let (after, until) = ((before_ms, usize::MAX), (now_ms, usize::MAX));
-        let mut due = Vec::new();
-        if before_ms < now_ms {
-            let over = self.execution.indexes.restarting_at.range(after..=until);
-            due.extend(over.map(|(_, region)| *region));
-        }
-        let held = self.held_until.split_off(&(now_ms.saturating_add(1), 0));
-        let released = std::mem::replace(&mut self.held_until, held);
-        due.extend(released.into_iter().map(|(_, region)| region));
-        due
+    /// Decides on requests to cancel or to stop the job.
+    fn decide_requests(&mut self, now_ms: u64) {
+        let mut ending = self.ending(now_ms);
+        ending.decide_cancel();
+        // After the cancellation, which wins.
+        ending.decide_stop();
     }
 
     /// Ends the job or commits its sinks, if the durable record says so.
     fn finish(&mut self, now_ms: u64) {
-        if self.writing.is_some() {
+        if let Some((status, cause)) = self.ending(now_ms).finish() {
+            // Before the result, which has the times of all statuses.
+            self.note_status(now_ms);
+            let result = self.result_of(status, cause, now_ms);
+            self.out.push(Effect::End(result.clone()));
+            self.end.end(result);
+            self.coordinators.close(&mut self.out);
+            // Once more: the result answers the requests.
+            self.decide_requests(now_ms);
+        }
+    }
+
+    /// Writes the record if there are decisions to write.
+    fn write(&mut self, now_ms: u64) {
+        if !self.record.is_to_write() {
             return;
         }
-        let is_canceled = self.written.wanted() == pb::WantedStatus::Canceled;
-        let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
-        let all_have_ended = self.execution.count_ended() == self.execution.tasks.len();
-        // A durable record is valid even if this term can't write another one.
-        if is_canceled && (self.is_durable || self.refusal.is_some()) {
-            if all_have_ended || self.refusal.is_some() {
-                self.end(pb::JobStatus::Canceled, String::new(), now_ms);
-            }
-        } else if self.is_durable
-            && self.all_have_durably_finished()
-            && self.record.fatal_cause.is_empty()
-            && !is_to_cancel
-        {
-            self.commit_sinks(now_ms);
-        } else if let Some(reason) = self.refusal.clone() {
-            if self.take_over_in_short(&reason) {
-                return;
-            }
-            let cause = format!("the job's state can't be persisted: {reason}");
-            self.note_job_failure(cause.clone(), now_ms);
-            self.end(pb::JobStatus::Failed, cause, now_ms);
-        } else if self.is_durable
-            && !is_to_cancel
-            && !self.written.fatal_cause.is_empty()
-            && all_have_ended
-        {
-            let cause = self.written.fatal_cause.clone();
-            self.end(pb::JobStatus::Failed, cause, now_ms);
-        }
+        self.record.forget_stale_ends(&self.graph);
+        let has_answers = self.coordinators.take_decided();
+        let is_recorded = |task: &Task| task.execution.is_recorded;
+        let finished = self.graph.count(ExecutionState::Finished);
+        let have_all_finished =
+            finished == self.graph.tasks().len() && self.graph.tasks().iter().all(is_recorded);
+        // After all changes: the statuses that follow from the record are part of it.
+        self.record_statuses(now_ms);
+        self.record
+            .write(has_answers, have_all_finished, now_ms, &mut self.out);
     }
 
-    fn commit_sinks(&mut self, now_ms: u64) {
-        let retry_delay_ms = match self.commit {
-            Commit::NotYet => COMMIT_RETRY_MS,
-            Commit::RetryAt {
-                at_ms,
-                retry_delay_ms,
-            } if at_ms <= now_ms => retry_delay_ms,
-            Commit::Running { .. } | Commit::RetryAt { .. } => return,
-            Commit::Done => return self.end(pb::JobStatus::Finished, String::new(), now_ms),
-        };
-        self.commit = Commit::Running {
-            since_ms: now_ms,
-            retry_delay_ms,
-        };
-        let ends = self.written.terminal.iter();
-        let committables = ends
-            .flat_map(|end| end.committables.iter().cloned())
-            .collect();
-        self.effects.push(Effect::CommitSinks(committables));
+    /// Acts on the durable record. The steps concern different executions; none depends on another one.
+    fn act(&mut self, now_ms: u64) {
+        let (has_written, coordinators) = (self.dirty.has_written(), &mut self.coordinators);
+        coordinators.answer_requests(has_written, &self.record, &self.graph, &mut self.out);
+        let mut effects = self.durable_effects(now_ms);
+        effects.deploy();
+        effects.cancel_tasks();
+        effects.send_stop();
+        effects.release_outputs();
+        effects.acknowledge();
     }
 
-    fn end(&mut self, status: pb::JobStatus, cause: String, now_ms: u64) {
-        self.note_status(now_ms);
-        let result = self.result_of(status, cause, now_ms);
-        self.effects.push(Effect::End(result.clone()));
-        self.result = Some(result);
-        self.refuse_asked();
-        self.decide_cancel();
-        self.decide_stop();
+    /// Gives back slots and declares the needed ones.
+    fn declare_slots(&mut self, now_ms: u64) {
+        let is_reconciling = self.is_reconciling();
+        let mut scheduler = self.scheduler(now_ms);
+        scheduler.update_needed();
+        // Before the idle ones: slots on drained TaskManagers don't wait for a timeout.
+        scheduler.free_left_slots(is_reconciling);
+        scheduler.free_idle_slots(is_reconciling);
+        // Last: the minimum depends on the slots that the job has.
+        scheduler.declare(is_reconciling);
     }
-}
-
-pub(super) fn status_name(status: pb::JobStatus) -> &'static str {
-    status.as_str_name().trim_start_matches("JOB_STATUS_")
 }

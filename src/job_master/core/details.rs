@@ -11,11 +11,11 @@ use super::job_events::entering;
 impl JobMasterCore {
     /// The full description of the job.
     pub fn details(&self) -> pb::JobDetails {
-        self.details_of(&self.graph.get())
+        self.details_of(&self.job_graph.get())
     }
 
     fn details_of(&self, graph: &pb::JobGraph) -> pb::JobDetails {
-        let vertices = graph.vertices.iter().zip(&self.execution.vertices);
+        let vertices = graph.vertices.iter().zip(self.graph.vertices());
         let vertices = vertices.map(|(vertex, at)| pb::VertexDetails {
             id: vertex.id.clone(),
             name: vertex.name.clone(),
@@ -26,13 +26,13 @@ impl JobMasterCore {
                 .map(|subtask| self.subtask_details(at.first, subtask))
                 .collect(),
         });
-        let mut failures = self.record.failures.clone();
-        failures.extend(self.commit_failure.as_deref().cloned());
+        let mut failures = self.record.decided().failures.clone();
+        failures.extend(self.end.commit_failure().cloned());
         pb::JobDetails {
-            job_id: self.record.job_id.clone(),
-            name: self.record.name.clone(),
+            job_id: self.record.decided().job_id.clone(),
+            name: self.record.decided().name.clone(),
             status: self.status().into(),
-            started_at_ms: self.record.submitted_at_ms,
+            started_at_ms: self.record.decided().submitted_at_ms,
             ended_at_ms: 0,
             max_parallelism: graph
                 .vertices
@@ -46,11 +46,12 @@ impl JobMasterCore {
             failures,
             restarts: self
                 .record
+                .decided()
                 .restarts
                 .as_ref()
                 .map_or(0, |counters| counters.restarts),
             quarantine: String::new(),
-            cleaning_up: self.result.is_some(),
+            cleaning_up: self.end.has_ended(),
             left_behind: String::new(),
             as_of: None,
             quarantined: None,
@@ -59,14 +60,16 @@ impl JobMasterCore {
             undescribed: String::new(),
             events: self.events(),
             cause: self
-                .result
-                .as_ref()
+                .end
+                .result()
                 .map_or_else(String::new, |result| result.cause.clone()),
         }
     }
 
     fn subtask_details(&self, first: usize, subtask: u32) -> pb::SubtaskDetails {
-        let task = &self.execution.tasks[first + super::execution_graph::as_index(subtask)];
+        let task = self
+            .graph
+            .task(first + super::execution_graph::as_index(subtask));
         let execution = &task.execution;
         let place = execution.place.as_ref();
         pb::SubtaskDetails {
@@ -93,17 +96,24 @@ impl JobMasterCore {
         cause: String,
         now_ms: u64,
     ) -> Box<pb::JobResult> {
-        let graph = self.graph.get();
+        let graph = self.job_graph.get();
         let mut details = self.details_of(&graph);
         details.status = status.into();
         details.ended_at_ms = now_ms;
         details.blocked_reasons.clear();
         for status in self.way_to(status) {
             super::job_events::enter(&mut details.timestamps, status, now_ms);
-            let entered = entering(status, &cause, self.epoch.get(), now_ms);
+            let entered = entering(status, &cause, self.record.epoch(), now_ms);
             details.events.push(entered);
         }
-        Box::new(result(&graph, &self.record, status, cause, details, now_ms))
+        Box::new(result(
+            &graph,
+            self.record.decided(),
+            status,
+            cause,
+            details,
+            now_ms,
+        ))
     }
 }
 

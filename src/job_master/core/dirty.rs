@@ -1,4 +1,4 @@
-//! The things to examine in the present step of the core, besides [`super::indexes::News`] of the
+//! The things to examine in the present step of the core, besides [`super::execution_graph::indexes::News`] of the
 //! ExecutionGraph. Data only.
 //!
 //! Decisions that depend on the durable record alone are examined when a write became durable; everything
@@ -11,29 +11,52 @@ use tanist_proto::id::ResourceId;
 /// The things to examine. Empty when a step ends.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
-    /// A write has become durable in this step.
-    pub(super) has_written: bool,
-    /// Tasks whose cancellation may have to be sent without a write: the last attempt failed, or their
-    /// TaskManager registered.
-    pub(super) to_cancel: SmallSet<usize>,
-    /// Terminal states that were reported: (TaskManager, task, generation).
-    pub(super) reported_ends: SmallSet<(ResourceId, usize, u64)>,
-    /// TaskManagers that reported which outputs they keep, or that keep one more.
-    pub(super) outputs_of: SmallSet<ResourceId>,
+    has_written: bool,
+    to_cancel: SmallSet<usize>,
+    reported_ends: SmallSet<(ResourceId, usize, u64)>,
+    outputs_of: SmallSet<ResourceId>,
 }
 
-/// Versions as of the last examination, for checks that look at many things and repeat that only after a
-/// change.
-#[derive(Debug, Default)]
-pub(super) struct LookedAt {
-    /// The number of [`super::indexes::News::reads`] as of which inputs were checked for being available.
-    pub(super) inputs: u64,
-    /// The number of `News::reads` as of which outputs were checked for being lost.
-    pub(super) outputs: u64,
-    /// The time up to which regions with an ended backoff were collected.
-    pub(super) restarts_ms: u64,
-    /// The `registrations_version` as of which all TaskManagers received the request that sources end.
-    pub(super) told_to_stop: Option<u64>,
-    /// Whether the terminal states of all executions are recorded, as the job ends.
-    pub(super) all_ends: bool,
+impl Dirty {
+    /// Notes that a write has become durable.
+    pub(super) fn set_written(&mut self) {
+        self.has_written = true;
+    }
+
+    /// Whether a write has become durable in this step.
+    pub(super) fn has_written(&self) -> bool {
+        self.has_written
+    }
+
+    /// Notes that a task's cancellation may have to be sent without a write: the last attempt failed, or its
+    /// TaskManager registered.
+    pub(super) fn recheck_cancellation(&mut self, task: usize) {
+        self.to_cancel.insert(task);
+    }
+
+    /// The tasks whose cancellation may have to be sent.
+    pub(super) fn to_cancel(&self) -> impl Iterator<Item = usize> {
+        self.to_cancel.iter().copied()
+    }
+
+    /// Notes that a TaskManager reported the end of a task in a generation.
+    pub(super) fn report_end(&mut self, task_manager: ResourceId, task: usize, generation: u64) {
+        self.reported_ends.insert((task_manager, task, generation));
+    }
+
+    /// Removes the reported ends. None: all ends are to be examined, as a write has become durable.
+    pub(super) fn take_reported_ends(&mut self) -> Option<SmallSet<(ResourceId, usize, u64)>> {
+        let reported = std::mem::take(&mut self.reported_ends);
+        (!self.has_written).then_some(reported)
+    }
+
+    /// Notes that a TaskManager reported which outputs it keeps, or that it keeps one more.
+    pub(super) fn recheck_outputs(&mut self, task_manager: &ResourceId) {
+        self.outputs_of.insert(task_manager.clone());
+    }
+
+    /// The TaskManagers whose outputs are to be examined. None: all, as a write has become durable.
+    pub(super) fn outputs_of(&self) -> Option<&SmallSet<ResourceId>> {
+        (!self.has_written).then_some(&self.outputs_of)
+    }
 }

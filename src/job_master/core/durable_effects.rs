@@ -1,139 +1,69 @@
-//! The part of the core that acts: it writes the record and derives effects from the durable record. It
-//! decides nothing.
+//! Derives effects from the durable record: deployments, cancellations, acknowledgements. Decides nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use tanist_gateway::SubmissionNumber;
-use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::ExecutionState;
 
-use super::deployment::{execution_id, task_deployment};
-use super::execution::Cancellation;
-use super::execution_graph::{RegionPhase, Task};
-use super::{Connection, Effect, JobMasterCore, LogLine, Milestone, Needs, Write};
+use super::Effect;
+use super::dirty::Dirty;
+use super::durable_record::DurableRecord;
+use super::execution_graph::deployment::{cancellation, execution_id, task_deployment};
+use super::execution_graph::execution::Cancellation;
+use super::execution_graph::{ExecutionGraph, RegionPhase};
+use super::output::Output;
+use super::task_managers::TaskManagers;
 
-impl JobMasterCore {
-    pub(super) fn write(&mut self, now_ms: u64) {
-        let is_written = self.revision == self.written_revision;
-        if self.writing.is_some() || is_written || self.refusal.is_some() {
-            return;
-        }
-        self.forget_stale_ends();
-        let mut milestones = Vec::new();
-        let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
-        if is_to_cancel && self.written.wanted() != pb::WantedStatus::Canceled {
-            milestones.push(Milestone::CancelDecided);
-        }
-        let is_to_stop = self.record.wanted() == pb::WantedStatus::Stopped;
-        if is_to_stop && self.written.wanted() != pb::WantedStatus::Stopped {
-            milestones.push(Milestone::StopDecided);
-        }
-        if !self.record.fatal_cause.is_empty() && self.written.fatal_cause.is_empty() {
-            milestones.push(Milestone::FailureDecided);
-        }
-        if std::mem::take(&mut self.has_placed) {
-            milestones.push(Milestone::GenerationPlaced);
-        }
-        if self.take_decided() {
-            milestones.push(Milestone::CoordinatorDecided);
-        }
-        let tasks = self.execution.tasks.len();
-        let have_finished = self.execution.count(ExecutionState::Finished) == tasks;
-        let is_recorded = |task: &Task| task.execution.is_recorded;
-        if !is_to_cancel
-            && have_finished
-            && self.execution.tasks.iter().all(is_recorded)
-            && !self.all_have_durably_finished()
-        {
-            milestones.push(Milestone::AllFinished);
-        }
-        self.record_statuses(now_ms);
-        self.last_write += 1;
-        let (number, revision, state) = (self.last_write, self.revision, self.record.clone());
-        self.effects.push(Effect::Persist {
-            number,
-            state: state.clone(),
-            milestones,
-        });
-        self.writing = Some(Write {
-            number,
-            revision,
-            since_ms: now_ms,
-            state,
-        });
-    }
+/// Borrows what the effects of the durable record need.
+pub(super) struct DurableEffects<'a> {
+    pub(super) graph: &'a mut ExecutionGraph,
+    pub(super) record: &'a DurableRecord,
+    pub(super) task_managers: &'a mut TaskManagers,
+    pub(super) dirty: &'a mut Dirty,
+    pub(super) out: &'a mut Output,
+    pub(super) now_ms: u64,
+}
 
-    /// Writes the record once more with less content after the store refused the first write of this term and
-    /// all tasks have finished according to the durable record. Otherwise their output would be lost.
-    pub(super) fn take_over_in_short(&mut self, reason: &str) -> bool {
-        let has_finished = self.all_have_durably_finished() && self.written.fatal_cause.is_empty();
-        if self.is_durable || self.last_write > 1 || !has_finished {
-            return false;
-        }
-        let reason = reason.to_owned();
-        self.log.push(LogLine::RecordRefused { reason });
-        let mut record = (*self.written).clone();
-        record.job_incarnation = self.record.job_incarnation;
-        // The takeover event needs less room than the one dropped here.
-        record.events.drain(..record.events.len().min(1));
-        self.record = Arc::new(record);
-        self.job_events.forget_foreseen();
-        self.refusal = None;
-        self.revision += 1;
-        true
-    }
-
+impl DurableEffects<'_> {
     /// Deploys regions whose placement is durable and of this term. Each TaskManager gets one message.
     pub(super) fn deploy(&mut self) {
-        if !self.dirty.has_written {
+        if !self.dirty.has_written() {
             return;
         }
         let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
-        for region in self.execution.in_phase(RegionPhase::Placed).clone() {
-            let durable = &self.written.regions[region];
-            if *durable != self.record.regions[region]
-                || durable.placements.is_empty()
-                || durable.epoch != self.epoch.get()
-            {
+        for region in self.graph.in_phase(RegionPhase::Placed).clone() {
+            let Some(durable) = self.record.placement_to_deploy(region) else {
                 continue;
-            }
+            };
             // The time in the record, so that the next leader shows the same.
             let placed_at_ms = durable.placed_at_ms;
-            for task in self.execution.regions[region].tasks.clone() {
-                self.execution
-                    .decide(task, ExecutionState::Deploying, placed_at_ms);
-                let execution = &mut self.execution.tasks[task].execution;
-                execution.started_at_ms = placed_at_ms;
-                if let Some(place) = &execution.place {
+            for task in self.graph.region(region).tasks.clone() {
+                self.graph.deploy(task, placed_at_ms, self.out);
+                if let Some(place) = &self.graph.execution(task).place {
                     let tasks = by_task_manager.entry(place.task_manager.clone());
                     tasks.or_default().push(task);
                 }
             }
-            self.execution.set_phase(region, RegionPhase::Deployed);
+            self.graph.set_phase(region, RegionPhase::Deployed);
         }
         for (task_manager, tasks) in by_task_manager {
-            let tasks = tasks
-                .iter()
-                .map(|task| task_deployment(&self.execution, *task));
+            let tasks = tasks.iter().map(|task| task_deployment(self.graph, *task));
             let tasks = tasks.collect();
-            if let Some(connection) = self.connection(&task_manager) {
-                self.effects.push(Effect::Deploy { connection, tasks });
+            if let Some(connection) = self.task_managers.connection(&task_manager) {
+                self.out.push(Effect::Deploy { connection, tasks });
             }
         }
     }
 
     /// Cancels executions that the durable record does not want, on any TaskManager.
-    pub(super) fn cancel_tasks(&mut self, now_ms: u64) {
-        if !self.is_durable {
+    pub(super) fn cancel_tasks(&mut self) {
+        if !self.record.is_durable() {
             return;
         }
-        let is_over = self.written.wanted() == pb::WantedStatus::Canceled
-            || !self.written.fatal_cause.is_empty();
+        let is_over = self.record.is_durably_stopping();
         let mut cancellations: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
         for task in self.unwanted(is_over) {
-            let at = &self.execution.tasks[task];
+            let at = self.graph.task(task);
             if !at.execution.is_deployed() {
                 continue;
             }
@@ -141,48 +71,37 @@ impl JobMasterCore {
             let Some(place) = at.execution.place.clone() else {
                 continue;
             };
-            let can_be_told = self.task_managers.contains_key(&place.task_manager);
-            if !can_be_told || at.execution.cancellation != Cancellation::NotAsked {
+            let is_registered = self.task_managers.is_registered(&place.task_manager);
+            if !is_registered || at.execution.cancellation != Cancellation::NotSent {
                 continue;
             }
-            let id = execution_id(&self.execution, task, generation);
+            let id = execution_id(self.graph, task, generation);
             cancellations
                 .entry(place.task_manager)
                 .or_default()
                 .push(cancellation(id));
-            if self.execution.tasks[task].execution.state != ExecutionState::Canceling {
-                self.execution
-                    .decide(task, ExecutionState::Canceling, now_ms);
-            }
-            self.execution.tasks[task].execution.cancellation = Cancellation::Asked;
+            self.graph.cancel(task, self.now_ms, self.out);
         }
-        for (task_manager, (task, generation), orphan) in self.orphans.iter_mut() {
-            let known = self.task_managers.get(task_manager);
-            let Some(known) = known.filter(|_| orphan.cancellation == Cancellation::NotAsked)
-            else {
-                continue;
-            };
-            let number = self.execution.tasks[task].region;
-            let region = &self.written.regions[number];
-            let at = self.execution.regions[number].tasks.binary_search(&task);
-            let id = execution_id(&self.execution, task, generation);
+        let (graph, durable) = (&*self.graph, self.record.durable());
+        let is_unwanted = |location: &pb::TaskManagerLocation, (task, generation)| {
+            let number = graph.task(task).region;
+            let region = &durable.regions[number];
+            let at = graph.region(number).tasks.binary_search(&task);
+            let id = execution_id(graph, task, generation);
             // A generation above the durable one is unexpected, but nothing says that it is unwanted.
-            let is_unwanted = generation < region.generation
+            generation < region.generation
                 || generation == region.generation
-                    && (is_over || !is_placed_on(region, at.ok(), &id, &known.location));
-            if !is_unwanted {
-                continue;
-            }
-            cancellations
-                .entry(task_manager.clone())
-                .or_default()
-                .push(cancellation(id));
-            orphan.cancellation = Cancellation::Asked;
-            orphan.canceling_since_ms = now_ms;
+                    && (is_over || !is_placed_on(region, at.ok(), &id, location))
+        };
+        let orphans = self.task_managers.cancel_orphans(is_unwanted, self.now_ms);
+        for (task_manager, (task, generation)) in orphans {
+            let id = execution_id(graph, task, generation);
+            let there = cancellations.entry(task_manager).or_default();
+            there.push(cancellation(id));
         }
         for (task_manager, tasks) in cancellations {
-            if let Some(connection) = self.connection(&task_manager) {
-                self.effects.push(Effect::Cancel { connection, tasks });
+            if let Some(connection) = self.task_managers.connection(&task_manager) {
+                self.out.push(Effect::Cancel { connection, tasks });
             }
         }
     }
@@ -192,153 +111,60 @@ impl JobMasterCore {
     fn unwanted(&self, is_over: bool) -> Vec<usize> {
         // All executions of a region have the same generation.
         let is_replaced = |region: usize| {
-            let first = self.execution.regions[region].tasks.first();
-            let generation = first.map(|task| self.execution.tasks[*task].execution.generation);
-            let durable = self.written.regions[region].generation;
+            let first = self.graph.region(region).tasks.first();
+            let generation = first.map(|task| self.graph.execution(*task).generation);
+            let durable = self.record.durable_generation(region);
             generation.is_some_and(|generation| durable > generation.get())
         };
-        let tasks_of = |region: usize| self.execution.regions[region].tasks.iter().copied();
-        if !self.dirty.has_written {
-            let open = self.dirty.to_cancel.iter().copied();
-            let region = |task: usize| self.execution.tasks[task].region;
+        let tasks_of = |region: usize| self.graph.region(region).tasks.iter().copied();
+        if !self.dirty.has_written() {
+            let open = self.dirty.to_cancel();
+            let region = |task: usize| self.graph.task(task).region;
             return open
                 .filter(|task| is_over || is_replaced(region(*task)))
                 .collect();
         }
         if is_over {
-            return (0..self.execution.tasks.len()).collect();
+            return (0..self.graph.tasks().len()).collect();
         }
         // A given-up generation has to stop, whether the region restarts or not.
-        let mut replaced: Vec<usize> = self.execution.stopping().collect();
+        let mut replaced: Vec<usize> = self.graph.stopping().collect();
         replaced.retain(|region| is_replaced(*region));
         replaced.sort_unstable();
         replaced.into_iter().flat_map(tasks_of).collect()
     }
 
+    /// Sends a heartbeat immediately to TaskManagers that have not received the stop in their present
+    /// registration.
+    pub(super) fn send_stop(&mut self) {
+        if !self.record.is_stop_durable() || self.record.is_stopping() {
+            return;
+        }
+        for connection in self.task_managers.begin_stop() {
+            self.out.push(Effect::AskReport(connection));
+        }
+    }
+
     /// Acknowledges terminal states that are in the durable record, or whose generation it has replaced.
     pub(super) fn acknowledge(&mut self) {
-        if !self.is_durable {
+        if !self.record.is_durable() {
             return;
         }
-        let reported = std::mem::take(&mut self.dirty.reported_ends);
-        let mut acknowledged: BTreeMap<ResourceId, Vec<pb::ExecutionId>> = BTreeMap::new();
-        let (execution, written, ends) = (&self.execution, &self.written, &self.durable_ends);
-        let mut is_known = |task_manager: &ResourceId, (task, generation): (usize, u64)| {
-            let durable = written.regions[execution.tasks[task].region].generation;
-            let is_recorded = durable == generation && ends.contains_key(&task);
-            let is_known = is_recorded || durable > generation;
-            if is_known {
-                let executions = acknowledged.entry(task_manager.clone()).or_default();
-                executions.push(execution_id(execution, task, generation));
-            }
-            is_known
-        };
-        if self.dirty.has_written {
-            for (task_manager, known) in &mut self.task_managers {
-                known
-                    .unacknowledged
-                    .retain(|end| !is_known(task_manager, *end));
-            }
-        } else {
-            for (task_manager, task, generation) in reported {
-                if let Some(known) = self.task_managers.get_mut(&task_manager)
-                    && known.unacknowledged.contains(&(task, generation))
-                    && is_known(&task_manager, (task, generation))
-                {
-                    known.unacknowledged.remove(&(task, generation));
-                }
-            }
+        let among = self.dirty.take_reported_ends();
+        let (graph, record) = (&*self.graph, self.record);
+        let acknowledged = self.task_managers.acknowledge(among, |(task, generation)| {
+            let durable = record.durable_generation(graph.task(task).region);
+            let is_recorded = durable == generation && record.has_durable_end(task);
+            is_recorded || durable > generation
+        });
+        for (connection, ends) in acknowledged {
+            let ends = ends.into_iter();
+            let executions = ends.map(|(task, generation)| execution_id(graph, task, generation));
+            self.out.push(Effect::Acknowledge {
+                connection,
+                executions: executions.collect(),
+            });
         }
-        for (task_manager, executions) in acknowledged {
-            if let Some(connection) = self.connection(&task_manager) {
-                self.effects.push(Effect::Acknowledge {
-                    connection,
-                    executions,
-                });
-            }
-        }
-    }
-
-    /// Gives back idle slots that the job does not need. The terminal states of a slot's tasks are durable by
-    /// then.
-    pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
-        let timeout_ms = self.options.slot_idle_timeout_ms;
-        let worth_keeping = self.worth_keeping();
-        let may_idle = !self.is_stopping()
-            && !self.is_reconciling()
-            && self.is_durable
-            && self.collecting_until_ms().is_none()
-            && self.pool.has_surplus(&worth_keeping);
-        if !may_idle || self.has_more_slots() {
-            self.pool.note_idle(false, now_ms, timeout_ms);
-        }
-        if !may_idle {
-            return;
-        }
-        let mut idle = self.pool.note_idle(true, now_ms, timeout_ms);
-        if idle.is_empty() {
-            return;
-        }
-        let blocked = self.blocked_slots();
-        idle.retain(|slot| !blocked.contains(slot));
-        let idle = self.pool.surplus(idle, &worth_keeping);
-        let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
-        for allocation in idle {
-            if let Some(slot) = self.pool.remove(&allocation) {
-                freed.entry(slot.task_manager).or_default().push(allocation);
-            }
-        }
-        for (task_manager, allocations) in freed {
-            if let Some(connection) = self.connection(&task_manager) {
-                let cause = "the job doesn't need it".to_owned();
-                self.effects.push(Effect::FreeSlots {
-                    connection,
-                    allocations,
-                    cause,
-                });
-            }
-        }
-    }
-
-    /// Declares the needed slots if they changed. A job that is stopping keeps its slots until its result is
-    /// written. A job that reconciles does not know its slots yet and declares nothing.
-    pub(super) fn declare(&mut self) {
-        if self.is_reconciling() {
-            return;
-        }
-        let (slots, at_once) = if self.is_stopping() {
-            let declared = self.declared.as_ref();
-            let mut slots = declared.map(|it| it.slots.clone()).unwrap_or_default();
-            for (profile, number) in &mut slots {
-                *number = self.pool.count_for(profile).min(*number);
-            }
-            slots.retain(|(_, number)| *number > 0);
-            (slots.clone(), slots)
-        } else {
-            (self.profiles_needed.clone(), self.needed_at_once())
-        };
-        let held = self.adopted_slots();
-        let submission = self.record.submission.as_ref();
-        let needs = Needs {
-            slots,
-            at_once,
-            held,
-            submission: submission.map(SubmissionNumber::from).unwrap_or_default(),
-            is_bounded: self.is_bounded || self.tells_to_stop(),
-        };
-        if self.declared.as_deref() != Some(&needs) {
-            let needs = Arc::new(needs);
-            self.declared = Some(needs.clone());
-            self.effects.push(Effect::Declare(needs));
-        }
-    }
-
-    pub(super) fn connection(&self, task_manager: &ResourceId) -> Option<Connection> {
-        let registration = self.task_managers.get(task_manager)?.registration;
-        Some(Connection {
-            task_manager: task_manager.clone(),
-            registration,
-        })
     }
 }
 
@@ -362,12 +188,4 @@ fn is_placed_on(
                         && placed.incarnation == location.incarnation
                 })
         })
-}
-
-pub(super) fn cancellation(id: pb::ExecutionId) -> pb::TaskCancellation {
-    pb::TaskCancellation {
-        vertex_id: id.vertex_id,
-        subtask: id.subtask,
-        up_to_generation: id.generation,
-    }
 }

@@ -87,7 +87,7 @@ pub enum Event {
         /// The connection of the TaskManager.
         connection: Connection,
         /// [`super::JobMasterCore::turn`] when the heartbeat was sent.
-        asked_in: u64,
+        requested_in: u64,
         /// All executions of the job there.
         executions: Vec<pb::ExecutionReport>,
         /// All slots of the job there.
@@ -173,6 +173,38 @@ pub enum Event {
     SinksRefused(String),
     /// A deadline has passed; see [`super::JobMasterCore::next_deadline_ms`].
     TimePassed,
+}
+
+impl Event {
+    /// The connection that the event rests on. A registration makes a new one.
+    pub(super) fn connection(&self) -> Option<&Connection> {
+        match self {
+            Event::SlotsOffered { connection, .. }
+            | Event::SlotFailed { connection, .. }
+            | Event::ExecutionsReported { connection, .. }
+            | Event::HeartbeatAnswered { connection, .. }
+            | Event::TaskManagerLost { connection, .. }
+            | Event::TaskManagerLeft { connection, .. }
+            | Event::TasksSubmitted { connection, .. }
+            | Event::TasksCancelled { connection, .. }
+            | Event::CoordinatorAsked { connection, .. } => Some(connection),
+            Event::Started
+            | Event::Registered { .. }
+            | Event::TaskManagerGone { .. }
+            | Event::Prepared { .. }
+            | Event::Unfulfillable(_)
+            | Event::HasRoom(_)
+            | Event::Leaving(_)
+            | Event::CancelRequested
+            | Event::StopRequested
+            | Event::Persisted(_)
+            | Event::PersistRefused(..)
+            | Event::SinksCommitted
+            | Event::SinksFailed(_)
+            | Event::SinksRefused(_)
+            | Event::TimePassed => None,
+        }
+    }
 }
 
 /// A request to a coordinator.

@@ -1,22 +1,21 @@
-//! The part of the core that records failures and the failures that came with them.
+//! Records failures and the failures that came with them.
 //!
 //! A failure that leads to a decision is an entry of its own, written with that decision. A failure at the
 //! same moment, or before the restart has happened, is *concurrent* to it: mostly tasks that lost their
 //! connection to the first one, and tasks whose output was lost with it and is produced again. Those are part
 //! of the next write, which always follows: of the new placement, or of the job's end.
 
-use std::sync::Arc;
-
 use tanist_proto::v1 as pb;
 
-use super::{Failure, JobMasterCore};
+use super::durable_record::DurableRecord;
+use super::failover::Failure;
 
 /// Maximum number of concurrent failures kept with one failure.
 const KEPT_CONCURRENT: usize = 16;
 /// Length to which the cause of each of those is cut, in bytes.
 const KEPT_CAUSE: usize = 1024;
 
-impl JobMasterCore {
+impl DurableRecord {
     /// Records the first failure, if there is any, as an entry of its own, and all others as concurrent to
     /// it.
     pub(super) fn note_failures(
@@ -46,21 +45,13 @@ impl JobMasterCore {
         });
     }
 
-    fn add_failure(&mut self, failure: pb::FailureRecord) {
-        let failures = &mut Arc::make_mut(&mut self.record).failures;
-        failures.push(failure);
-        let kept = self.options.exception_history_size.max(1);
-        let surplus = failures.len().saturating_sub(kept);
-        failures.drain(..surplus);
-    }
-
     /// Records a failure that leads to no decision. When a job is cancelled, the way its tasks end is not
     /// recorded.
     pub(super) fn note_concurrent(&mut self, failure: Failure, now_ms: u64) {
-        if self.record.wanted() == pb::WantedStatus::Canceled || failure.task.is_empty() {
+        if self.decided().wanted() == pb::WantedStatus::Canceled || failure.task.is_empty() {
             return;
         }
-        let Some(root) = self.record.failures.last() else {
+        let Some(root) = self.decided().failures.last() else {
             return;
         };
         let is_it = |it: &pb::FailureRecord| it.task == failure.task && it.cause == failure.cause;
@@ -70,10 +61,7 @@ impl JobMasterCore {
         }
         let mut concurrent = record_of(failure, now_ms);
         shorten(&mut concurrent.cause, KEPT_CAUSE);
-        let failures = &mut Arc::make_mut(&mut self.record).failures;
-        if let Some(root) = failures.last_mut() {
-            root.concurrent.push(concurrent);
-        }
+        self.add_concurrent_failure(concurrent);
     }
 }
 

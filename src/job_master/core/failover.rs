@@ -1,25 +1,23 @@
-//! The part of the core that decides about failures: which regions restart and when, or that the job ends.
+//! Failures of one job, and what restarts have to wait for: the restart strategy's backoff, and the isolation of
+//! attempts (`isolation: stop-first`, `docs/adr/0020`).
 //!
-//! A failure concerns a region: once one of its tasks restarts, the records that another one has sent are of
-//! no use. A failure that no restart can fix fails the job under any restart strategy (`docs/adr/0021`). All
-//! decisions go into `record`, with the failure.
+//! `region_failover.rs` decides which regions are given up, `region_restart.rs` when they run again. A given-up
+//! generation of an isolated job counts as ended when the ends of all its executions were reported, or when enough
+//! time has passed since the give-up was durable for every TaskManager to have stopped them by itself. Invariant:
+//! before that, no execution of the next generation is placed. Reports to an earlier JobMaster are lost: after a
+//! change of the leader the whole time passes.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-use tanist_proto::id::{Generation, ResourceId};
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::ExecutionState;
 
-use super::blocking::OfVertices;
-use super::deployment::execution_id;
-use super::durable_effects::cancellation;
-use super::execution::Execution;
-use super::execution_graph::RegionPhase;
-use super::restart::Verdict;
-use super::{Effect, Failure, JobMasterCore, LogLine};
+use super::durable_record::DurableRecord;
+use super::execution_graph::ExecutionGraph;
+use super::output::Output;
+use super::restart::{RestartBackoff, RestartStrategy, Verdict};
+use super::{CoreOptions, LogLine};
 
 /// Which regions restart after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,242 +29,192 @@ pub enum FailoverStrategy {
     Full,
 }
 
-/// Maximum number of failures of one event that are logged.
-const LOGGED: usize = 16;
+/// A task failed, or could not be placed.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    pub(super) region: usize,
+    pub(super) cause: String,
+    pub(super) task: String,
+    pub(super) host: String,
+    pub(super) resource_id: String,
+    /// Whether the restart strategy counts it.
+    pub(super) is_counted: bool,
+    /// Whether a restart can't help.
+    pub(super) is_unrecoverable: bool,
+}
 
-impl JobMasterCore {
+impl Failure {
+    /// A failure of a region in which no task failed: it could not be placed.
+    pub(super) fn of_region(region: usize, cause: String) -> Failure {
+        let (task, host, resource_id) = Default::default();
+        Failure {
+            region,
+            cause,
+            task,
+            host,
+            resource_id,
+            is_counted: true,
+            is_unrecoverable: false,
+        }
+    }
+
+    /// A failure of a task, with its TaskManager.
+    pub(super) fn of_task(graph: &ExecutionGraph, task: usize, cause: String) -> Failure {
+        let place = graph.execution(task).place.as_ref();
+        let host = place.map(|place| place.location.rpc_address.clone());
+        let resource_id = place.map(|place| place.task_manager.to_string());
+        Failure {
+            task: graph.task_name(task),
+            host: host.unwrap_or_default(),
+            resource_id: resource_id.unwrap_or_default(),
+            ..Failure::of_region(graph.task(task).region, cause)
+        }
+    }
+}
+
+/// Failures and restarts of one job; see the module.
+#[derive(Debug)]
+pub(super) struct Failover {
+    strategy: FailoverStrategy,
+    /// Whether no two attempts of a subtask may run at the same time.
+    is_stop_first: bool,
+    /// Seed of the jitter.
+    seed: u64,
+    backoff: RestartBackoff,
+    /// Failures that nothing was decided about yet.
+    failures: Vec<Failure>,
+    /// (until ms, region): a region that was given up is not placed before that time.
+    held_until: BTreeSet<(u64, usize)>,
+    /// The time up to which regions with an ended backoff were collected.
+    collected_ms: u64,
+    /// The version of the graph's reads as of which outputs were checked for being lost.
+    checked_reads: u64,
+}
+
+impl Failover {
+    /// The state of a job without failures.
+    pub(super) fn new(
+        strategy: RestartStrategy,
+        options: &CoreOptions,
+        is_stop_first: bool,
+    ) -> Failover {
+        Failover {
+            strategy: options.failover_strategy,
+            is_stop_first,
+            seed: options.seed,
+            backoff: RestartBackoff::new(strategy),
+            failures: Vec::new(),
+            held_until: BTreeSet::new(),
+            collected_ms: 0,
+            checked_reads: 0,
+        }
+    }
+
     /// Whether restarting regions wait for each other.
-    pub(super) fn begins_together(&self) -> bool {
-        self.options.failover_strategy == FailoverStrategy::Full
+    pub(super) fn restarts_together(&self) -> bool {
+        self.strategy == FailoverStrategy::Full
     }
 
-    /// Decides about all failures of one event. They count as one failure for the restart strategy.
-    pub(super) fn judge_failures(&mut self, now_ms: u64) {
-        let (mut failures, mut others): (Vec<Failure>, Vec<Failure>) = Default::default();
-        let mut all = std::mem::take(&mut self.failures);
-        // If a region failed in several ways, the worst counts.
-        all.sort_by_key(|failure| (!failure.is_unrecoverable, !failure.is_counted));
-        let mut known = BTreeSet::new();
-        for failure in all {
-            let phase = self.execution.regions[failure.region].phase;
-            let is_stopping = matches!(phase, RegionPhase::Stopping { .. });
-            let is_known = is_stopping && !failure.is_unrecoverable;
-            match is_known || !known.insert(failure.region) {
-                true => others.push(failure),
-                false => failures.push(failure),
-            }
-        }
-        if self.is_stopping() {
-            others.append(&mut failures);
-        }
-        self.note_failures(&failures, others, now_ms);
-        let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
-            failures.into_iter().partition(|failure| failure.is_counted);
-        let regions: Vec<usize> = uncounted.iter().map(|failure| failure.region).collect();
-        self.log_failures(&uncounted, "region restarts");
-        let Some(first) = failures.first().cloned() else {
-            return self.restart_all(&regions, now_ms);
+    /// Whether no two attempts of a subtask may run at the same time.
+    pub(super) fn is_stop_first(&self) -> bool {
+        self.is_stop_first
+    }
+
+    /// Notes a failure. The next decision is about all that were noted.
+    pub(super) fn report(&mut self, failure: Failure) {
+        self.failures.push(failure);
+    }
+
+    /// Removes and returns the noted failures, the worst first.
+    pub(super) fn take_failures(&mut self) -> Vec<Failure> {
+        let mut failures = std::mem::take(&mut self.failures);
+        failures.sort_by_key(|failure| (!failure.is_unrecoverable, !failure.is_counted));
+        failures
+    }
+
+    /// Asks the restart strategy. `turn` makes the jitter differ between decisions.
+    pub(super) fn count_failure(
+        &mut self,
+        record: &mut DurableRecord,
+        turn: u64,
+        now_ms: u64,
+    ) -> Verdict {
+        let random = StdRng::seed_from_u64(self.seed.wrapping_add(turn)).random::<f64>();
+        let mut counters = record.restart_counters();
+        let verdict = self.backoff.count_failure(&mut counters, now_ms, random);
+        record.count_failure(counters);
+        verdict
+    }
+
+    /// Takes over a restart that an earlier leader decided for this time.
+    pub(super) fn resume(&mut self, restart_at_ms: u64) {
+        self.backoff.resume(restart_at_ms);
+    }
+
+    /// Whether anything has changed for readers of outputs since the last call.
+    pub(super) fn take_new_reads(&mut self, graph: &ExecutionGraph) -> bool {
+        let reads = graph.reads();
+        std::mem::replace(&mut self.checked_reads, reads) != reads
+    }
+
+    /// Until when a given-up region is not placed again because its executions may still run. None: none
+    /// does, or the give-up is not durable yet.
+    pub(super) fn held_until_ms(
+        &self,
+        region: usize,
+        graph: &ExecutionGraph,
+        record: &DurableRecord,
+    ) -> Option<u64> {
+        let since_ms = graph.region(region).given_up_at_ms?;
+        let is_held = graph.region(region).is_end_unknown && self.is_stop_first;
+        is_held.then(|| since_ms.saturating_add(record.decided().stop_first_wait_ms))
+    }
+
+    /// Notes that the give-up of a region is durable. Returns whether it can't be placed again yet.
+    pub(super) fn hold(
+        &mut self,
+        region: usize,
+        graph: &mut ExecutionGraph,
+        record: &DurableRecord,
+        now_ms: u64,
+        out: &mut Output,
+    ) -> bool {
+        let is_first = graph.note_given_up(region, now_ms);
+        let Some(until_ms) = self.held_until_ms(region, graph, record) else {
+            return false;
         };
-        let (at_once, together) = match self.options.failover_strategy {
-            FailoverStrategy::Region => (regions, Vec::new()),
-            // They restart together with the others.
-            FailoverStrategy::Full => (Vec::new(), regions),
-        };
-        self.restart_all(&at_once, now_ms);
-        let verdict = if first.is_unrecoverable {
-            Verdict::GiveUp {
-                reason: "that would not help".to_owned(),
-            }
-        } else {
-            let seed = self.options.seed.wrapping_add(self.turn);
-            let random = StdRng::seed_from_u64(seed).random::<f64>();
-            let counters = Arc::make_mut(&mut self.record)
-                .restarts
-                .get_or_insert_default();
-            self.backoff.judge(counters, now_ms, random)
-        };
-        self.revision += 1;
-        let failed = failures.iter().map(|failure| failure.region);
-        let regions: Vec<usize> = failed.chain(together).collect();
-        self.log_failures(&failures, "region failed");
-        match verdict {
-            Verdict::Restart { at_ms } => self.restart_all(&regions, at_ms),
-            Verdict::GiveUp { reason } => {
-                let of_task = if first.task.is_empty() {
-                    String::new()
-                } else {
-                    format!("{}: ", first.task)
-                };
-                Arc::make_mut(&mut self.record).fatal_cause =
-                    format!("{of_task}{} (not restarted: {reason})", first.cause);
-            }
+        if is_first {
+            let wait_ms = until_ms.saturating_sub(now_ms);
+            out.log(LogLine::RegionHeld { wait_ms });
         }
+        let is_held = now_ms < until_ms;
+        if is_held {
+            self.held_until.insert((until_ms, region));
+        }
+        is_held
     }
 
-    /// Logs what happens to regions, one line for each failure.
-    pub(super) fn log_failures(&mut self, failures: &[Failure], what: &'static str) {
-        let lines = failures.iter().take(LOGGED);
-        self.log.extend(lines.map(|failure| LogLine::RegionFailed {
-            what,
-            task: failure.task.clone(),
-            task_manager: failure.resource_id.clone(),
-            cause: failure.cause.clone(),
-            of: failures.len(),
-        }));
+    /// The next time at which a region is not held any more.
+    pub(super) fn next_hold_ms(&self) -> Option<u64> {
+        self.held_until.first().map(|(until_ms, _)| *until_ms)
     }
 
-    /// Gives these regions their next generation, to be placed at `at_ms` or when the present one has ended,
-    /// if that is later. So do all regions that read from them, or, with the `Full` strategy, all that have
-    /// not durably finished.
-    pub(super) fn restart_all(&mut self, regions: &[usize], at_ms: u64) {
-        let first: BTreeSet<usize> = regions.iter().copied().collect();
-        if first.is_empty() {
-            return;
+    /// The regions whose backoff or hold has ended since the last call.
+    pub(super) fn take_due(&mut self, graph: &ExecutionGraph, now_ms: u64) -> Vec<usize> {
+        let before_ms = std::mem::replace(&mut self.collected_ms, now_ms);
+        let mut due = Vec::new();
+        if before_ms < now_ms {
+            due.extend(graph.restarts_due(before_ms, now_ms));
         }
-        let mut next = regions.to_vec();
-        if self.begins_together() {
-            next.extend(self.unfinished());
-        }
-        // `next` is a stack: the first region is handled first.
-        next.reverse();
-        let (mut given_up, mut added) = (BTreeSet::new(), OfVertices::default());
-        while let Some(region) = next.pop() {
-            let runs = match self.execution.regions[region].phase {
-                RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => true,
-                RegionPhase::AwaitingInput
-                | RegionPhase::Waiting { .. }
-                | RegionPhase::Stopping { .. } => first.contains(&region),
-            };
-            if !runs || !given_up.insert(region) {
-                continue;
-            }
-            if self.would_lose_input(region) {
-                self.give_up_stopped();
-                return;
-            }
-            // A reader must not mix records of two runs, nor output that it made of the first one.
-            self.execution.add_readers(region, &mut added, &mut next);
-            self.add_doubted(region, &mut next);
-            self.give_up_generation(region, at_ms);
-        }
-        let number = u32::try_from(given_up.len()).unwrap_or(u32::MAX);
-        self.tell_restart(number, at_ms);
+        let held = self.held_until.split_off(&(now_ms.saturating_add(1), 0));
+        let released = std::mem::replace(&mut self.held_until, held);
+        due.extend(released.into_iter().map(|(_, region)| region));
+        due
     }
+}
 
-    fn give_up_generation(&mut self, region: usize, at_ms: u64) {
-        let at = &self.execution.regions[region];
-        if at.phase == RegionPhase::Reconciling {
-            let tasks = u32::try_from(at.tasks.len()).unwrap_or(u32::MAX);
-            self.reconciliation.adoption.tasks_restarted += tasks;
-        }
-        let phase = RegionPhase::Stopping {
-            restart_at_ms: Some(at_ms),
-        };
-        self.execution.set_phase(region, phase);
-        self.supersede(region);
-        self.promise_restart(region, at_ms);
-    }
-
-    /// Records until when a given-up region is not placed again, so that a takeover does not shorten its
-    /// backoff.
-    pub(super) fn promise_restart(&mut self, region: usize, at_ms: u64) {
-        let delay_ms = at_ms.saturating_sub(self.decided_at_ms);
-        if delay_ms > 0 {
-            let state = &mut Arc::make_mut(&mut self.record).regions[region];
-            (state.restart_at_ms, state.restart_delay_ms) = (at_ms, delay_ms);
-        }
-    }
-
-    /// Records the next generation of a region, neither placed nor deployed. The present one is given up once
-    /// this is durable. A region that was never placed counts as generation 1.
-    pub(super) fn supersede(&mut self, region: usize) {
-        let record = Arc::make_mut(&mut self.record);
-        let state = &mut record.regions[region];
-        *state = pb::RegionState {
-            generation: state.generation.max(1) + 1,
-            epoch: self.epoch.get(),
-            placed_before: state.placed_before || !state.placements.is_empty(),
-            ..pb::RegionState::default()
-        };
-        self.has_stale_ends |= !record.terminal.is_empty();
-        self.forget_coordinators(region);
-        for task in self.execution.regions[region].tasks.clone() {
-            self.doubt_asked(task);
-            self.doubt_adopted_slot(task);
-        }
-        self.revision += 1;
-    }
-
-    /// Removes the terminal states of given-up generations from the record.
-    pub(super) fn forget_stale_ends(&mut self) {
-        if !std::mem::take(&mut self.has_stale_ends) {
-            return;
-        }
-        let execution = &self.execution;
-        let pb::JobState {
-            terminal, regions, ..
-        } = Arc::make_mut(&mut self.record);
-        terminal.retain(|end| {
-            let task = execution.find(&end.vertex_id, end.subtask);
-            let region = task.map(|task| &regions[execution.tasks[task].region]);
-            region.is_some_and(|region| region.generation == end.generation)
-        });
-    }
-
-    /// Creates executions of the generation in the record. They prefer the slots of the former ones. Former
-    /// executions that ended by themselves may have left records on their TaskManager that no task will take;
-    /// those are released.
-    pub(super) fn renew_executions(&mut self, region: usize) {
-        let generation = Generation::new(self.record.regions[region].generation);
-        let at_ms = self.created_at_ms(generation);
-        let mut left: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
-        for task in self.execution.regions[region].tasks.clone() {
-            let mut execution = Execution::created(generation);
-            execution.note_entered(ExecutionState::Created, at_ms);
-            let former = self.execution.replace(task, execution);
-            if let Some(place) = former.place {
-                if matches!(
-                    former.state,
-                    ExecutionState::Finished | ExecutionState::Failed
-                ) {
-                    let id = execution_id(&self.execution, task, former.generation.get());
-                    let there = left.entry(place.task_manager.clone()).or_default();
-                    there.push(cancellation(id));
-                }
-                if !self.durable_ends.contains_key(&task) {
-                    self.pool.end_use(place.allocation);
-                }
-                let key = self.execution.slot_key(task);
-                self.pool
-                    .remember(key, place.task_manager, place.allocation);
-            }
-        }
-        self.forget_given_up(region);
-        for (task_manager, tasks) in left {
-            if let Some(connection) = self.connection(&task_manager) {
-                self.effects.push(Effect::Cancel { connection, tasks });
-            }
-        }
-    }
-
-    /// When executions of a generation that are made at present were CREATED. Those of a region that was
-    /// never placed exist since the job's submission, under any leader.
-    fn created_at_ms(&self, generation: Generation) -> u64 {
-        let mut entered = self.record.statuses.iter();
-        let created = entered.find(|it| it.status() == pb::JobStatus::Created);
-        match created {
-            Some(created) if generation.get() == 0 => created.at_ms,
-            Some(_) | None => self.decided_at_ms,
-        }
-    }
-
-    /// The regions that have not durably finished.
-    fn unfinished(&self) -> impl Iterator<Item = usize> {
-        let finished =
-            |task: &usize| self.durable_ends.get(task) == Some(&ExecutionState::Finished);
-        let regions = self.execution.regions.iter().enumerate();
-        regions
-            .filter(move |(_, at)| !at.tasks.iter().all(finished))
-            .map(|(region, _)| region)
-    }
+/// Whether no two attempts of a subtask of this graph may run at the same time.
+pub(super) fn is_stop_first(graph: &pb::JobGraph) -> bool {
+    let options = graph.options.as_ref();
+    options.is_some_and(|options| options.isolation() == pb::Isolation::StopFirst)
 }

@@ -7,8 +7,6 @@
 //!
 //! Invariant: a status that a job returns to from RECONCILING was never left and keeps its time.
 
-use std::sync::Arc;
-
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{JobEvent, JobEventKind, JobStatus, StatusTimestamp};
 
@@ -74,15 +72,15 @@ impl JobEvents {
             let number = state.job_incarnation.saturating_add(1);
             let text =
                 format!("recovered by the leader of term {epoch}, as JobMaster number {number}");
-            job_events.tell(JobEventKind::Takeover, text, now_ms);
+            job_events.add(JobEventKind::Takeover, text, now_ms);
         }
         job_events
     }
 
     /// Adds an event.
-    pub(super) fn tell(&mut self, kind: JobEventKind, text: String, at_ms: u64) {
+    pub(super) fn add(&mut self, kind: JobEventKind, text: String, at_ms: u64) {
         let epoch = self.epoch;
-        self.add(JobEvent {
+        self.push(JobEvent {
             at_ms,
             kind: kind.into(),
             epoch,
@@ -96,7 +94,7 @@ impl JobEvents {
         self.foreseen = None;
     }
 
-    fn add(&mut self, mut event: JobEvent) {
+    fn push(&mut self, mut event: JobEvent) {
         shorten(&mut event.text, KEPT_TEXT);
         // Saves memory: a text's capacity may be twice its length, a list starts with room for four, and the
         // next event may come much later.
@@ -106,8 +104,14 @@ impl JobEvents {
         keep_newest(&mut self.events);
     }
 
-    /// Adds an event that regions restart. Restarts at the same time become one event.
-    fn tell_restart(&mut self, regions: u32, due_ms: u64, failure: &pb::FailureRecord, at_ms: u64) {
+    /// Adds an event that regions restart after a failure. Restarts at the same time become one event.
+    pub(super) fn add_restart(
+        &mut self,
+        regions: u32,
+        due_ms: u64,
+        failure: &pb::FailureRecord,
+        at_ms: u64,
+    ) {
         let kind = JobEventKind::Restart;
         let last = self.events.last_mut();
         if let Some(last) = last.filter(|it| it.kind() == kind && it.at_ms == at_ms) {
@@ -115,7 +119,7 @@ impl JobEvents {
             last.until_ms = last.until_ms.max(due_ms);
             return;
         }
-        self.add(JobEvent {
+        self.push(JobEvent {
             at_ms,
             kind: kind.into(),
             epoch: self.epoch,
@@ -125,6 +129,16 @@ impl JobEvents {
             regions,
             ..JobEvent::default()
         });
+    }
+
+    /// Adds the cause to the restart event of this moment: the regions are moved off TaskManagers that are
+    /// drained.
+    pub(super) fn add_move(&mut self, cause: String, now_ms: u64) {
+        let failure = pb::FailureRecord {
+            cause,
+            ..pb::FailureRecord::default()
+        };
+        self.add_restart(0, now_ms, &failure, now_ms);
     }
 
     /// The status that is shown.
@@ -144,11 +158,12 @@ impl JobEvents {
         }
         self.noted = status;
         let event = entering(status, why, self.epoch, at_ms);
-        self.add(event);
+        self.push(event);
     }
 }
 
-fn keep_newest(events: &mut Vec<JobEvent>) {
+/// Drops the oldest events that are too many.
+pub(super) fn keep_newest(events: &mut Vec<JobEvent>) {
     let surplus = events.len().saturating_sub(KEPT_EVENTS);
     events.drain(..surplus);
 }
@@ -176,11 +191,12 @@ impl JobMasterCore {
             return;
         }
         if !is_edge(from, to) {
-            self.log.push(illegal(&self.record.job_id, &from, &to));
+            self.out
+                .log(illegal(&self.record.decided().job_id, &from, &to));
         }
         let is_recovery = to == JobStatus::Reconciling
             || from == JobStatus::Reconciling && to == JobStatus::Running;
-        self.log.push(LogLine::StatusChanged {
+        self.out.log(LogLine::StatusChanged {
             from,
             to,
             is_recovery,
@@ -188,54 +204,32 @@ impl JobMasterCore {
         self.job_events.status = to;
         // If a write made this status, the record already has its time.
         if self.job_events.foreseen.take_if(|it| *it == to).is_none() {
-            self.job_events.note(to, &self.record.fatal_cause, now_ms);
+            self.job_events
+                .note(to, &self.record.decided().fatal_cause, now_ms);
         }
     }
 
     /// Moves noted events and statuses into the record, with the status that the job will have once the
     /// record is durable.
     pub(super) fn record_statuses(&mut self, now_ms: u64) {
-        let next = self.status_by(&self.record, true);
+        let next = self.status_by(self.record.decided(), true);
         let job_events = &mut self.job_events;
         if next != JobStatus::Reconciling && next != job_events.noted {
-            job_events.note(next, &self.record.fatal_cause, now_ms);
+            job_events.note(next, &self.record.decided().fatal_cause, now_ms);
             job_events.foreseen = Some(next).filter(|it| *it != job_events.status);
         }
         if job_events.entered.is_empty() && job_events.events.is_empty() {
             return;
         }
-        let record = Arc::make_mut(&mut self.record);
         // Taken, not drained: most jobs have no more events for a long time and would keep the memory.
-        let mut events = std::mem::take(&mut job_events.events);
-        record.events.reserve_exact(events.len());
-        record.events.append(&mut events);
-        keep_newest(&mut record.events);
-        for it in std::mem::take(&mut job_events.entered) {
-            enter(&mut record.statuses, it.status(), it.at_ms);
-        }
-    }
-
-    /// Adds the event that these regions restart after the failure that was noted last.
-    pub(super) fn tell_restart(&mut self, regions: u32, due_ms: u64) {
-        let failure = self.record.failures.last().cloned().unwrap_or_default();
-        let now_ms = self.decided_at_ms;
-        self.job_events
-            .tell_restart(regions, due_ms, &failure, now_ms);
-    }
-
-    /// Adds the cause to the restart event of this moment: the regions are moved off TaskManagers that are
-    /// drained.
-    pub(super) fn tell_move(&mut self, cause: String, now_ms: u64) {
-        let failure = pb::FailureRecord {
-            cause,
-            ..pb::FailureRecord::default()
-        };
-        self.job_events.tell_restart(0, now_ms, &failure, now_ms);
+        let events = std::mem::take(&mut job_events.events);
+        let entered = std::mem::take(&mut job_events.entered);
+        self.record.add_events(events, entered);
     }
 
     /// The job's events, the newest last.
     pub(super) fn events(&self) -> Vec<JobEvent> {
-        let mut all = self.record.events.clone();
+        let mut all = self.record.decided().events.clone();
         if self.job_events.foreseen.is_some() {
             all.pop();
         }
@@ -246,7 +240,7 @@ impl JobMasterCore {
 
     /// When the job last entered each status.
     pub(super) fn timestamps(&self) -> Vec<StatusTimestamp> {
-        let mut all = self.record.statuses.clone();
+        let mut all = self.record.decided().statuses.clone();
         if self.job_events.foreseen.is_some() {
             all.pop();
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use prost::Message as _;
 use tanist_proto::v1 as pb;
 
-use super::isolation::is_stop_first;
+use super::failover::is_stop_first;
 
 /// Encoded size in bytes up to which a graph is decoded in a fraction of a millisecond.
 const SMALL: usize = 16 * 1024;

@@ -1,220 +1,127 @@
 //! The decisions of a JobMaster, pure: (state, now, event) -> effects.
 //!
-//! There are two copies of the job's record: `record` is the decided state, `written` the durable one. Events
-//! change `record` and the ExecutionGraph. Everything that *acts* (deploy, cancel, acknowledge, commit,
-//! answer) is derived from `written` alone, after each event (`decide.rs`). So nothing acts on a decision
-//! that the store does not have, and a record read from the store has the same effects as one that was just
-//! written.
+//! The state is divided into owners with private fields; handlers borrow them and decide (`docs/adr/0056`).
+//!
+//! | owner | it alone says |
+//! |---|---|
+//! | [`DurableRecord`] | what is decided, what is being written, what is durable |
+//! | [`ExecutionGraph`] | the state of each execution and region, and the indexes over them |
+//! | [`Slots`] | which slots are held, needed, declared and reserved |
+//! | [`TaskManagers`] | which registration counts, what was reported and is not acknowledged |
+//! | [`Failover`] | which failures are open, whether and when a restart is allowed |
+//! | [`JobEnd`] | which requests are open, how far the commit is, the result |
+//! | [`Reconciliation`], [`Moves`], [`Coordinators`] | which regions are awaited, moved, prepared |
+//!
+//! An event goes to its handler, mostly `reports.rs`, which changes the graph and notes failures. Then `decide.rs` runs
+//! all handlers in one order. Decisions change the *decided* record and the graph. Everything that *acts* (deploy,
+//! cancel, acknowledge, commit, answer) is derived from the *durable* record alone. So nothing acts on a decision that
+//! the store does not have, and a record read from the store has the same effects as one that was just written.
 //!
 //! A generation is given up by a write of the next one without placements. Placing that one is another write.
-//! Invariants: generations only grow; only what `written` says is deployed, in the epoch that wrote it, once.
+//! Invariants: generations only grow; only what the durable record says is deployed, in the epoch that wrote it, once.
 
 mod adopted_slots;
 mod answers;
 mod blocked_reasons;
-mod blocking;
-mod building;
 mod coordinator;
 mod deadlines;
 mod decide;
-mod deployment;
 mod details;
 mod dirty;
 mod durable_effects;
+mod durable_record;
 mod effect;
+mod ending;
 mod event;
+mod eviction;
 mod exceptions;
-mod execution;
 mod execution_graph;
 mod failover;
+mod handlers;
 mod idle_slots;
-mod indexes;
-mod isolation;
+mod job_end;
 mod job_events;
 mod kept_graph;
 mod log_line;
-mod moving;
+mod moves;
 mod options;
 mod orphan_executions;
-mod outputs;
-mod profiles;
+mod output;
 mod reconciling;
 mod recovery;
+mod region_failover;
+mod region_restart;
 mod registering;
 mod reports;
 mod restart;
+mod result_partitions;
 mod scheduling;
 mod slot_assignment;
+mod slot_needs;
 mod slot_pool;
-mod slot_uses;
+mod slot_requests;
+mod slot_timeouts;
 mod slot_wait;
+mod slots;
 mod status;
 mod stopped;
+mod task_managers;
 mod terminal_states;
 #[cfg(test)]
 pub(crate) mod tests;
-mod transitions;
-mod waiting_list;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tanist_compact::SmallMap;
-use tanist_gateway::Unfulfillable;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, ResourceId};
-use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::ExecutionState;
 
-use self::adopted_slots::AdoptedSlots;
-pub use self::building::BuildError;
-use self::coordinator::Coordination;
+use self::coordinator::Coordinators;
 pub use self::coordinator::{Coordinated, Kind, Unprepared, cut};
 pub use self::details::{before_its_end, failed_initialization};
-use self::dirty::{Dirty, LookedAt};
+use self::dirty::Dirty;
+use self::durable_record::DurableRecord;
 pub use self::effect::{CancelAnswer, CoordinatorAnswer, Effect, Milestone, Needs};
 pub use self::event::{
     Connection, CoordinatorRequest, Event, Refusal, Registration, SubmitOutcome,
 };
-use self::execution::Cancellation;
+pub use self::execution_graph::BuildError;
 use self::execution_graph::ExecutionGraph;
 pub use self::failover::FailoverStrategy;
+use self::failover::{Failover, Failure};
+use self::job_end::JobEnd;
 use self::job_events::JobEvents;
 pub use self::kept_graph::KeptGraph;
 pub use self::log_line::LogLine;
-use self::moving::Moves;
+use self::moves::Moves;
 pub use self::options::CoreOptions;
-use self::orphan_executions::OrphanExecutions;
+use self::output::Output;
 use self::reconciling::Reconciliation;
-use self::restart::RestartBackoff;
 pub use self::restart::RestartStrategy;
-use self::slot_pool::SlotPool;
-use self::slot_wait::SlotWait;
-
-/// A registered TaskManager.
-#[derive(Debug, Clone)]
-struct TaskManager {
-    registration: Registration,
-    location: Arc<pb::TaskManagerLocation>,
-    // Ended executions that it reports until they are acknowledged: (index of the task, generation).
-    unacknowledged: BTreeSet<(usize, u64)>,
-    // Outputs that it keeps, and the progress of their release.
-    outputs: BTreeMap<(usize, u64), Cancellation>,
-    // Whether it received, in this registration, the request that sources end.
-    is_told_to_stop: bool,
-}
-
-/// A task failed, or could not be placed.
-#[derive(Debug, Clone)]
-struct Failure {
-    region: usize,
-    cause: String,
-    task: String,
-    host: String,
-    resource_id: String,
-    // Whether the restart strategy counts it.
-    is_counted: bool,
-    // Whether a restart can't help.
-    is_unrecoverable: bool,
-}
-
-impl Failure {
-    /// A failure of a region in which no task failed: it could not be placed.
-    fn of_region(region: usize, cause: String) -> Failure {
-        let (task, host, resource_id) = Default::default();
-        Failure {
-            region,
-            cause,
-            task,
-            host,
-            resource_id,
-            is_counted: true,
-            is_unrecoverable: false,
-        }
-    }
-}
-
-/// Progress of the sinks' commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Commit {
-    NotYet,
-    Running { since_ms: u64, retry_delay_ms: u64 },
-    RetryAt { at_ms: u64, retry_delay_ms: u64 },
-    Done,
-}
-
-/// The write in flight.
-#[derive(Debug, Clone)]
-struct Write {
-    number: u64,
-    revision: u64,
-    since_ms: u64,
-    state: Arc<pb::JobState>,
-}
+use self::slot_needs::will_free_slots;
+use self::slots::Slots;
+use self::task_managers::TaskManagers;
 
 /// The state of one JobMaster.
 #[derive(Debug)]
 pub struct JobMasterCore {
-    graph: KeptGraph,
+    job_graph: KeptGraph,
     options: CoreOptions,
-    epoch: Epoch,
     is_recovered: bool,
-    execution: ExecutionGraph,
-    pool: SlotPool,
-    task_managers: SmallMap<ResourceId, Box<TaskManager>>,
-    seen: SmallMap<ResourceId, Registration>,
-    orphans: OrphanExecutions,
+    graph: ExecutionGraph,
+    slots: Slots,
+    task_managers: TaskManagers,
     dirty: Dirty,
-    looked_at: LookedAt,
-    // Shared with `written` and `writing` until it changes.
-    record: Arc<pb::JobState>,
-    revision: u64,
-    written: Arc<pb::JobState>,
-    written_revision: u64,
-    // Index of the task -> its terminal state in `written`, for the generation that `written` has.
-    durable_ends: BTreeMap<usize, ExecutionState>,
-    // Number of FINISHED ones among `durable_ends`.
-    durably_finished: usize,
-    writing: Option<Write>,
-    last_write: u64,
-    is_durable: bool,
-    refusal: Option<String>,
-    backoff: RestartBackoff,
-    failures: Vec<Failure>,
+    record: DurableRecord,
+    failover: Failover,
     reconciliation: Reconciliation,
-    cancel_is_requested: bool,
-    stop_is_requested: bool,
-    commit: Commit,
-    commit_failure: Option<Box<pb::FailureRecord>>,
-    // The slots needed as of the last event: their number by profile.
-    profiles_needed: Vec<(ResourceProfile, u32)>,
-    // Number of changes of `task_managers`: a TaskManager registers, registers again or leaves.
-    registrations_version: u64,
-    slot_wait: SlotWait,
-    // (until ms, region): a region that was given up is not placed before that time.
-    held_until: BTreeSet<(u64, usize)>,
-    adopted_slots: AdoptedSlots,
-    // Whether `record` has placements that no write has.
-    has_placed: bool,
-    // Since when slots are collected to place several regions in one write.
-    collecting_since_ms: Option<u64>,
-    // Whether `record` may have terminal states of generations that were given up.
-    has_stale_ends: bool,
-    declared: Option<Arc<Needs>>,
-    // The part of the needs that no TaskManager could ever fulfil, according to the ResourceManager.
-    unfulfillable: Option<Box<Unfulfillable>>,
+    end: JobEnd,
     moves: Moves,
-    // Whether all regions end by themselves.
-    is_bounded: bool,
-    // None if no operator has a coordinator.
-    coordination: Option<Box<Coordination>>,
-    result: Option<Box<pb::JobResult>>,
+    coordinators: Coordinators,
     job_events: JobEvents,
     decided_at_ms: u64,
     turn: u64,
-    effects: Vec<Effect>,
-    log: Vec<LogLine>,
+    out: Output,
 }
 
 impl JobMasterCore {
@@ -243,59 +150,31 @@ impl JobMasterCore {
             .and_then(|options| options.restart_strategy.as_ref());
         let strategy = in_graph.and_then(RestartStrategy::from_proto);
         let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
-        let coordination = Coordination::of(&graph, &mut execution);
-        let is_bounded = execution.regions.iter().all(|region| region.is_bounded);
+        let coordinators = Coordinators::of(&graph, &mut execution);
         let job_events = JobEvents::of(&state, is_recovered, epoch.get(), now_ms);
+        let kept = KeptGraph::of(&graph);
+        let failover = Failover::new(strategy, &options, kept.is_stop_first());
+        let kept_failures = options.exception_history_size;
+        let record = DurableRecord::new(state, epoch, kept_failures, &execution);
         let mut core = JobMasterCore {
-            graph: KeptGraph::of(&graph),
-            epoch,
+            job_graph: kept,
             is_recovered,
-            execution,
-            pool: SlotPool::default(),
-            task_managers: SmallMap::new(),
-            seen: SmallMap::new(),
-            orphans: OrphanExecutions::default(),
+            graph: execution,
+            slots: Slots::new(&options),
+            task_managers: TaskManagers::default(),
             dirty: Dirty::default(),
-            looked_at: LookedAt::default(),
-            record: state.clone(),
-            revision: 0,
-            written: state,
-            written_revision: 0,
-            durable_ends: BTreeMap::new(),
-            durably_finished: 0,
-            writing: None,
-            last_write: 0,
-            is_durable: false,
-            refusal: None,
-            backoff: RestartBackoff::new(strategy),
-            failures: Vec::new(),
-            reconciliation: Reconciliation::default(),
-            cancel_is_requested: false,
-            stop_is_requested: false,
-            commit: Commit::NotYet,
-            commit_failure: None,
-            profiles_needed: Vec::new(),
-            registrations_version: 0,
-            slot_wait: SlotWait::default(),
-            held_until: BTreeSet::new(),
-            adopted_slots: AdoptedSlots::default(),
-            has_placed: false,
-            collecting_since_ms: None,
-            has_stale_ends: false,
-            declared: None,
-            unfulfillable: None,
+            record,
+            failover,
+            reconciliation: Reconciliation::new(options.reconcile_timeout_ms),
+            end: JobEnd::default(),
             moves: Moves::default(),
-            is_bounded,
-            coordination,
-            result: None,
+            coordinators,
             job_events,
             decided_at_ms: 0,
             turn: 0,
-            effects: Vec::new(),
-            log: Vec::new(),
+            out: Output::default(),
             options,
         };
-        core.note_durable_ends();
         core.take_over(now_ms)?;
         core.note_status(now_ms);
         Ok(core)
@@ -303,30 +182,33 @@ impl JobMasterCore {
 
     /// Takes the collected lines for the log, which precede the effects.
     pub fn take_log(&mut self) -> Vec<LogLine> {
-        let mut log = std::mem::take(&mut self.log);
-        log.append(&mut self.execution.log);
-        log
+        self.out.take_log()
     }
 
     /// The graph.
     pub fn graph(&self) -> &KeptGraph {
-        &self.graph
+        &self.job_graph
     }
 
     /// Handles an event. On an error nothing has changed.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Result<Vec<Effect>, Refusal> {
         self.turn += 1;
-        self.note_slot_wait(now_ms);
+        let will_free_slots = will_free_slots(&self.graph, &self.record);
+        self.slots.begin_event(will_free_slots, now_ms);
         let answer = self.take(now_ms, event);
         if answer.is_ok() {
             self.decide(now_ms);
             self.dirty = Dirty::default();
         }
-        let effects = std::mem::take(&mut self.effects);
+        let effects = self.out.take_effects();
         answer.map(|()| effects)
     }
 
     fn take(&mut self, now_ms: u64, event: Event) -> Result<(), Refusal> {
+        if let Some(connection) = event.connection() {
+            self.task_managers.check(connection)?;
+        }
+        let mut reports = self.reports(now_ms);
         match event {
             Event::Started | Event::TimePassed => {}
             Event::Registered {
@@ -337,120 +219,85 @@ impl JobMasterCore {
                 outputs,
             } => {
                 let reported = (executions.as_slice(), slots.as_slice());
-                self.register(&connection, location, reported, now_ms)?;
-                self.note_outputs(&connection.task_manager, &outputs, None);
+                reports.register(&connection, location, reported)?;
+                reports.apply_partitions(&connection.task_manager, &outputs, None);
             }
             Event::SlotsOffered { connection, slots } => {
-                self.check(&connection)?;
-                let (accepted, rejected) = self.offer(&connection.task_manager, &slots, now_ms);
-                self.effects
-                    .push(Effect::AnswerOffer { accepted, rejected });
+                let (accepted, rejected) = reports.offer(&connection.task_manager, &slots);
+                self.out.push(Effect::AnswerOffer { accepted, rejected });
             }
             Event::SlotFailed {
                 connection,
                 allocation,
                 cause,
-            } => {
-                self.check(&connection)?;
-                let held = self.pool.get(&allocation);
-                if held.is_some_and(|slot| slot.task_manager == connection.task_manager) {
-                    self.lose_slot(&allocation, &cause, now_ms);
-                }
-            }
+            } => reports.fail_offered_slot(&connection.task_manager, &allocation, &cause),
             Event::ExecutionsReported {
                 connection,
                 executions,
-            } => {
-                self.check(&connection)?;
-                self.hear(&connection.task_manager, &executions, now_ms);
-            }
+            } => reports.apply_reports(&connection.task_manager, &executions),
             Event::HeartbeatAnswered {
                 connection,
-                asked_in,
+                requested_in,
                 executions,
                 allocations,
                 outputs,
             } => {
-                self.check(&connection)?;
-                self.reconcile(&connection.task_manager, asked_in, &executions, now_ms);
-                self.reconcile_slots(&connection.task_manager, asked_in, &allocations, now_ms);
-                self.note_outputs(&connection.task_manager, &outputs, Some(asked_in));
+                let id = &connection.task_manager;
+                reports.reconcile(id, requested_in, &executions);
+                reports.reconcile_slots(id, requested_in, &allocations);
+                reports.apply_partitions(id, &outputs, Some(requested_in));
             }
             Event::TaskManagerLost { connection, cause } => {
-                self.check(&connection)?;
-                self.lose_task_manager(&connection.task_manager, &cause, now_ms);
+                reports.lose_task_manager(&connection.task_manager, &cause);
             }
             Event::TaskManagerLeft { connection, cause } => {
-                self.check(&connection)?;
-                self.let_task_manager_go(&connection.task_manager, &cause, now_ms);
+                reports.let_task_manager_go(&connection.task_manager, &cause);
             }
             Event::TaskManagerGone {
                 task_manager,
                 incarnation,
-            } => self.miss_task_manager(&task_manager, &incarnation, now_ms),
+            } => reports.give_up_awaited_on(&task_manager, &incarnation),
             Event::TasksSubmitted {
                 connection,
                 tasks,
                 outcome,
-            } => {
-                self.check(&connection)?;
-                self.note_submitted(&connection.task_manager, &tasks, outcome);
-            }
+            } => reports.apply_submitted(&connection.task_manager, &tasks, &outcome),
             Event::TasksCancelled {
                 connection,
                 tasks,
                 is_confirmed,
-            } => {
-                self.check(&connection)?;
-                self.note_cancelled(&connection, &tasks, is_confirmed);
-                self.note_released(&connection.task_manager, &tasks, is_confirmed);
-            }
+            } => reports.apply_cancelled(&connection, &tasks, is_confirmed),
             Event::Prepared {
                 region,
                 generation,
                 outcome,
-            } => self.note_prepared(region, generation, outcome),
+            } => reports.apply_prepared(region, generation, outcome),
             Event::CoordinatorAsked {
                 connection,
                 request,
             } => {
-                self.check(&connection)?;
-                self.ask(&connection, request)?;
+                let (record, graph) = (&self.record, &self.graph);
+                self.coordinators
+                    .request(&connection, request, record, graph, &mut self.out)?;
             }
-            Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
-            Event::HasRoom(has_room) => self.slot_wait.has_room = has_room,
-            Event::Leaving(leaving) => self.moves.leaving = leaving,
-            Event::CancelRequested => self.cancel_is_requested = true,
-            Event::StopRequested => self.stop_is_requested = true,
+            Event::Unfulfillable(verdict) => self.slots.set_unfulfillable(verdict),
+            Event::HasRoom(has_room) => self.slots.set_room(has_room),
+            Event::Leaving(leaving) => self.moves.set_leaving(leaving),
+            Event::CancelRequested => self.end.request_cancel(),
+            Event::StopRequested => self.end.request_stop(),
             Event::Persisted(number) => {
-                if let Some(write) = self.writing.take_if(|write| write.number == number) {
-                    self.written = write.state;
-                    self.written_revision = write.revision;
-                    self.is_durable = true;
-                    self.dirty.has_written = true;
-                    self.begin_reconciliation(now_ms);
-                    self.note_durable_ends();
+                if let Some(changed) = self.record.confirm(number, &self.graph) {
+                    self.dirty.set_written();
+                    self.reconciliation.begin(now_ms);
+                    self.slots.apply_ends(&changed, &self.graph);
                 }
             }
-            Event::PersistRefused(number, reason) => {
-                if self
-                    .writing
-                    .take_if(|write| write.number == number)
-                    .is_some()
-                {
-                    self.refusal = Some(reason);
-                }
-            }
-            Event::SinksCommitted => self.commit = Commit::Done,
-            Event::SinksFailed(reason) => self.note_commit_failure(reason, now_ms),
-            Event::SinksRefused(reason) => self.give_up_commit(&reason, now_ms),
+            Event::PersistRefused(number, reason) => self.record.refuse(number, reason),
+            Event::SinksCommitted => self.end.commit_done(),
+            Event::SinksFailed(reason) => self.end.commit_failed(&reason, now_ms),
+            Event::SinksRefused(reason) => self.ending(now_ms).refuse_commit(&reason),
         }
         Ok(())
-    }
-
-    /// Whether the record says that the job ends without finishing, durable or not.
-    fn is_stopping(&self) -> bool {
-        self.record.wanted() == pb::WantedStatus::Canceled || !self.record.fatal_cause.is_empty()
     }
 
     /// The number of the last event. Sent with a heartbeat, so that its answer can be compared with later
@@ -462,55 +309,53 @@ impl JobMasterCore {
     /// Whether it is decided, durable or not, that the job ends without finishing, or it has ended.
     #[cfg(test)]
     fn is_to_end(&self) -> bool {
-        self.is_stopping() || self.result.is_some()
+        self.record.is_stopping() || self.end.has_ended()
     }
 
     /// Whether a write of this JobMaster is durable, so that the record names it.
     pub fn is_durable(&self) -> bool {
-        self.is_durable
+        self.record.is_durable()
     }
 
     /// The number of JobMasters that this job has had, including this one.
     pub fn job_incarnation(&self) -> u64 {
-        self.record.job_incarnation
+        self.record.decided().job_incarnation
     }
 
     /// All registered TaskManagers and the slots held on each.
     pub fn connections(
         &self,
     ) -> Vec<(Connection, Arc<pb::TaskManagerLocation>, Vec<AllocationId>)> {
-        let known = self.task_managers.iter();
-        let described = known.map(|(id, known)| {
+        let registered = self.task_managers.registrations();
+        let described = registered.filter_map(|(id, registration)| {
+            let location = self.task_managers.location(id)?.clone();
             let connection = Connection {
                 task_manager: id.clone(),
-                registration: known.registration,
+                registration,
             };
-            (connection, known.location.clone(), self.pool.slots_of(id))
+            Some((connection, location, self.slots.pool().slots_of(id)))
         });
         described.collect()
     }
 
     /// Version of [`JobMasterCore::registrations`]; changes whenever they do.
     pub fn registrations_version(&self) -> u64 {
-        self.registrations_version
+        self.task_managers.version()
     }
 
     /// All registered TaskManagers.
     pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
-        let known = self.task_managers.iter();
-        known.map(|(id, known)| (id, known.registration))
+        self.task_managers.registrations()
     }
 
     /// The slots held on a TaskManager.
     pub fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
-        self.pool.slots_of(task_manager)
+        self.slots.pool().slots_of(task_manager)
     }
 
     /// The location of a TaskManager, if it is registered.
     pub fn location(&self, task_manager: &ResourceId) -> Option<&Arc<pb::TaskManagerLocation>> {
-        self.task_managers
-            .get(task_manager)
-            .map(|known| &known.location)
+        self.task_managers.location(task_manager)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The part of the core that adopts: a recovered region goes on unchanged if its TaskManagers still have all
+//! Adopts: a recovered region goes on unchanged if its TaskManagers still have all
 //! of it; otherwise it is restarted.
 //!
 //! An execution is *awaited* (RECONCILING) until the TaskManager on which the record places it has
@@ -18,56 +18,108 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::execution_graph::RegionPhase;
-use super::outputs::Output;
+use super::durable_record::DurableRecord;
+use super::execution_graph::{ExecutionGraph, RegionPhase};
+use super::region_failover::RegionFailover;
+use super::reports::Reports;
+use super::result_partitions::ResultPartition;
 use super::{Failure, JobMasterCore, LogLine};
 
 /// Progress of the adoption.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reconciliation {
+    // Time to wait, after a recovery, for a TaskManager that the record names.
+    timeout_ms: u64,
     // Start of the wait: when the first write of this JobMaster became durable. An earlier start would let a
     // slow store use up the timeout.
     since_ms: Option<u64>,
     // Executions found missing since the last event.
-    missed: Vec<Failure>,
+    missing: Vec<Failure>,
     // Nothing is awaited any more, and nothing will be.
     is_over: bool,
     // Whether anything was awaited after the last event.
     was_under_way: bool,
-    pub(super) adoption: Adoption,
+    adoption: Adoption,
+}
+
+impl Reconciliation {
+    /// Nothing is awaited.
+    pub(super) fn new(timeout_ms: u64) -> Reconciliation {
+        Reconciliation {
+            timeout_ms,
+            since_ms: None,
+            missing: Vec::new(),
+            is_over: false,
+            was_under_way: false,
+            adoption: Adoption::default(),
+        }
+    }
+
+    /// Notes that an execution which the record places can't be adopted.
+    pub(super) fn report_missing(&mut self, graph: &ExecutionGraph, task: usize, cause: &str) {
+        let cause = format!("not there after a change of the leader: {cause}");
+        self.missing.push(Failure::of_task(graph, task, cause));
+    }
+
+    /// Whether an execution or output that the record places is still awaited. False for a job that has to
+    /// end: it awaits executions only to stop them.
+    pub(super) fn is_under_way(&self, graph: &ExecutionGraph, record: &DurableRecord) -> bool {
+        !self.is_over && !record.is_stopping() && (is_any_awaited(graph) || graph.awaits_outputs())
+    }
+
+    /// Removes and returns the executions found missing since the last call.
+    pub(super) fn take_missing(&mut self) -> Vec<Failure> {
+        std::mem::take(&mut self.missing)
+    }
+
+    /// Starts the wait. Later calls change nothing.
+    pub(super) fn begin(&mut self, now_ms: u64) {
+        self.since_ms.get_or_insert(now_ms);
+    }
+
+    /// Until when TaskManagers that the record names may register.
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        Some(self.since_ms?.saturating_add(self.timeout_ms))
+    }
+
+    /// When the next wait for executions or outputs is over, if anything is awaited.
+    pub(super) fn next_deadline_ms(&self, graph: &ExecutionGraph) -> Option<u64> {
+        let is_any = is_any_awaited(graph) || !self.is_over && graph.awaits_outputs();
+        self.deadline_ms().filter(|_| is_any)
+    }
+
+    /// Moves the start of the wait by the duration for which this process stood still.
+    pub(super) fn put_off(&mut self, by_ms: u64) {
+        if let Some(since_ms) = &mut self.since_ms {
+            *since_ms = since_ms.saturating_add(by_ms);
+        }
+    }
+
+    /// Counts tasks that restart instead of being adopted.
+    pub(super) fn count_restarted(&mut self, tasks: usize) {
+        let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
+        self.adoption.tasks_restarted += tasks;
+    }
 }
 
 impl JobMasterCore {
-    /// Whether an execution or output that the record places is still awaited. False for a job that has to
-    /// end: it awaits executions only to stop them.
+    /// See [`Reconciliation::is_under_way`].
     pub(super) fn is_reconciling(&self) -> bool {
-        !self.reconciliation.is_over
-            && !self.is_stopping()
-            && (self.is_any_awaited() || self.awaits_outputs())
-    }
-
-    /// Whether an execution is awaited, even if only to be stopped.
-    pub(super) fn is_any_awaited(&self) -> bool {
-        self.execution.count(ExecutionState::Reconciling) > 0
-    }
-
-    /// Whether nothing is awaited any more, and nothing will be.
-    pub(super) fn has_reconciled(&self) -> bool {
-        self.reconciliation.is_over
+        self.reconciliation.is_under_way(&self.graph, &self.record)
     }
 
     /// The result of the adoption; `None` while anything is awaited.
     pub fn adoption(&self) -> Option<Adoption> {
-        let is_open = self.result.is_none() && self.is_reconciling();
+        let is_open = !self.end.has_ended() && self.is_reconciling();
         (!is_open).then_some(self.reconciliation.adoption)
     }
 
     /// Logs the awaited TaskManagers.
     pub(super) fn announce_reconciliation(&mut self) {
-        let awaited = self.execution.tasks.iter().filter(|task| {
+        let awaited = self.graph.tasks().iter().filter(|task| {
             let is_awaited = task.execution.state == ExecutionState::Reconciling
-                || task.execution.output == Output::Awaited;
-            is_awaited && !self.is_stopping()
+                || task.execution.output == ResultPartition::Awaited;
+            is_awaited && !self.record.is_stopping()
         });
         let places: Vec<_> = awaited
             .filter_map(|task| task.execution.place.as_ref())
@@ -76,7 +128,7 @@ impl JobMasterCore {
             return;
         }
         let ids: BTreeSet<&ResourceId> = places.iter().map(|place| &place.task_manager).collect();
-        self.log.push(LogLine::TasksAwaited {
+        self.out.log(LogLine::TasksAwaited {
             tasks: places.len(),
             task_managers: ids.len(),
             first: ids.first().copied().cloned(),
@@ -84,126 +136,51 @@ impl JobMasterCore {
         self.reconciliation.was_under_way = true;
     }
 
-    /// Starts the wait. Later calls change nothing.
-    pub(super) fn begin_reconciliation(&mut self, now_ms: u64) {
-        self.reconciliation.since_ms.get_or_insert(now_ms);
-    }
-
-    /// Until when TaskManagers that the record names may register.
-    pub(super) fn reconciliation_deadline_ms(&self) -> Option<u64> {
-        let since_ms = self.reconciliation.since_ms?;
-        Some(since_ms.saturating_add(self.options.reconcile_timeout_ms))
-    }
-
     /// Moves all deadlines by the duration for which this process stood still.
     pub fn put_off_deadlines(&mut self, by_ms: u64) {
-        let later = |since_ms: &mut u64| *since_ms = since_ms.saturating_add(by_ms);
-        self.reconciliation.since_ms.iter_mut().for_each(later);
-        self.execution.put_off(by_ms);
-        self.slot_wait.put_off(by_ms);
-        for (.., orphan) in self.orphans.iter_mut() {
-            later(&mut orphan.canceling_since_ms);
-        }
+        self.reconciliation.put_off(by_ms);
+        self.graph.put_off(by_ms);
+        self.slots.put_off(by_ms);
+        self.task_managers.put_off(by_ms);
     }
+}
 
-    /// Gives up awaited executions and outputs after the timeout.
-    pub(super) fn miss_overdue(&mut self, now_ms: u64) {
-        let is_any = self.is_any_awaited() || self.execution.indexes.outputs_awaited > 0;
-        let deadline_ms = self.reconciliation_deadline_ms().filter(|_| is_any);
-        if deadline_ms.is_none_or(|at_ms| now_ms < at_ms) {
-            return;
-        }
-        let timeout_ms = self.options.reconcile_timeout_ms;
-        let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
-        let all = (0..self.execution.tasks.len()).collect::<Vec<_>>();
-        self.miss_awaited(&all, &cause, now_ms);
-        self.lose_outputs(all, |output| *output == Output::Awaited, &cause);
-    }
-
-    /// Gives up the awaited executions of a TaskManager incarnation that is known to be gone. If it has
-    /// registered, its heartbeats decide.
-    pub(super) fn miss_task_manager(&mut self, gone: &ResourceId, incarnation: &str, now_ms: u64) {
-        if self.task_managers.contains_key(gone) {
-            return;
-        }
-        let is_there = |task: &usize| {
-            let place = self.execution.tasks[*task].execution.place.as_ref();
-            place.is_some_and(|place| place.location.incarnation == incarnation)
-        };
-        let mut there = self.execution.tasks_on(gone);
-        there.retain(is_there);
-        let cause = "its TaskManager is gone";
-        self.miss_awaited(&there, cause, now_ms);
-        self.lose_outputs(there, |_| true, cause);
-    }
-
-    /// Marks the awaited ones of these tasks as missing.
-    fn miss_awaited(&mut self, tasks: &[usize], cause: &str, now_ms: u64) {
-        for task in tasks.iter().copied() {
-            let execution = &self.execution.tasks[task].execution;
-            if execution.state == ExecutionState::Reconciling && execution.place.is_some() {
-                self.doubt_end(task);
-                self.note_gone(task, cause, now_ms);
-            }
-        }
-    }
-
-    /// Notes that a task which the record places can't be adopted.
-    pub(super) fn miss(&mut self, task: usize, cause: &str) {
-        let cause = format!("not there after a change of the leader: {cause}");
-        let missed = self.failure_of(task, cause);
-        self.reconciliation.missed.push(missed);
-    }
-
-    /// Restarts regions that miss a task.
-    pub(super) fn restart_missed(&mut self, now_ms: u64) {
-        let mut all = std::mem::take(&mut self.reconciliation.missed);
-        all.retain(|missed| {
-            let phase = self.execution.regions[missed.region].phase;
-            phase == RegionPhase::Reconciling && !self.is_stopping()
-        });
-        self.note_failures(&all, Vec::new(), now_ms);
-        let mut regions = BTreeSet::new();
-        all.retain(|missed| regions.insert(missed.region));
-        self.log_failures(&all, "region can't be adopted");
-        let regions: Vec<usize> = regions.into_iter().collect();
-        self.restart_all(&regions, now_ms);
-    }
-
+impl RegionFailover<'_> {
     /// Adopts regions whose executions were all reported. With the last one the timeout of the wait for slots
     /// begins.
-    pub(super) fn adopt_regions(&mut self, now_ms: u64) {
-        if self.is_stopping() {
-            return self.note_under_way(now_ms);
+    pub(super) fn adopt_regions(&mut self) {
+        if self.record.is_stopping() {
+            return self.note_under_way();
         }
-        for region in std::mem::take(&mut self.execution.news.reconciled) {
-            let is_awaited = self.execution.indexes.regions[region].awaited > 0;
-            if is_awaited || self.execution.regions[region].phase != RegionPhase::Reconciling {
+        for region in self.graph.take_newly_reconciled() {
+            let is_awaited = self.graph.indexes().regions[region].awaited > 0;
+            if is_awaited || self.graph.region(region).phase != RegionPhase::Reconciling {
                 continue;
             }
-            let executions = self.execution.regions[region]
+            let executions = self
+                .graph
+                .region(region)
                 .tasks
                 .iter()
-                .map(|task| &self.execution.tasks[*task].execution);
+                .map(|task| self.graph.execution(*task));
             // Executions whose terminal state was in the record were not reported.
             let adopted = executions.filter(|execution| execution.known_since.is_some());
             let adopted = u32::try_from(adopted.count()).unwrap_or(u32::MAX);
-            self.pool
-                .forget_former(&self.execution.regions[region].slots);
-            self.execution.set_phase(region, RegionPhase::Deployed);
+            self.slots.forget_former(&self.graph.region(region).slots);
+            self.graph.set_phase(region, RegionPhase::Deployed);
             let adoption = &mut self.reconciliation.adoption;
             adoption.tasks_adopted += adopted;
-            adoption.first_adopted_at_ms.get_or_insert(now_ms);
-            adoption.last_adopted_at_ms = Some(now_ms);
+            adoption.first_adopted_at_ms.get_or_insert(self.now_ms);
+            adoption.last_adopted_at_ms = Some(self.now_ms);
         }
-        self.note_under_way(now_ms);
+        self.note_under_way();
     }
 
     /// Notes whether anything is still awaited.
-    fn note_under_way(&mut self, now_ms: u64) {
-        let is_under_way = self.is_reconciling();
+    fn note_under_way(&mut self) {
+        let is_under_way = self.reconciliation.is_under_way(self.graph, self.record);
         // Only a recovery awaits anything.
-        self.reconciliation.is_over |= !is_under_way && !self.is_stopping();
+        self.reconciliation.is_over |= !is_under_way && !self.record.is_stopping();
         if std::mem::replace(&mut self.reconciliation.was_under_way, is_under_way) && !is_under_way
         {
             let Adoption {
@@ -211,17 +188,69 @@ impl JobMasterCore {
                 tasks_restarted,
                 ..
             } = self.reconciliation.adoption;
-            self.log.push(LogLine::Reconciled {
+            self.out.log(LogLine::Reconciled {
                 tasks_adopted,
                 tasks_restarted,
             });
             let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} restart");
             let kind = pb::JobEventKind::Adoption;
-            self.job_events.tell(kind, text, now_ms);
-            for region in self.execution.waiting().clone() {
-                let phase = RegionPhase::Waiting { since_ms: now_ms };
-                self.execution.set_phase(region, phase);
+            self.events.add(kind, text, self.now_ms);
+            for region in self.graph.waiting().clone() {
+                let phase = RegionPhase::Waiting {
+                    since_ms: self.now_ms,
+                };
+                self.graph.set_phase(region, phase);
             }
         }
     }
+}
+
+impl Reports<'_> {
+    /// Gives up awaited executions and outputs after the timeout.
+    pub(super) fn give_up_awaited_overdue(&mut self) {
+        let is_any = is_any_awaited(self.graph) || self.graph.awaits_outputs();
+        let deadline_ms = self.reconciliation.deadline_ms().filter(|_| is_any);
+        if deadline_ms.is_none_or(|at_ms| self.now_ms < at_ms) {
+            return;
+        }
+        let timeout_ms = self.options.reconcile_timeout_ms;
+        let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
+        let all = (0..self.graph.tasks().len()).collect::<Vec<_>>();
+        self.give_up_awaited(&all, &cause);
+        self.graph
+            .lose_outputs(all, |output| *output == ResultPartition::Awaited, &cause);
+    }
+
+    /// Gives up the awaited executions of a TaskManager incarnation that is known to be gone. If it has
+    /// registered, its heartbeats decide.
+    pub(super) fn give_up_awaited_on(&mut self, gone: &ResourceId, incarnation: &str) {
+        if self.task_managers.is_registered(gone) {
+            return;
+        }
+        let is_there = |task: &usize| {
+            let place = self.graph.execution(*task).place.as_ref();
+            place.is_some_and(|place| place.location.incarnation == incarnation)
+        };
+        let mut there = self.graph.tasks_on(gone);
+        there.retain(is_there);
+        let cause = "its TaskManager is gone";
+        self.give_up_awaited(&there, cause);
+        self.graph.lose_outputs(there, |_| true, cause);
+    }
+
+    /// Marks the awaited ones of these tasks as missing.
+    fn give_up_awaited(&mut self, tasks: &[usize], cause: &str) {
+        for task in tasks.iter().copied() {
+            let execution = self.graph.execution(task);
+            if execution.state == ExecutionState::Reconciling && execution.place.is_some() {
+                self.graph.doubt_end(task);
+                self.note_gone(task, cause);
+            }
+        }
+    }
+}
+
+/// Whether an execution is awaited, even if only to be stopped.
+fn is_any_awaited(graph: &ExecutionGraph) -> bool {
+    graph.count(ExecutionState::Reconciling) > 0
 }

@@ -1,4 +1,4 @@
-//! The part of the core that restores a stored record: finished executions stay, placed ones are awaited, and
+//! Restores a stored record: finished executions stay, placed ones are awaited, and
 //! regions that an earlier term left unplaced start again. `reconciling.rs` decides about awaited ones.
 
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::BuildError;
-use super::execution::{Execution, Place};
 use super::execution_graph::RegionPhase;
+use super::execution_graph::execution::{Execution, Place};
 use super::status::illegal;
 use super::{JobMasterCore, parse};
 
@@ -19,22 +19,20 @@ impl JobMasterCore {
     /// its recorded backoff is over.
     pub(super) fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
         self.decided_at_ms = now_ms;
-        for region in 0..self.execution.regions.len() {
+        for region in 0..self.graph.regions().len() {
             self.restore_executions(region)?;
         }
         self.restore_ends()?;
-        let waits_for_others = self.is_stop_first() || self.begins_together();
-        for region in 0..self.execution.regions.len() {
-            let state = &self.record.regions[region];
+        let waits_for_others = self.failover.is_stop_first() || self.failover.restarts_together();
+        for region in 0..self.graph.regions().len() {
+            let state = &self.record.decided().regions[region];
             let generation = state.generation;
             let was_placed = state.placed_before;
             // The clocks of two leaders may differ.
             let latest_ms = now_ms.saturating_add(state.restart_delay_ms);
             let restart_at_ms = state.restart_at_ms.clamp(now_ms, latest_ms);
-            let tasks = &self.execution.regions[region].tasks;
-            let executions = tasks
-                .iter()
-                .map(|task| &self.execution.tasks[*task].execution);
+            let tasks = &self.graph.region(region).tasks;
+            let executions = tasks.iter().map(|task| self.graph.execution(*task));
             let is_finished = executions
                 .clone()
                 .all(|execution| execution.state == ExecutionState::Finished);
@@ -42,9 +40,10 @@ impl JobMasterCore {
                 execution.state == ExecutionState::Reconciling
                     || execution.state == ExecutionState::Finished
             });
+            let mut is_end_unknown = false;
             let phase = if is_finished {
                 RegionPhase::Deployed
-            } else if self.is_stopping() {
+            } else if self.record.is_stopping() {
                 RegionPhase::Stopping {
                     restart_at_ms: None,
                 }
@@ -53,52 +52,47 @@ impl JobMasterCore {
             } else if generation > 0 && (waits_for_others || restart_at_ms > now_ms) {
                 // The former term's knowledge about the ends of older generations is lost. That matters for
                 // regions that were placed.
-                self.supersede(region);
-                self.promise_restart(region, restart_at_ms);
-                self.execution.regions[region].is_end_unknown = was_placed;
+                self.region_failover(now_ms)
+                    .give_up_generation(region, restart_at_ms);
+                is_end_unknown = was_placed;
                 if restart_at_ms > now_ms {
-                    self.backoff.go_on(restart_at_ms);
+                    self.failover.resume(restart_at_ms);
                 }
                 RegionPhase::Stopping {
                     restart_at_ms: Some(restart_at_ms),
                 }
             } else {
                 if generation > 0 {
-                    self.supersede(region);
+                    self.region_failover(now_ms)
+                        .give_up_generation(region, now_ms);
                 }
-                self.renew_executions(region);
+                self.region_restart(now_ms).renew_executions(region);
                 RegionPhase::Waiting { since_ms: now_ms }
             };
-            self.execution.regions[region].phase = phase;
+            self.graph.restore_phase(region, phase, is_end_unknown);
         }
-        self.execution.recount();
-        self.await_outputs();
-        self.note_adopted_slots();
-        self.promise_to_wait();
-        let record = Arc::make_mut(&mut self.record);
-        record.job_incarnation = record.job_incarnation.saturating_add(1);
-        let failures = record
-            .restarts
-            .iter_mut()
-            .flat_map(|it| &mut it.failures_ms);
-        // These failures are in the past, even if the clock of the leader that noted them was ahead.
-        failures.for_each(|at_ms| *at_ms = (*at_ms).min(now_ms));
-        self.revision += 1;
+        self.graph.recount();
+        self.graph.await_outputs(self.record.is_stopping());
+        self.slots.adopt_all(&self.graph);
+        // TaskManagers stop the attempts of an isolated job by themselves within this time.
+        let wait_ms = self.options.reconcile_timeout_ms;
+        let wait_ms = self.failover.is_stop_first().then_some(wait_ms);
+        self.record.take_over(wait_ms, now_ms);
         self.announce_reconciliation();
         Ok(())
     }
 
     /// Marks the region's executions as awaited where the record places them.
     fn restore_executions(&mut self, region: usize) -> Result<(), BuildError> {
-        let state = self.record.regions[region].clone();
-        for task in self.execution.regions[region].tasks.clone() {
-            self.execution.tasks[task].execution =
-                Execution::created(Generation::new(state.generation));
+        let state = self.record.decided().regions[region].clone();
+        for task in self.graph.region(region).tasks.clone() {
+            let generation = Generation::new(state.generation);
+            self.graph.restore(task, Execution::created(generation));
         }
         let unknown = |what: &str| BuildError::OtherGraph(format!("it names {what}"));
         let mut before: Option<Arc<pb::TaskManagerLocation>> = None;
         for placement in &state.placements {
-            let task = self.execution.find(&placement.vertex_id, placement.subtask);
+            let task = self.graph.find(&placement.vertex_id, placement.subtask);
             let task = task.ok_or_else(|| unknown(&placement.vertex_id))?;
             let location = placement.location.clone().unwrap_or_default();
             // Saves memory: neighbours are often on the same TaskManager.
@@ -113,13 +107,13 @@ impl JobMasterCore {
                 allocation: parse(&placement.allocation_id).ok_or_else(|| unknown("no slot"))?,
                 location,
             };
-            let key = self.execution.slot_key(task);
-            self.pool
+            let key = self.graph.slot_key(task);
+            self.slots
                 .remember(key, place.task_manager.clone(), place.allocation);
-            if !self.durable_ends.contains_key(&task) {
-                self.pool.begin_use(place.allocation);
+            if !self.record.has_durable_end(task) {
+                self.slots.begin_use(place.allocation);
             }
-            let execution = &mut self.execution.tasks[task].execution;
+            let mut execution = self.graph.execution(task).clone();
             execution.started_at_ms = state.placed_at_ms;
             let entered = [
                 (ExecutionState::Created, state.created_at_ms),
@@ -131,24 +125,25 @@ impl JobMasterCore {
             }
             execution.enter(ExecutionState::Reconciling, self.decided_at_ms);
             execution.place = Some(place);
+            self.graph.restore(task, execution);
         }
         Ok(())
     }
 
     /// Restores the recorded terminal states of executions.
     fn restore_ends(&mut self) -> Result<(), BuildError> {
-        for end in &self.record.terminal {
-            let Some(task) = self.execution.find(&end.vertex_id, end.subtask) else {
+        for end in &self.record.decided().terminal {
+            let Some(task) = self.graph.find(&end.vertex_id, end.subtask) else {
                 return Err(BuildError::OtherGraph(format!(
                     "it names {}",
                     end.vertex_id
                 )));
             };
-            let region = self.execution.tasks[task].region;
-            if end.generation != self.record.regions[region].generation {
+            let region = self.graph.task(task).region;
+            if end.generation != self.record.decided().regions[region].generation {
                 continue;
             }
-            let execution = &mut self.execution.tasks[task].execution;
+            let mut execution = self.graph.execution(task).clone();
             let entered = [
                 (ExecutionState::Initializing, end.initializing_at_ms),
                 (ExecutionState::Running, end.running_at_ms),
@@ -162,13 +157,15 @@ impl JobMasterCore {
                 execution.enter(ExecutionState::Reconciling, self.decided_at_ms);
             }
             let (from, to) = (execution.state, end.state());
-            if !execution.enter(to, end.ended_at_ms) {
-                self.log.push(illegal(&self.record.job_id, &from, &to));
-                continue;
+            if execution.enter(to, end.ended_at_ms) {
+                execution.cause.clone_from(&end.cause);
+                execution.committables.clone_from(&end.committables);
+                execution.is_recorded = true;
+            } else {
+                let job = &self.record.decided().job_id;
+                self.out.log(illegal(job, &from, &to));
             }
-            execution.cause.clone_from(&end.cause);
-            execution.committables.clone_from(&end.committables);
-            execution.is_recorded = true;
+            self.graph.restore(task, execution);
         }
         Ok(())
     }

@@ -1,95 +1,53 @@
-//! The part of the core that handles registrations of TaskManagers and their slot offers.
+//! Applies registrations of TaskManagers and their slot offers.
 //!
-//! Invariants: only the youngest registration of a TaskManager counts, and events of any other one are
-//! refused. Slots that it held and does not offer when it registers are lost.
+//! Invariant: slots that a TaskManager held and does not offer when it registers are lost.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
+use super::reports::Reports;
 use super::slot_pool::OfferAnswer;
-use super::{Connection, Effect, JobMasterCore, Refusal, TaskManager, parse};
+use super::{Connection, Effect, Refusal, parse};
 
-impl JobMasterCore {
-    /// Refuses a message of another registration than the present one.
-    pub(super) fn check(&self, connection: &Connection) -> Result<(), Refusal> {
-        let task_manager = connection.task_manager.clone();
-        let Some(known) = self.task_managers.get(&task_manager) else {
-            return Err(Refusal::NotRegistered(task_manager));
-        };
-        if known.registration != connection.registration {
-            let (offered, seen) = (connection.registration, known.registration);
-            return Err(Refusal::Outdated {
-                task_manager,
-                offered,
-                seen,
-            });
-        }
-        Ok(())
-    }
-
+impl Reports<'_> {
     /// Registers a TaskManager, with its executions and slots.
     pub(super) fn register(
         &mut self,
         connection: &Connection,
         location: pb::TaskManagerLocation,
         (executions, slots): (&[pb::ExecutionReport], &[pb::SlotOffer]),
-        now_ms: u64,
     ) -> Result<(), Refusal> {
-        if self.result.is_some() {
+        if self.has_ended {
             return Err(Refusal::Ended);
         }
+        self.task_managers.admit(connection)?;
         let task_manager = connection.task_manager.clone();
-        let offered = connection.registration;
-        if let Some(seen) = self
-            .seen
-            .get(&task_manager)
-            .copied()
-            .filter(|seen| offered <= *seen)
-        {
-            return Err(Refusal::Outdated {
-                task_manager,
-                offered,
-                seen,
-            });
+        let known = self.task_managers.location(&task_manager);
+        if known.is_some_and(|known| known.incarnation != location.incarnation) {
+            self.lose_task_manager(&task_manager, "it was restarted");
         }
-        self.seen.insert(task_manager.clone(), offered);
-        self.registrations_version += 1;
-        let known = self.task_managers.get(&task_manager);
-        if known.is_some_and(|known| known.location.incarnation != location.incarnation) {
-            self.lose_task_manager(&task_manager, "it was restarted", now_ms);
-        }
-        let registered = Box::new(TaskManager {
-            registration: offered,
-            unacknowledged: BTreeSet::new(),
-            outputs: BTreeMap::new(),
-            is_told_to_stop: false,
-            location: self.execution.keep_once(&task_manager, location),
-        });
-        self.task_managers.insert(task_manager.clone(), registered);
-        self.reconcile_all(&task_manager, executions, now_ms);
+        let location = self.graph.keep_once(&task_manager, location);
+        self.task_managers.register(connection, location);
+        self.reconcile_all(&task_manager, executions);
         // Late offers of the former registration are refused, so slots that were given back under it may be
         // accepted again.
-        self.pool.forget_released(&task_manager);
+        self.slots.forget_released(&task_manager);
         let offered: BTreeSet<&str> = slots
             .iter()
             .map(|slot| slot.allocation_id.as_str())
             .collect();
-        for allocation in self.pool.slots_of(&task_manager) {
+        for allocation in self.slots.pool().slots_of(&task_manager) {
             if !offered.contains(allocation.to_string().as_str()) {
-                self.lose_slot(
-                    &allocation,
-                    "its TaskManager connected again without it",
-                    now_ms,
-                );
+                self.lose_slot(&allocation, "its TaskManager connected again without it");
             }
         }
-        let (_, rejected) = self.offer(&task_manager, slots, now_ms);
+        let (_, rejected) = self.offer(&task_manager, slots);
         if !rejected.is_empty() {
             let (connection, cause) = (connection.clone(), "the offer was rejected".to_owned());
-            self.effects.push(Effect::FreeSlots {
+            self.out.push(Effect::FreeSlots {
                 connection,
                 allocations: rejected,
                 cause,
@@ -103,26 +61,25 @@ impl JobMasterCore {
         &mut self,
         task_manager: &ResourceId,
         offers: &[pb::SlotOffer],
-        now_ms: u64,
     ) -> (Vec<AllocationId>, Vec<AllocationId>) {
         let (mut accepted, mut rejected) = (Vec::new(), Vec::new());
         for offer in offers {
             let Some(allocation) = parse::<AllocationId>(&offer.allocation_id) else {
                 continue;
             };
-            if self.result.is_some() {
+            if self.has_ended {
                 rejected.push(allocation);
                 continue;
             }
             let profile = ResourceProfile::from_message(offer.profile.as_ref());
             match self
-                .pool
+                .slots
                 .offer(task_manager, allocation, offer.slot, profile, self.turn)
             {
                 OfferAnswer::Accepted => accepted.push(allocation),
                 OfferAnswer::AcceptedInsteadOf(before) => {
                     accepted.push(allocation);
-                    self.fail_slot(task_manager, &before, "its slot was reallocated", now_ms);
+                    self.fail_slot(task_manager, &before, "its slot was reallocated");
                 }
                 OfferAnswer::Rejected => rejected.push(allocation),
             }

@@ -1,87 +1,135 @@
-//! The part of the core that handles reports: it compares what TaskManagers report about executions and slots
-//! with its own state.
+//! Applies what TaskManagers report about executions and slots.
 //!
 //! An execution that is deployed according to this state and missing in a full report has failed. One that is
 //! reported and not wanted becomes an *orphan*; it is cancelled up to its generation once the record says
 //! that it is not wanted. A full report may be older than the state it is compared with: it counts against an
 //! execution or a slot only if it was requested after the TaskManager was known to have it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::execution::{Cancellation, is_terminal};
-use super::execution_graph::RegionPhase;
-use super::orphan_executions::OrphanExecution;
-use super::{Failure, JobMasterCore, LogLine, parse};
+use super::coordinator::Coordinators;
+use super::dirty::Dirty;
+use super::durable_record::DurableRecord;
+use super::execution_graph::execution::is_terminal;
+use super::execution_graph::{ExecutionGraph, RegionPhase};
+use super::failover::{Failover, Failure};
+use super::output::Output;
+use super::reconciling::Reconciliation;
+use super::slots::Slots;
+use super::task_managers::TaskManagers;
+use super::{CoreOptions, Effect, LogLine};
 
-impl JobMasterCore {
+/// Borrows what the reports of TaskManagers change.
+pub(super) struct Reports<'a> {
+    pub(super) options: &'a CoreOptions,
+    pub(super) graph: &'a mut ExecutionGraph,
+    pub(super) record: &'a mut DurableRecord,
+    pub(super) task_managers: &'a mut TaskManagers,
+    pub(super) slots: &'a mut Slots,
+    pub(super) coordinators: &'a mut Coordinators,
+    pub(super) failover: &'a mut Failover,
+    pub(super) reconciliation: &'a mut Reconciliation,
+    pub(super) dirty: &'a mut Dirty,
+    pub(super) out: &'a mut Output,
+    /// Whether the job has ended.
+    pub(super) has_ended: bool,
+    /// The step of the core.
+    pub(super) turn: u64,
+    pub(super) now_ms: u64,
+}
+
+impl Reports<'_> {
+    /// Gives up TaskManagers on which tasks don't stop within their timeout.
+    pub(super) fn give_up_stuck(&mut self) {
+        let overdue =
+            |since_ms: u64, timeout_ms: u64| self.now_ms >= since_ms.saturating_add(timeout_ms);
+        let timeout_ms = self.options.task_cancellation_timeout_ms;
+        let mut stuck: BTreeMap<ResourceId, String> = BTreeMap::new();
+        let canceling = self.graph.indexes().canceling_since.iter();
+        for (_, task) in canceling.take_while(|(since_ms, _)| overdue(*since_ms, timeout_ms)) {
+            if let Some(place) = &self.graph.execution(*task).place {
+                stuck.insert(place.task_manager.clone(), self.graph.task_name(*task));
+            }
+        }
+        for (id, task, since_ms) in self.task_managers.orphans().canceling() {
+            if overdue(since_ms, timeout_ms) {
+                stuck.insert(id.clone(), self.graph.task_name(task));
+            }
+        }
+        for (task_manager, task) in stuck {
+            let cause = format!("{task} did not stop within {timeout_ms} ms");
+            let connection = self.task_managers.connection(&task_manager);
+            let location = self.task_managers.location(&task_manager);
+            if let Some((connection, location)) = connection.zip(location) {
+                self.out.push(Effect::Disconnect {
+                    connection,
+                    location: location.clone(),
+                    cause: cause.clone(),
+                });
+            }
+            self.lose_task_manager(&task_manager, &cause);
+            for task in self.graph.live_on(&task_manager) {
+                self.graph.doubt_end(task);
+                self.note_gone(task, &cause);
+            }
+        }
+    }
+
     /// Applies reports of changed executions.
-    pub(super) fn hear(
+    pub(super) fn apply_reports(
         &mut self,
         task_manager: &ResourceId,
         reports: &[pb::ExecutionReport],
-        now_ms: u64,
     ) {
         for report in reports {
-            let Some(task) = self.execution.find(&report.vertex_id, report.subtask) else {
-                self.log.push(LogLine::UnknownTask {
+            let Some(task) = self.graph.find(&report.vertex_id, report.subtask) else {
+                self.out.log(LogLine::UnknownTask {
                     task_manager: task_manager.clone(),
                     vertex: report.vertex_id.clone(),
                 });
                 continue;
             };
-            let execution = &self.execution.tasks[task].execution;
+            let execution = self.graph.execution(task);
             // An execution that was given up with its TaskManager and is still alive is an orphan.
             let is_given_up = execution.is_ended() && execution.state != ExecutionState::Finished;
             let is_present = execution.generation.get() == report.generation
                 && execution.is_on(task_manager)
                 && !is_given_up;
-            if is_terminal(report.state())
-                && let Some(known) = self.task_managers.get_mut(task_manager)
-            {
-                known.unacknowledged.insert((task, report.generation));
-                let end = (task_manager.clone(), task, report.generation);
-                self.dirty.reported_ends.insert(end);
+            let key = (task, report.generation);
+            if is_terminal(report.state()) && self.task_managers.report_end(task_manager, key) {
+                self.dirty
+                    .report_end(task_manager.clone(), task, report.generation);
             }
             if is_present {
-                self.hear_of_present(task, report, now_ms);
+                self.apply_report(task, report);
             } else {
-                self.hear_of_orphan(task_manager, task, report, now_ms);
+                self.apply_orphan_report(task_manager, key, report);
             }
         }
     }
 
-    fn hear_of_present(&mut self, task: usize, report: &pb::ExecutionReport, now_ms: u64) {
-        let turn = self.turn;
-        let execution = &mut self.execution.tasks[task].execution;
+    fn apply_report(&mut self, task: usize, report: &pb::ExecutionReport) {
+        let execution = self.graph.execution(task);
         if execution.is_ended() || !execution.is_deployed() {
             return;
         }
-        execution.known_since.get_or_insert(turn);
-        execution.note_ages(&report.ages, now_ms);
-        if report.metrics.is_some() {
-            execution.metrics = report.metrics;
-        }
-        if execution.cancellation == Cancellation::Failed {
-            execution.cancellation = Cancellation::NotAsked;
-            self.dirty.to_cancel.insert(task);
+        let is_awaited = execution.state == ExecutionState::Reconciling;
+        if self.graph.note_report(task, report, self.turn, self.now_ms) {
+            self.dirty.recheck_cancellation(task);
         }
         match report.state() {
             ExecutionState::Finished => {
-                execution.committables.clone_from(&report.committables);
-                if self
-                    .execution
-                    .advance(task, ExecutionState::Finished, now_ms)
-                {
+                if self.graph.finish(task, &report.committables, self.now_ms) {
                     self.note_output(task);
                 }
             }
             ExecutionState::Failed => {
                 if let Some(unreadable) = &report.unreadable {
-                    self.note_unreadable(unreadable, &report.cause);
+                    self.graph.note_unreadable(unreadable, &report.cause);
                 }
                 let cause = if report.cause.is_empty() {
                     "it failed"
@@ -89,12 +137,13 @@ impl JobMasterCore {
                     &report.cause
                 };
                 if !self.is_to_stop(task) {
-                    self.note_failed_by_itself(self.execution.tasks[task].region);
+                    let region = self.graph.task(task).region;
+                    self.coordinators.note_failed_by_itself(region, self.graph);
                 }
                 if report.unrecoverable {
-                    self.fail_for_good(task, cause, now_ms);
+                    self.fail_for_good(task, cause);
                 } else {
-                    self.fail_task(task, cause, now_ms);
+                    self.fail_task(task, cause);
                 }
             }
             ExecutionState::Canceled => {
@@ -103,78 +152,69 @@ impl JobMasterCore {
                 } else {
                     &report.cause
                 };
-                self.note_gone(task, cause, now_ms);
+                self.note_gone(task, cause);
             }
             state @ (ExecutionState::Deploying
             | ExecutionState::Initializing
             | ExecutionState::Running) => {
-                self.execution.advance(task, state, now_ms);
+                self.graph.advance(task, state, self.now_ms);
             }
             ExecutionState::Canceling => {
                 // No leader decided that, so its TaskManager did while there was no leader.
-                if execution.state == ExecutionState::Reconciling {
-                    self.execution
-                        .advance(task, ExecutionState::Canceling, now_ms);
-                    self.miss(task, "its TaskManager is cancelling it");
+                if is_awaited {
+                    self.graph
+                        .advance(task, ExecutionState::Canceling, self.now_ms);
+                    self.reconciliation.report_missing(
+                        self.graph,
+                        task,
+                        "its TaskManager is cancelling it",
+                    );
                 }
             }
             ExecutionState::Created | ExecutionState::Scheduled | ExecutionState::Reconciling => {}
         }
     }
 
-    fn hear_of_orphan(
+    fn apply_orphan_report(
         &mut self,
         task_manager: &ResourceId,
-        task: usize,
+        key: (usize, u64),
         report: &pb::ExecutionReport,
-        now_ms: u64,
     ) {
-        let turn = self.turn;
-        if !self.task_managers.contains_key(task_manager) {
-            return;
-        }
-        let key = (task, report.generation);
         if is_terminal(report.state()) {
-            self.orphans.remove(task_manager, key);
-            return;
-        }
-        let orphan = self.orphans.note(task_manager, key, || OrphanExecution {
-            allocation: parse(&report.allocation_id),
-            noted_in: turn,
-            cancellation: Cancellation::NotAsked,
-            canceling_since_ms: now_ms,
-        });
-        orphan.noted_in = turn;
-        if orphan.cancellation == Cancellation::Failed {
-            orphan.cancellation = Cancellation::NotAsked;
+            self.task_managers.end_orphan(task_manager, key);
+        } else {
+            self.task_managers
+                .report_orphan(task_manager, key, report, self.turn, self.now_ms);
         }
     }
 
-    /// Applies the full report in the answer to a heartbeat that was sent in step `asked_in`.
+    /// Applies the full report in the answer to a heartbeat that was sent in step `requested_in`.
     pub(super) fn reconcile(
         &mut self,
         task_manager: &ResourceId,
-        asked_in: u64,
+        requested_in: u64,
         reports: &[pb::ExecutionReport],
-        now_ms: u64,
     ) {
-        self.hear(task_manager, reports, now_ms);
+        self.apply_reports(task_manager, reports);
         let reported = self.reported(reports);
-        for task in self.execution.live_on(task_manager) {
-            let execution = &mut self.execution.tasks[task].execution;
-            if execution.cancellation == Cancellation::Failed {
-                execution.cancellation = Cancellation::NotAsked;
-                self.dirty.to_cancel.insert(task);
+        for task in self.graph.live_on(task_manager) {
+            if self.graph.retry_cancellation(task) {
+                self.dirty.recheck_cancellation(task);
             }
+            let execution = self.graph.execution(task);
             let generation = execution.generation.get();
             let is_missing = execution.is_deployed() && !reported.contains(&(task, generation));
-            if is_missing && execution.known_since.is_some_and(|since| since <= asked_in) {
-                self.note_gone(task, "its TaskManager doesn't have it any more", now_ms);
+            if is_missing
+                && execution
+                    .known_since
+                    .is_some_and(|since| since <= requested_in)
+            {
+                self.note_gone(task, "its TaskManager doesn't have it any more");
             }
         }
-        self.orphans.retain(task_manager, |key, orphan| {
-            orphan.noted_in > asked_in || reported.contains(key)
-        });
+        self.task_managers
+            .retain_orphans(task_manager, &reported, requested_in);
     }
 
     /// Applies the full report of a registration. Executions that are not in it are gone: the TaskManager
@@ -183,51 +223,46 @@ impl JobMasterCore {
         &mut self,
         task_manager: &ResourceId,
         reports: &[pb::ExecutionReport],
-        now_ms: u64,
     ) {
-        let incarnation = self.location(task_manager).map(|it| it.incarnation.clone());
-        for task in self.execution.live_on(task_manager) {
-            let execution = &self.execution.tasks[task].execution;
+        let incarnation = self
+            .task_managers
+            .location(task_manager)
+            .map(|it| it.incarnation.clone());
+        for task in self.graph.live_on(task_manager) {
+            let execution = self.graph.execution(task);
             let place = execution.place.as_ref();
             let is_here = place.map(|place| &place.location.incarnation) == incarnation.as_ref();
             if execution.is_deployed() && !is_here {
-                self.doubt_end(task);
-                self.note_gone(task, "its TaskManager was restarted", now_ms);
+                self.graph.doubt_end(task);
+                self.note_gone(task, "its TaskManager was restarted");
             }
         }
-        self.hear(task_manager, reports, now_ms);
+        self.apply_reports(task_manager, reports);
         let reported = self.reported(reports);
-        for task in self.execution.live_on(task_manager) {
-            let execution = &mut self.execution.tasks[task].execution;
-            if !execution.is_deployed() {
+        for task in self.graph.live_on(task_manager) {
+            if !self.graph.execution(task).is_deployed() {
                 continue;
             }
             // A cancellation that was sent under the former registration may have been refused.
-            if execution.cancellation != Cancellation::Confirmed {
-                execution.cancellation = Cancellation::NotAsked;
-                self.dirty.to_cancel.insert(task);
+            if self.graph.resend_cancellation(task) {
+                self.dirty.recheck_cancellation(task);
             }
+            let execution = self.graph.execution(task);
             if reported.contains(&(task, execution.generation.get())) {
                 continue;
             }
             let cause = "its TaskManager connected again without it";
             match (execution.known_since, execution.state) {
-                (None, ExecutionState::Deploying) => self.note_never_started(task, cause, now_ms),
-                _ => self.note_gone(task, cause, now_ms),
+                (None, ExecutionState::Deploying) => self.note_never_started(task, cause),
+                _ => self.note_gone(task, cause),
             }
         }
-        self.orphans
-            .retain(task_manager, |key, _| reported.contains(key));
-        for (_, orphan) in self.orphans.of_mut(task_manager) {
-            if orphan.cancellation != Cancellation::Confirmed {
-                orphan.cancellation = Cancellation::NotAsked;
-            }
-        }
+        self.task_managers.register_orphans(task_manager, &reported);
     }
 
     fn reported(&self, reports: &[pb::ExecutionReport]) -> BTreeSet<(usize, u64)> {
         let find = |report: &pb::ExecutionReport| {
-            let task = self.execution.find(&report.vertex_id, report.subtask)?;
+            let task = self.graph.find(&report.vertex_id, report.subtask)?;
             Some((task, report.generation))
         };
         reports.iter().filter_map(find).collect()
@@ -238,22 +273,34 @@ impl JobMasterCore {
     pub(super) fn reconcile_slots(
         &mut self,
         task_manager: &ResourceId,
-        asked_in: u64,
+        requested_in: u64,
         allocations: &[AllocationId],
-        now_ms: u64,
     ) {
-        for allocation in self.pool.slots_of(task_manager) {
-            let held = self.pool.get(&allocation);
-            let is_older = held.is_some_and(|slot| slot.accepted_in <= asked_in);
+        for allocation in self.slots.pool().slots_of(task_manager) {
+            let held = self.slots.pool().get(&allocation);
+            let is_older = held.is_some_and(|slot| slot.accepted_in <= requested_in);
             if is_older && !allocations.contains(&allocation) {
-                self.lose_slot(&allocation, "its TaskManager freed it", now_ms);
+                self.lose_slot(&allocation, "its TaskManager freed it");
             }
         }
     }
 
-    pub(super) fn lose_slot(&mut self, allocation: &AllocationId, cause: &str, now_ms: u64) {
-        if let Some(slot) = self.pool.remove(allocation) {
-            self.fail_slot(&slot.task_manager, allocation, cause, now_ms);
+    /// Removes a slot that its TaskManager lost.
+    pub(super) fn fail_offered_slot(
+        &mut self,
+        task_manager: &ResourceId,
+        allocation: &AllocationId,
+        cause: &str,
+    ) {
+        let held = self.slots.pool().get(allocation);
+        if held.is_some_and(|slot| slot.task_manager == *task_manager) {
+            self.lose_slot(allocation, cause);
+        }
+    }
+
+    pub(super) fn lose_slot(&mut self, allocation: &AllocationId, cause: &str) {
+        if let Some(slot) = self.slots.remove(allocation) {
+            self.fail_slot(&slot.task_manager, allocation, cause);
         }
     }
 
@@ -263,10 +310,9 @@ impl JobMasterCore {
         task_manager: &ResourceId,
         allocation: &AllocationId,
         cause: &str,
-        now_ms: u64,
     ) {
-        for task in self.execution.live_on(task_manager) {
-            let execution = &self.execution.tasks[task].execution;
+        for task in self.graph.live_on(task_manager) {
+            let execution = self.graph.execution(task);
             let is_in_it = execution
                 .place
                 .as_ref()
@@ -277,103 +323,88 @@ impl JobMasterCore {
             let cause = format!("slot {allocation} was lost: {cause}");
             match execution.is_deployed() {
                 true => {
-                    self.doubt_end(task);
-                    self.note_gone(task, &cause, now_ms);
+                    self.graph.doubt_end(task);
+                    self.note_gone(task, &cause);
                 }
-                false => self.note_never_started(task, &cause, now_ms),
+                false => self.note_never_started(task, &cause),
             }
         }
     }
 
     /// Removes a TaskManager: its slots are lost, and its executions have failed but may still run.
-    pub(super) fn lose_task_manager(
-        &mut self,
-        task_manager: &ResourceId,
-        cause: &str,
-        now_ms: u64,
-    ) {
-        if self.task_managers.contains_key(task_manager) {
-            for task in self.execution.live_on(task_manager) {
-                self.doubt_end(task);
+    pub(super) fn lose_task_manager(&mut self, task_manager: &ResourceId, cause: &str) {
+        if self.task_managers.is_registered(task_manager) {
+            for task in self.graph.live_on(task_manager) {
+                self.graph.doubt_end(task);
             }
         }
-        self.let_task_manager_go(task_manager, cause, now_ms);
+        self.let_task_manager_go(task_manager, cause);
     }
 
     /// Removes a TaskManager on which nothing of the job runs any more.
-    pub(super) fn let_task_manager_go(
-        &mut self,
-        task_manager: &ResourceId,
-        cause: &str,
-        now_ms: u64,
-    ) {
-        let Some(known) = self.task_managers.remove(task_manager) else {
+    pub(super) fn let_task_manager_go(&mut self, task_manager: &ResourceId, cause: &str) {
+        let Some(location) = self.task_managers.remove(task_manager) else {
             return;
         };
-        self.registrations_version += 1;
-        self.orphans.remove_all_of(task_manager);
-        self.log.push(LogLine::TaskManagerLost {
+        self.out.log(LogLine::TaskManagerLost {
             task_manager: task_manager.clone(),
             cause: cause.to_owned(),
         });
-        self.pool.remove_all_of(task_manager);
-        let address = &known.location.rpc_address;
+        self.slots.remove_all_of(task_manager);
+        let address = &location.rpc_address;
         let cause = format!("TaskManager {task_manager} ({address}) was lost: {cause}");
-        for task in self.execution.live_on(task_manager) {
-            self.note_gone(task, &cause, now_ms);
+        for task in self.graph.live_on(task_manager) {
+            self.note_gone(task, &cause);
         }
-        let there = self.execution.tasks_on(task_manager);
-        self.lose_outputs(there, |_| true, &cause);
+        let there = self.graph.tasks_on(task_manager);
+        self.graph.lose_outputs(there, |_| true, &cause);
     }
 
     /// Whether an execution is supposed to end.
     fn is_to_stop(&self, task: usize) -> bool {
-        let region = &self.execution.regions[self.execution.tasks[task].region];
-        self.is_stopping() || matches!(region.phase, RegionPhase::Stopping { .. })
+        let region = self.graph.region(self.graph.task(task).region);
+        self.record.is_stopping() || matches!(region.phase, RegionPhase::Stopping { .. })
     }
 
     /// Notes that an execution does not run any more, or is assumed not to: it is canceled if it was to stop,
     /// else failed. If it was awaited, it failed while there was no leader, and the restart strategy does not
     /// count that.
-    pub(super) fn note_gone(&mut self, task: usize, cause: &str, now_ms: u64) {
+    pub(super) fn note_gone(&mut self, task: usize, cause: &str) {
         if self.is_to_stop(task) {
-            self.execution
-                .advance(task, ExecutionState::Canceled, now_ms);
-        } else if self.execution.tasks[task].execution.state == ExecutionState::Reconciling {
-            self.execution.advance(task, ExecutionState::Failed, now_ms);
-            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
-            self.miss(task, cause);
+            self.graph
+                .advance(task, ExecutionState::Canceled, self.now_ms);
+        } else if self.graph.execution(task).state == ExecutionState::Reconciling {
+            self.graph.fail(task, cause, self.now_ms);
+            self.reconciliation.report_missing(self.graph, task, cause);
         } else {
-            self.fail_task(task, cause, now_ms);
+            self.fail_task(task, cause);
         }
     }
 
     /// Notes that an execution never started and never will: it was not sent to its TaskManager, or under a
     /// registration that this did not have any more. Nothing of the job has failed: its region is placed
     /// again, and the restart strategy does not count that.
-    fn note_never_started(&mut self, task: usize, cause: &str, now_ms: u64) {
-        self.execution.tasks[task].execution.started_at_ms = 0;
+    fn note_never_started(&mut self, task: usize, cause: &str) {
+        self.graph.forget_start(task);
         if self.is_to_stop(task) {
-            self.execution
-                .advance(task, ExecutionState::Canceled, now_ms);
-        } else if self.execution.advance(task, ExecutionState::Failed, now_ms) {
-            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            self.graph
+                .advance(task, ExecutionState::Canceled, self.now_ms);
+        } else if self.graph.fail(task, cause, self.now_ms) {
             let failure = Failure {
                 is_counted: false,
-                ..self.failure_of(task, format!("it was never started: {cause}"))
+                ..Failure::of_task(self.graph, task, format!("it was never started: {cause}"))
             };
-            self.failures.push(failure);
+            self.failover.report(failure);
         }
     }
 
     /// Notes that an execution has failed.
-    pub(super) fn fail_task(&mut self, task: usize, cause: &str, now_ms: u64) {
+    pub(super) fn fail_task(&mut self, task: usize, cause: &str) {
         let is_to_stop = self.is_to_stop(task);
-        if self.execution.advance(task, ExecutionState::Failed, now_ms) {
-            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+        if self.graph.fail(task, cause, self.now_ms) {
             if is_to_stop {
-                let failure = self.failure_of(task, cause.to_owned());
-                self.note_concurrent(failure, now_ms);
+                let failure = Failure::of_task(self.graph, task, cause.to_owned());
+                self.record.note_concurrent(failure, self.now_ms);
             } else {
                 self.fail_region_of(task, cause.to_owned());
             }
@@ -382,16 +413,13 @@ impl JobMasterCore {
 
     /// Notes that an execution has failed for a reason that no restart can fix. That counts even if its
     /// region is about to restart: other tasks fail because of this one, and their reports may arrive first.
-    fn fail_for_good(&mut self, task: usize, cause: &str, now_ms: u64) {
-        if self.execution.advance(task, ExecutionState::Failed, now_ms) {
-            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
-            if !self.is_stopping() {
-                let failure = Failure {
-                    is_unrecoverable: true,
-                    ..self.failure_of(task, cause.to_owned())
-                };
-                self.failures.push(failure);
-            }
+    fn fail_for_good(&mut self, task: usize, cause: &str) {
+        if self.graph.fail(task, cause, self.now_ms) && !self.record.is_stopping() {
+            let failure = Failure {
+                is_unrecoverable: true,
+                ..Failure::of_task(self.graph, task, cause.to_owned())
+            };
+            self.failover.report(failure);
         }
     }
 
@@ -400,25 +428,7 @@ impl JobMasterCore {
         if self.is_to_stop(task) {
             return;
         }
-        let failure = self.failure_of(task, cause);
-        self.failures.push(failure);
-    }
-
-    /// A failure of a task, with its TaskManager.
-    pub(super) fn failure_of(&self, task: usize, cause: String) -> Failure {
-        let place = self.execution.tasks[task].execution.place.as_ref();
-        Failure {
-            region: self.execution.tasks[task].region,
-            cause,
-            task: self.execution.task_name(task),
-            host: place
-                .map(|place| place.location.rpc_address.clone())
-                .unwrap_or_default(),
-            resource_id: place
-                .map(|place| place.task_manager.to_string())
-                .unwrap_or_default(),
-            is_counted: true,
-            is_unrecoverable: false,
-        }
+        let failure = Failure::of_task(self.graph, task, cause);
+        self.failover.report(failure);
     }
 }

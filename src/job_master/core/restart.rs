@@ -124,12 +124,12 @@ impl RestartBackoff {
     }
 
     /// Takes over a restart that an earlier leader decided for this time.
-    pub fn go_on(&mut self, restart_at_ms: u64) {
+    pub fn resume(&mut self, restart_at_ms: u64) {
         self.restart_at_ms = self.restart_at_ms.max(Some(restart_at_ms));
     }
 
-    /// Judges a failure at `now_ms`. `random` is drawn uniformly from 0 to 1.
-    pub fn judge(
+    /// Decides about a failure at `now_ms`, which it counts. `random` is drawn uniformly from 0 to 1.
+    pub fn count_failure(
         &mut self,
         counters: &mut pb::RestartCounters,
         now_ms: u64,
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn without_restarts_the_first_failure_ends_the_job() {
         let mut backoff = RestartBackoff::new(RestartStrategy::None);
-        let verdict = backoff.judge(&mut pb::RestartCounters::default(), 0, 0.5);
+        let verdict = backoff.count_failure(&mut pb::RestartCounters::default(), 0, 0.5);
         assert!(matches!(verdict, Verdict::GiveUp { .. }));
     }
 
@@ -263,11 +263,17 @@ mod tests {
         };
         let mut counters = pb::RestartCounters::default();
         let mut first = RestartBackoff::new(strategy.clone());
-        assert_eq!(restart_delay(first.judge(&mut counters, 10, 0.5), 10), 500);
+        assert_eq!(
+            restart_delay(first.count_failure(&mut counters, 10, 0.5), 10),
+            500
+        );
         let mut second = RestartBackoff::new(strategy);
-        assert_eq!(restart_delay(second.judge(&mut counters, 20, 0.5), 20), 500);
+        assert_eq!(
+            restart_delay(second.count_failure(&mut counters, 20, 0.5), 20),
+            500
+        );
         assert!(matches!(
-            second.judge(&mut counters, 30, 0.5),
+            second.count_failure(&mut counters, 30, 0.5),
             Verdict::GiveUp { .. }
         ));
         assert_eq!(counters.restarts, 2);
@@ -282,15 +288,15 @@ mod tests {
         });
         let mut counters = pb::RestartCounters::default();
         assert!(matches!(
-            backoff.judge(&mut counters, 0, 0.5),
+            backoff.count_failure(&mut counters, 0, 0.5),
             Verdict::Restart { .. }
         ));
         assert!(matches!(
-            backoff.judge(&mut counters, 1_000, 0.5),
+            backoff.count_failure(&mut counters, 1_000, 0.5),
             Verdict::Restart { .. }
         ));
         assert!(matches!(
-            backoff.judge(&mut counters, 1_999, 0.5),
+            backoff.count_failure(&mut counters, 1_999, 0.5),
             Verdict::GiveUp { .. }
         ));
     }
@@ -300,19 +306,19 @@ mod tests {
         let mut counters = pb::RestartCounters::default();
         let mut backoff = exponential(None);
         assert_eq!(
-            restart_delay(backoff.judge(&mut counters, 0, 1.0), 0),
+            restart_delay(backoff.count_failure(&mut counters, 0, 1.0), 0),
             1_100
         );
         assert_eq!(
-            restart_delay(backoff.judge(&mut counters, 2_000, 0.0), 2_000),
+            restart_delay(backoff.count_failure(&mut counters, 2_000, 0.0), 2_000),
             1_800
         );
         assert_eq!(
-            restart_delay(backoff.judge(&mut counters, 9_000, 0.5), 9_000),
+            restart_delay(backoff.count_failure(&mut counters, 9_000, 0.5), 9_000),
             3_000
         );
         assert_eq!(
-            restart_delay(backoff.judge(&mut counters, 19_000, 1.0), 19_000),
+            restart_delay(backoff.count_failure(&mut counters, 19_000, 1.0), 19_000),
             3_000
         );
     }
@@ -322,16 +328,16 @@ mod tests {
         let mut counters = pb::RestartCounters::default();
         let mut backoff = exponential(Some(1));
         assert_eq!(
-            backoff.judge(&mut counters, 0, 0.5),
+            backoff.count_failure(&mut counters, 0, 0.5),
             Verdict::Restart { at_ms: 1_000 }
         );
         assert_eq!(
-            backoff.judge(&mut counters, 999, 0.5),
+            backoff.count_failure(&mut counters, 999, 0.5),
             Verdict::Restart { at_ms: 1_000 }
         );
         assert_eq!(counters.restarts, 1);
         assert!(matches!(
-            backoff.judge(&mut counters, 1_000, 0.5),
+            backoff.count_failure(&mut counters, 1_000, 0.5),
             Verdict::GiveUp { .. }
         ));
     }
@@ -341,11 +347,11 @@ mod tests {
         let mut counters = pb::RestartCounters::default();
         let mut backoff = exponential(Some(1));
         assert_eq!(
-            restart_delay(backoff.judge(&mut counters, 0, 0.5), 0),
+            restart_delay(backoff.count_failure(&mut counters, 0, 0.5), 0),
             1_000
         );
         assert_eq!(
-            restart_delay(backoff.judge(&mut counters, 61_000, 0.5), 61_000),
+            restart_delay(backoff.count_failure(&mut counters, 61_000, 0.5), 61_000),
             1_000
         );
         assert_eq!(counters.restarts, 2);
@@ -355,11 +361,14 @@ mod tests {
     fn the_backoff_goes_on_where_the_former_leader_left_it() {
         let mut counters = pb::RestartCounters::default();
         assert_eq!(
-            restart_delay(exponential(None).judge(&mut counters, 0, 0.5), 0),
+            restart_delay(exponential(None).count_failure(&mut counters, 0, 0.5), 0),
             1_000
         );
         assert_eq!(
-            restart_delay(exponential(None).judge(&mut counters, 5_000, 0.5), 5_000),
+            restart_delay(
+                exponential(None).count_failure(&mut counters, 5_000, 0.5),
+                5_000
+            ),
             2_000
         );
     }

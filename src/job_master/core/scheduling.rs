@@ -1,55 +1,95 @@
-//! The part of the core that schedules: it chooses slots for waiting regions, in topological order, and
-//! places them.
+//! Schedules: chooses slots for waiting regions, in topological order, and places them.
 //!
 //! Each write contains the whole job. So when very many regions are placed slot by slot, they are placed in
 //! batches that grow with the number of placed regions; otherwise the job would be written as many times as
 //! it has regions.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use tanist_proto::id::{AllocationId, Generation};
-use tanist_proto::resources::ResourceProfile;
+use tanist_proto::id::Generation;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::JobMasterCore;
-use super::blocking::OfVertices;
-use super::execution::Place;
-use super::execution_graph::RegionPhase;
-use super::slot_assignment::{Assigned, SlotAssignment};
-use super::waiting_list::Need;
+use super::coordinator::Coordinators;
+use super::durable_record::DurableRecord;
+use super::execution_graph::blocking::OfVertices;
+use super::execution_graph::execution::Place;
+use super::execution_graph::waiting_list::Need;
+use super::execution_graph::{ExecutionGraph, RegionPhase};
+use super::failover::Failover;
+use super::moves::Moves;
+use super::output::Output;
+use super::result_partitions::is_consumable;
+use super::slot_assignment::Assigned;
+use super::slot_needs::SlotNeeds;
+use super::slots::Slots;
+use super::task_managers::TaskManagers;
 
 /// Number of placed regions up to which each region is placed as soon as possible.
 const FEW: usize = 64;
-/// Above it, a batch has at least this fraction (1/4) of the placed regions,
+/// Above it, a batch has at least this fraction (1/4) of the placed regions, or those that became ready while slots
+/// were collected.
 const SHARE: usize = 4;
-/// or those that became ready within this time, in ms.
-const COLLECT_MS: u64 = 20;
 
-impl JobMasterCore {
+/// Borrows what the decisions about slots need. `slot_requests.rs` and `slot_timeouts.rs` have more of them.
+pub(super) struct Scheduler<'a> {
+    pub(super) graph: &'a mut ExecutionGraph,
+    pub(super) slots: &'a mut Slots,
+    pub(super) record: &'a mut DurableRecord,
+    pub(super) failover: &'a mut Failover,
+    pub(super) coordinators: &'a mut Coordinators,
+    pub(super) task_managers: &'a TaskManagers,
+    pub(super) moves: &'a Moves,
+    pub(super) out: &'a mut Output,
+    pub(super) now_ms: u64,
+}
+
+impl Scheduler<'_> {
+    /// What the need for slots depends on.
+    pub(super) fn needs(&self) -> SlotNeeds<'_> {
+        SlotNeeds {
+            graph: self.graph,
+            slots: self.slots,
+            record: self.record,
+            coordinators: self.coordinators,
+            task_managers: self.task_managers,
+            moves: self.moves,
+            now_ms: self.now_ms,
+        }
+    }
+
     /// Chooses slots for waiting regions whose inputs are complete, in topological order. Iterates over
-    /// single regions only if some of them will be placed.
-    pub(super) fn schedule(&mut self, now_ms: u64) {
-        let awaits_input = self.execution.in_phase(RegionPhase::AwaitingInput);
-        let is_any_waiting = !self.execution.waiting().is_empty() || !awaits_input.is_empty();
-        if !is_any_waiting || !self.is_durable || self.is_stopping() || self.refusal.is_some() {
-            self.collecting_since_ms = None;
+    /// single regions only if some of them will be placed. `has_written`: a write has become durable in this step.
+    pub(super) fn schedule(&mut self, has_written: bool) {
+        let awaits_input = self.graph.in_phase(RegionPhase::AwaitingInput);
+        let is_any_waiting = !self.graph.waiting().is_empty() || !awaits_input.is_empty();
+        if !is_any_waiting
+            || !self.record.is_durable()
+            || self.record.is_stopping()
+            || self.record.refusal().is_some()
+        {
+            self.slots.stop_collecting();
             return;
         }
-        self.look_at_inputs(now_ms);
-        self.schedule_executions(now_ms);
-        if self.meets_former_attempts() || !self.is_batch(now_ms) {
+        self.check_inputs(has_written);
+        self.schedule_executions();
+        if self.meets_former_attempts() || !self.is_batch() {
             return;
         }
-        let ready = self.ready(now_ms);
-        let mut assignment = self.slot_assignment();
+        let ready = self.ready();
+        let mut assignment = self.needs().slot_assignment();
         for region in ready {
-            let wanted = &self.execution.regions[region].slots;
-            if let Some(assigned) = assignment.assign(&self.pool, wanted) {
-                self.place_region(region, &assigned, now_ms);
+            let wanted = &self.graph.region(region).slots;
+            if let Some(assigned) = assignment.assign(self.slots.pool(), wanted) {
+                self.place_region(region, &assigned);
             }
         }
+    }
+
+    /// Notes which regions are first in the queues for slots. To be called after all possible placements.
+    pub(super) fn note_heads(&mut self) {
+        let (short, waiting) = self.needs().heads();
+        self.slots.set_heads(short, waiting, self.now_ms);
     }
 
     /// Whether executions of given-up attempts still run although the job's regions start together: the new
@@ -57,49 +97,50 @@ impl JobMasterCore {
     /// has registered.
     fn meets_former_attempts(&self) -> bool {
         let is_unplaced = |task: usize| {
-            let region = self.execution.tasks[task].region;
-            !self.execution.regions[region].phase.is_placed()
+            let region = self.graph.task(task).region;
+            !self.graph.region(region).phase.is_placed()
         };
-        let mut orphans = self.orphans.iter();
-        self.begins_together() && orphans.any(|(_, (task, _), _)| is_unplaced(task))
+        let mut orphans = self.task_managers.orphans().iter();
+        self.failover.restarts_together() && orphans.any(|(_, (task, _))| is_unplaced(task))
     }
 
     /// Moves regions with blocking inputs between AwaitingInput and Waiting: they wait for slots while all
     /// their input is available.
-    fn look_at_inputs(&mut self, now_ms: u64) {
-        let reads = self.execution.news.reads;
-        let has_changed = std::mem::replace(&mut self.looked_at.inputs, reads) != reads;
-        if !self.execution.has_blocking_edges() || !(has_changed || self.dirty.has_written) {
+    fn check_inputs(&mut self, has_written: bool) {
+        let has_changed = self.slots.take_new_reads(self.graph) || has_written;
+        if !self.graph.has_blocking_edges() || !has_changed {
             return;
         }
         let mut known = OfVertices::default();
         let open = [RegionPhase::AwaitingInput, RegionPhase::WAITING];
-        let open = open.map(|phase| self.execution.in_phase(phase).iter().copied());
+        let open = open.map(|phase| self.graph.in_phase(phase).iter().copied());
         let mut open: Vec<usize> = open.into_iter().flatten().collect();
         open.sort_unstable();
         for region in open {
-            let is_awaiting = self.execution.regions[region].phase == RegionPhase::AwaitingInput;
-            let is_consumable = self.is_consumable(region, &mut known);
+            let is_awaiting = self.graph.region(region).phase == RegionPhase::AwaitingInput;
+            let is_consumable = is_consumable(self.graph, self.record, region, &mut known);
             if is_consumable && is_awaiting {
                 self.prefer_inputs(region);
-                let phase = RegionPhase::Waiting { since_ms: now_ms };
-                self.execution.set_phase(region, phase);
+                let phase = RegionPhase::Waiting {
+                    since_ms: self.now_ms,
+                };
+                self.graph.set_phase(region, phase);
             } else if !is_consumable {
-                self.execution.set_phase(region, RegionPhase::AwaitingInput);
+                self.graph.set_phase(region, RegionPhase::AwaitingInput);
             }
         }
     }
 
     /// Marks the executions of waiting regions SCHEDULED.
-    fn schedule_executions(&mut self, now_ms: u64) {
-        for region in std::mem::take(&mut self.execution.news.waiting) {
-            if !self.execution.waiting().contains(&region) {
+    fn schedule_executions(&mut self) {
+        for region in self.graph.take_newly_waiting() {
+            if !self.graph.waiting().contains(&region) {
                 continue;
             }
-            for task in self.execution.regions[region].tasks.clone() {
-                if self.execution.tasks[task].execution.state == ExecutionState::Created {
-                    self.execution
-                        .decide(task, ExecutionState::Scheduled, now_ms);
+            for task in self.graph.region(region).tasks.clone() {
+                if self.graph.execution(task).state == ExecutionState::Created {
+                    self.graph
+                        .decide(task, ExecutionState::Scheduled, self.now_ms, self.out);
                 }
             }
         }
@@ -107,172 +148,131 @@ impl JobMasterCore {
 
     /// The regions that wait only for slots, in topological order; those of a move first, as slots were
     /// requested for them.
-    fn ready(&mut self, now_ms: u64) -> Vec<usize> {
-        let waiting: Vec<usize> = self.execution.waiting().iter().copied().collect();
-        let (mut looks, left) = (OfVertices::default(), self.left_to_moves(now_ms));
+    fn ready(&mut self) -> Vec<usize> {
+        let waiting: Vec<usize> = self.graph.waiting().iter().copied().collect();
+        let (mut looks, left) = (OfVertices::default(), self.needs().left_to_moves());
         let is_ready = |region: &usize| {
-            let look = self.execution.regions[*region].look;
+            let look = self.graph.region(*region).look;
             // Regions of a move ran, and stopped for slots that are there: no other region has priority over
             // them.
             self.is_prepared(look, &mut looks)
-                && (self.is_moved(*region) || !self.yields_slots(*region, now_ms))
-                && !self.leaves_slots(*region, &left)
+                && (self.moves.is_moved(*region) || !self.needs().yields_slots(*region))
+                && !self.needs().leaves_slots(*region, &left)
         };
         let mut ready: Vec<usize> = waiting.into_iter().filter(is_ready).collect();
-        ready.sort_by_key(|region| !self.is_moved(*region));
+        ready.sort_by_key(|region| !self.moves.is_moved(*region));
         ready
+    }
+
+    /// Whether the coordinators of this group are prepared. If not, requests that.
+    fn is_prepared(&mut self, look: Option<usize>, known: &mut OfVertices) -> bool {
+        self.coordinators
+            .is_prepared(look, known, self.record, self.graph, self.out)
     }
 
     /// Whether enough ready regions find slots. Slots arrive one by one, each as an event: counting avoids a
     /// search that can't succeed.
-    fn is_batch(&mut self, now_ms: u64) -> bool {
-        let waiting = self.execution.indexes.waiting.iter();
+    fn is_batch(&mut self) -> bool {
+        let waiting = self.graph.indexes().waiting.iter();
         let looks: BTreeSet<Option<usize>> = waiting.map(|(need, _)| need.look).collect();
         let (mut looks, mut known) = (Vec::from_iter(looks), OfVertices::default());
         looks.retain(|look| self.is_prepared(*look, &mut known));
         let (mut number, mut all) = (0, 0);
-        let mut free = self.free_slots();
-        for (need, regions) in self.execution.indexes.waiting.iter() {
+        let mut free = Free::of(&self.needs());
+        for (need, regions) in self.graph.indexes().waiting.iter() {
             if looks.contains(&need.look) {
                 all += regions.len();
                 number += free.take(need, regions.len());
             }
         }
-        if number > 0 && self.served_first(now_ms).is_some() {
+        if number > 0 && self.needs().served_first().is_some() {
             // Not all of them may take the free slots.
             (number, all) = (0, 0);
-            free = self.free_slots();
-            for region in self.ready(now_ms) {
+            free = Free::of(&self.needs());
+            for region in self.ready() {
                 all += 1;
-                number += free.take(&self.execution.indexes.regions[region].need, 1);
+                number += free.take(&self.graph.indexes().regions[region].need, 1);
             }
         }
         if number == 0 {
             return false;
         }
-        let placed = self.execution.count_placed();
+        let placed = self.graph.count_placed();
         let is_small = placed > FEW && number < all && number < placed / SHARE;
-        if is_small {
-            let since_ms = *self.collecting_since_ms.get_or_insert(now_ms);
-            if now_ms < since_ms.saturating_add(COLLECT_MS) {
-                return false;
-            }
+        if is_small && !self.slots.collect(self.now_ms) {
+            return false;
         }
-        self.collecting_since_ms = None;
+        self.slots.stop_collecting();
         true
     }
 
-    /// Number of unused slots of each kind.
-    pub(super) fn unused_slots(&self) -> Vec<u32> {
-        let there = |profile: &ResourceProfile| self.pool.count_for(profile);
-        let taken = |kind| self.execution.indexes.slots.taken(kind);
-        self.execution.kinds.left(there, taken)
-    }
-
-    fn free_slots(&self) -> Free {
-        Free {
-            of_kinds: self.unused_slots(),
-        }
-    }
-
-    /// Until when slots are collected to place a batch of regions.
-    pub(super) fn collecting_until_ms(&self) -> Option<u64> {
-        let since_ms = self.collecting_since_ms?;
-        Some(since_ms.saturating_add(COLLECT_MS))
-    }
-
-    fn place_region(&mut self, region: usize, assigned: &Assigned, now_ms: u64) {
-        let generation = self.record.regions[region].generation.max(1);
+    fn place_region(&mut self, region: usize, assigned: &Assigned) {
         let mut places = Vec::new();
-        let tasks = self.execution.regions[region].tasks.clone();
+        let tasks = self.graph.region(region).tasks.clone();
         let mut placements = Vec::with_capacity(tasks.len());
         for task in tasks {
-            let allocation = assigned[&self.execution.slot_key(task)];
-            let slot = self.pool.get(&allocation);
-            let Some((slot, known)) = slot.and_then(|slot| {
-                self.task_managers
-                    .get(&slot.task_manager)
-                    .map(|known| (slot, known))
+            let allocation = assigned[&self.graph.slot_key(task)];
+            let slot = self.slots.pool().get(&allocation);
+            let Some((slot, location)) = slot.and_then(|slot| {
+                let location = self.task_managers.location(&slot.task_manager)?;
+                Some((slot, location.clone()))
             }) else {
                 // Can't happen, as slots are removed with their TaskManager. An unplaced region just goes on
                 // waiting.
                 return;
             };
             placements.push(pb::Placement {
-                vertex_id: self.execution.vertex_of(task).id.to_string(),
-                subtask: self.execution.tasks[task].subtask,
+                vertex_id: self.graph.vertex_of(task).id.to_string(),
+                subtask: self.graph.task(task).subtask,
                 allocation_id: allocation.to_string(),
-                location: Some((*known.location).clone()),
+                location: Some((*location).clone()),
             });
             let place = Place {
                 task_manager: slot.task_manager.clone(),
                 allocation,
-                location: known.location.clone(),
+                location,
             };
             places.push((task, place));
         }
         // The phase changes first: the need of a region that does not wait is not tracked.
-        self.execution.set_phase(region, RegionPhase::Placed);
-        self.slot_wait.starved.remove(&region);
+        self.graph.set_phase(region, RegionPhase::Placed);
+        self.slots.serve(region);
+        let generation = self.record.decided().regions[region].generation.max(1);
+        let generation = Generation::new(generation);
         for (task, place) in places {
-            self.pool.begin_use(place.allocation);
-            let generation = Generation::new(generation);
-            self.execution.place(task, generation, place);
+            self.slots.begin_use(place.allocation);
+            self.graph.place(task, generation, place);
         }
-        let epoch = self.epoch.get();
-        let first = self.execution.regions[region].tasks.first();
-        let first = first.map(|task| &self.execution.tasks[*task].execution);
+        let first = self.graph.region(region).tasks.first();
+        let first = first.map(|task| self.graph.execution(*task));
         let entered = |state| first.map_or(0, |execution| execution.entered_at_ms(state));
         let (created_at_ms, scheduled_at_ms) = (
             entered(ExecutionState::Created),
             entered(ExecutionState::Scheduled),
         );
-        let state = &mut Arc::make_mut(&mut self.record).regions[region];
-        *state = pb::RegionState {
-            generation,
-            epoch,
+        let placement = pb::RegionState {
             placements,
-            placed_at_ms: now_ms,
+            placed_at_ms: self.now_ms,
             created_at_ms,
             scheduled_at_ms,
-            placed_before: state.placed_before,
             ..pb::RegionState::default()
         };
-        self.has_placed = true;
-        self.record_prepared(region);
-        self.revision += 1;
+        let coordinators = self
+            .coordinators
+            .take_prepared(region, self.record, self.graph);
+        self.record.place(region, placement, coordinators);
     }
 
-    /// The slots in which executions of the job are or will be.
-    pub(super) fn taken_slots(&self) -> Assigned {
-        let mut taken = Assigned::new();
-        for (task, at) in self.execution.tasks.iter().enumerate() {
-            if let Some(place) = at
-                .execution
-                .place
-                .as_ref()
-                .filter(|_| !at.execution.is_ended())
-            {
-                taken.insert(self.execution.slot_key(task), place.allocation);
+    /// Prefers slots near the input: a subtask that reads the output of one other subtask is placed best
+    /// where that output is.
+    fn prefer_inputs(&mut self, region: usize) {
+        for (task, producer) in self.graph.read_one_to_one(region) {
+            if let Some(place) = &self.graph.execution(producer).place {
+                let key = self.graph.slot_key(task);
+                self.slots
+                    .remember(key, place.task_manager.clone(), place.allocation);
             }
         }
-        taken
-    }
-
-    /// The slots in which orphan executions are.
-    pub(super) fn blocked_slots(&self) -> BTreeSet<AllocationId> {
-        let orphans = self.orphans.iter();
-        orphans
-            .filter_map(|(.., orphan)| orphan.allocation)
-            .collect()
-    }
-
-    /// The assignment from which regions get slots, made from the pool and the running executions.
-    pub(super) fn slot_assignment(&self) -> SlotAssignment {
-        let (taken, mut blocked) = (self.taken_slots(), self.blocked_slots());
-        blocked.extend(self.slots_being_left());
-        let (profiles, closed) = (&self.execution.profiles, &self.moves.leaving);
-        SlotAssignment::new(&self.pool, profiles, taken, blocked, closed)
     }
 }
 
@@ -282,6 +282,12 @@ struct Free {
 }
 
 impl Free {
+    fn of(needs: &SlotNeeds<'_>) -> Free {
+        Free {
+            of_kinds: needs.unused_slots(),
+        }
+    }
+
     /// Takes slots for up to `regions` regions with the same need. Returns the number of regions that fit.
     fn take(&mut self, need: &Need, regions: usize) -> usize {
         let number = need

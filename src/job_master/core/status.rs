@@ -44,23 +44,21 @@ pub(super) fn illegal(of: &str, from: &dyn Debug, to: &dyn Debug) -> LogLine {
     }
 }
 
-/// Whether the record says that the job ends without finishing.
-fn is_to_end(record: &pb::JobState) -> bool {
-    record.wanted() == pb::WantedStatus::Canceled || !record.fatal_cause.is_empty()
-}
-
 impl JobMasterCore {
     /// The job's status, as Apache Flink names it. Never a terminal one: the Dispatcher reports the end once
     /// it has written the result. Until then the next leader would find the job not ended.
     pub fn status(&self) -> JobStatus {
-        if let Some(result) = &self.result {
+        if let Some(result) = self.end.result() {
             return before(result.status());
         }
         // A stop whose decision is not durable yet is shown once it is.
-        if self.is_durable && self.is_stopping() && !is_to_end(&self.written) {
+        if self.record.is_durable()
+            && self.record.is_stopping()
+            && !self.record.is_durably_stopping()
+        {
             return self.job_events.status();
         }
-        self.status_by(&self.written, self.is_durable)
+        self.status_by(self.record.durable(), self.record.is_durable())
     }
 
     /// The status that follows from this record if it is, or is not, durable.
@@ -80,7 +78,7 @@ impl JobMasterCore {
         if self.is_reconciling() {
             return JobStatus::Reconciling;
         }
-        match self.execution.restarting().is_empty() {
+        match self.graph.restarting().is_empty() {
             true => JobStatus::Running,
             false => JobStatus::Restarting,
         }
@@ -96,7 +94,8 @@ impl JobMasterCore {
         let mut last = from;
         for status in &way {
             if !is_edge(last, *status) {
-                self.log.push(illegal(&self.record.job_id, &last, status));
+                self.out
+                    .log(illegal(&self.record.decided().job_id, &last, status));
             }
             last = *status;
         }

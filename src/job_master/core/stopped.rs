@@ -1,4 +1,4 @@
-//! The part of the core that stops a job: its sources end, the records that they have read are processed, and
+//! Stops a job: its sources end, the records that they have read are processed, and
 //! the job finishes.
 //!
 //! *Decide in the store, then act*, like a cancellation: the record says that STOPPED is wanted, then the
@@ -14,54 +14,52 @@
 //! nothing to finish: it is cancelled, and requests no slots.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use tanist_gateway::persistence::was_never_placed;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::decide::status_name;
-use super::execution_graph::RegionPhase;
-use super::{CancelAnswer, Connection, Effect, JobMasterCore};
+use super::durable_record::DurableRecord;
+use super::ending::{Ending, status_name};
+use super::execution_graph::{ExecutionGraph, RegionPhase};
+use super::{CancelAnswer, Effect, JobMasterCore};
 
-impl JobMasterCore {
-    /// Whether it is durable that sources have to end.
-    pub fn tells_to_stop(&self) -> bool {
-        self.is_durable && self.written.wanted() == pb::WantedStatus::Stopped
-    }
-
+impl Ending<'_> {
     /// Decides a stop unless the job ends in another way. That is not known while a write is in flight.
     pub(super) fn decide_stop(&mut self) {
-        if !self.stop_is_requested {
+        if !self.end.is_stop_requested() {
             return;
         }
-        let answer = if let Some(result) = &self.result {
+        let answer = if let Some(result) = self.end.result() {
             match result.status() {
                 pb::JobStatus::Finished => CancelAnswer::Decided,
                 status => CancelAnswer::TooLate(format!("the job is {}", status_name(status))),
             }
-        } else if self.writing.is_some() {
+        } else if self.record.is_writing() {
             return;
-        } else if self.written.wanted() == pb::WantedStatus::Stopped {
+        } else if self.record.durable().wanted() == pb::WantedStatus::Stopped {
             CancelAnswer::Decided
-        } else if self.written.wanted() == pb::WantedStatus::Canceled {
-            match was_never_placed(&self.written) {
+        } else if self.record.durable().wanted() == pb::WantedStatus::Canceled {
+            match was_never_placed(self.record.durable()) {
                 true => CancelAnswer::Decided,
                 false => CancelAnswer::TooLate("the job is being cancelled".to_owned()),
             }
-        } else if !self.written.fatal_cause.is_empty() {
-            CancelAnswer::TooLate(format!("the job fails: {}", self.written.fatal_cause))
-        } else if let Some(reason) = &self.refusal {
-            CancelAnswer::Refused(reason.clone())
-        } else if self.is_durable && self.all_have_durably_finished() {
-            match &self.commit_failure {
+        } else if !self.record.durable().fatal_cause.is_empty() {
+            CancelAnswer::TooLate(format!(
+                "the job fails: {}",
+                self.record.durable().fatal_cause
+            ))
+        } else if let Some(reason) = self.record.refusal() {
+            CancelAnswer::Refused(reason.to_owned())
+        } else if self.record.is_durable() && self.record.all_have_durably_finished() {
+            match self.end.commit_failure() {
                 None => CancelAnswer::Decided,
                 Some(failure) => CancelAnswer::TooLate(format!(
                     "all tasks have finished, and what they wrote can't be made visible: {}",
                     failure.cause
                 )),
             }
-        } else if !self.is_stopping() && self.sources_start_again() {
+        } else if !self.record.is_stopping() && self.sources_start_again() {
             CancelAnswer::TooLate(
                 "the job is being restarted, and what its sources had read before would be missing: stop it when its tasks run \
                  again, or cancel it"
@@ -69,121 +67,67 @@ impl JobMasterCore {
             )
         } else {
             // If the next write decides on another end, that wins.
-            if !self.is_stopping() && self.record.wanted() != pb::WantedStatus::Stopped {
+            if !self.record.is_stopping()
+                && self.record.decided().wanted() != pb::WantedStatus::Stopped
+            {
                 self.want_stopped();
             }
             return;
         };
-        self.stop_is_requested = false;
-        self.effects.push(Effect::AnswerStops(answer));
+        self.end.stop_answered();
+        self.out.push(Effect::AnswerStops(answer));
     }
 
     fn want_stopped(&mut self) {
-        let (wanted, text) = match was_never_placed(&self.record) {
+        let (wanted, text) = match was_never_placed(self.record.decided()) {
             true => (pb::WantedStatus::Canceled, "none of its tasks had begun"),
             false => (pb::WantedStatus::Stopped, ""),
         };
-        Arc::make_mut(&mut self.record).set_wanted(wanted);
-        self.revision += 1;
+        self.record.want(wanted);
         let kind = pb::JobEventKind::Stop;
-        self.job_events
-            .tell(kind, text.to_owned(), self.decided_at_ms);
+        self.events.add(kind, text.to_owned(), self.now_ms);
     }
 
     /// Whether sources that may have read have to read from their beginning again and have not begun to.
     fn sources_start_again(&self) -> bool {
-        let regions = self.record.regions.iter().zip(&self.execution.regions);
+        let regions = self
+            .record
+            .decided()
+            .regions
+            .iter()
+            .zip(self.graph.regions());
         let mut given_up = regions.filter(|(state, _)| state.placed_before);
         given_up.any(|(_, region)| {
-            let mut sources = region.tasks.iter().filter(|task| self.is_source(**task));
+            let mut sources = region
+                .tasks
+                .iter()
+                .filter(|task| self.graph.is_source(**task));
             match region.phase {
                 RegionPhase::Stopping { .. }
                 | RegionPhase::Waiting { .. }
                 | RegionPhase::AwaitingInput => sources.next().is_some(),
                 RegionPhase::Placed | RegionPhase::Deployed => sources.any(|task| {
-                    let execution = &self.execution.tasks[*task].execution;
+                    let execution = self.graph.execution(*task);
                     execution.started_at_ms == 0 && execution.state != ExecutionState::Finished
                 }),
                 RegionPhase::Reconciling => false,
             }
         })
     }
+}
 
-    fn is_source(&self, task: usize) -> bool {
-        let vertex = self.execution.tasks[task].vertex;
-        !self
-            .execution
-            .edges
-            .iter()
-            .any(|edge| edge.target == vertex)
-    }
-
-    /// Sends a heartbeat immediately to TaskManagers that have not received the stop in their present
-    /// registration.
-    pub(super) fn tell_stop(&mut self) {
-        let registrations = Some(self.registrations_version);
-        if !self.tells_to_stop()
-            || self.is_stopping()
-            || self.looked_at.told_to_stop == registrations
-        {
-            return;
-        }
-        self.looked_at.told_to_stop = registrations;
-        for (task_manager, known) in &mut self.task_managers {
-            if !known.is_told_to_stop {
-                known.is_told_to_stop = true;
-                self.effects.push(Effect::AskReport(Connection {
-                    task_manager: task_manager.clone(),
-                    registration: known.registration,
-                }));
-            }
-        }
-    }
-
-    /// Whether a restart of the region would lose records that its sources have read.
-    pub(super) fn would_lose_input(&self, region: usize) -> bool {
-        if self.record.wanted() != pb::WantedStatus::Stopped {
-            return false;
-        }
-        // While executions of a former term are awaited, their progress is unknown.
-        let is_awaited = self.execution.regions[region].phase == RegionPhase::Reconciling;
-        let has_read = |task: &usize| {
-            let execution = &self.execution.tasks[*task].execution;
-            // A deployment that was sent may have started, regardless of its answer and of its TaskManager's
-            // state since.
-            let may_have = is_awaited
-                || execution.started_at_ms > 0
-                || execution.state == ExecutionState::Finished;
-            self.is_source(*task) && may_have
-        };
-        self.execution.regions[region].tasks.iter().any(has_read)
-    }
-
-    /// Fails the job with the failure that was noted last as its cause.
-    pub(super) fn give_up_stopped(&mut self) {
-        if self.is_stopping() {
-            return;
-        }
-        let last = self.record.failures.last();
-        let cause = last.map_or_else(String::new, |last| {
-            if last.task.is_empty() {
-                format!("{}: ", last.cause)
-            } else {
-                format!("{}: {}: ", last.task, last.cause)
-            }
-        });
-        Arc::make_mut(&mut self.record).fatal_cause = format!(
-            "{cause}not restarted, as the job was being stopped, and without a checkpoint what its sources had read would be missing"
-        );
-        self.revision += 1;
+impl JobMasterCore {
+    /// Whether it is durable that sources have to end.
+    pub fn tells_to_stop(&self) -> bool {
+        self.record.is_stop_durable()
     }
 
     /// The blocked reason of a job that is being stopped, with the number of unfinished tasks.
     pub(super) fn winding_up(&self) -> Option<pb::BlockedReason> {
-        if !self.tells_to_stop() {
+        if !self.record.is_stop_durable() {
             return None;
         }
-        let left = self.execution.tasks.iter().map(|task| &task.execution);
+        let left = self.graph.tasks().iter().map(|task| &task.execution);
         let left = left.filter(|execution| execution.state != ExecutionState::Finished);
         let (begun, to_begin): (Vec<_>, Vec<_>) =
             left.partition(|execution| execution.place.is_some());
@@ -201,4 +145,45 @@ impl JobMasterCore {
             ..pb::BlockedReason::default()
         })
     }
+}
+
+/// Whether a restart of the region would lose records that its sources have read.
+pub(super) fn would_lose_input(
+    record: &DurableRecord,
+    graph: &ExecutionGraph,
+    region: usize,
+) -> bool {
+    if record.decided().wanted() != pb::WantedStatus::Stopped {
+        return false;
+    }
+    // While executions of a former term are awaited, their progress is unknown.
+    let is_awaited = graph.region(region).phase == RegionPhase::Reconciling;
+    let has_read = |task: &usize| {
+        let execution = graph.execution(*task);
+        // A deployment that was sent may have started, regardless of its answer and of its TaskManager's
+        // state since.
+        let may_have = is_awaited
+            || execution.started_at_ms > 0
+            || execution.state == ExecutionState::Finished;
+        graph.is_source(*task) && may_have
+    };
+    graph.region(region).tasks.iter().any(has_read)
+}
+
+/// Fails a job that is being stopped, with the failure that was noted last as its cause.
+pub(super) fn fail_stopped(record: &mut DurableRecord) {
+    if record.is_stopping() {
+        return;
+    }
+    let last = record.decided().failures.last();
+    let cause = last.map_or_else(String::new, |last| {
+        if last.task.is_empty() {
+            format!("{}: ", last.cause)
+        } else {
+            format!("{}: {}: ", last.task, last.cause)
+        }
+    });
+    record.fail(format!(
+        "{cause}not restarted, as the job was being stopped, and without a checkpoint what its sources had read would be missing"
+    ));
 }

@@ -6,14 +6,15 @@
 //! subtask stay assigned to it: its next execution asks from the first request on and gets the same answers.
 //!
 //! Pure: directories are read outside ([`crate::coordinator_preparation`]). A coordinator's decision is a change of
-//! [`pb::CoordinatorState`], which is part of the job's record. [`asking`] makes those changes and answers from the
-//! durable record. Invariants: the answer to a request's number never changes within a generation, and only the
+//! [`pb::CoordinatorState`], which is part of the job's record. `preparation.rs` records the prepared states with the
+//! placement, `requests.rs` decides on requests and answers them from the durable record. Invariants: the answer to a request's number never changes within a generation, and only the
 //! next number makes a new one.
 //!
 //! To add another operator's coordinator, add a [`Kind`], a case of the state, and a case of the answer.
 
-mod asking;
 pub(super) mod file_splits;
+mod preparation;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -73,7 +74,7 @@ pub(super) enum Taken {
 }
 
 /// Decides on the request with this number.
-fn take(state: &mut State, subtask: u32, number: u64) -> Taken {
+pub(super) fn take(state: &mut State, subtask: u32, number: u64) -> Taken {
     match state {
         State::FileSplits(splits) => file_splits::take(splits, subtask, number),
     }
@@ -122,7 +123,7 @@ fn coordinated(graph: &pb::JobGraph) -> Vec<Coordinated> {
 #[derive(Debug, Clone)]
 enum Preparation {
     /// Requested.
-    Asked { generation: u64 },
+    Requested { generation: u64 },
     /// Done. The states are recorded with the placement.
     Ready {
         generation: u64,
@@ -131,11 +132,11 @@ enum Preparation {
 }
 
 /// (task, name of the operator, number of the request).
-type Question = (usize, String, u64);
+type RequestKey = (usize, String, u64);
 
 /// A pending request.
-#[derive(Debug, Clone)]
-struct Asked {
+#[derive(Debug)]
+struct Pending {
     token: u64,
     generation: u64,
 }
@@ -173,59 +174,64 @@ impl Look {
 /// No other durably finished region runs again.
 fn may_run_again_in_part(execution: &ExecutionGraph, regions: &BTreeSet<usize>) -> bool {
     let is_at_blocking_edge = |region: &usize| {
-        let mut tasks = execution.regions[*region].tasks.iter();
-        tasks.any(|task| execution.is_at_blocking_edge(execution.tasks[*task].vertex))
+        let mut tasks = execution.region(*region).tasks.iter();
+        tasks.any(|task| execution.is_at_blocking_edge(execution.task(*task).vertex))
     };
     regions.len() > 1 && regions.iter().any(is_at_blocking_edge)
 }
 
+/// The coordinators of a job. Most jobs have none.
+#[derive(Debug)]
+pub(super) struct Coordinators {
+    of_job: Option<Box<Coordination>>,
+}
+
 /// All coordinators of a job, in groups.
 #[derive(Debug)]
-pub(super) struct Coordination {
+struct Coordination {
     looks: Vec<Look>,
     /// By group.
     preparations: BTreeMap<usize, Preparation>,
     /// Pending requests. Keyed by number, too, so that a late copy does not replace the next request.
-    asked: BTreeMap<Question, Asked>,
-    /// Pending requests to examine even without a write: they are new, or the execution that asked may be
+    pending: BTreeMap<RequestKey, Pending>,
+    /// Pending requests to examine even without a write: they are new, or the execution that sent them may be
     /// gone.
-    open: BTreeSet<Question>,
-    /// Whether `record` has decisions that neither the write in flight nor the last one contains.
+    open: BTreeSet<RequestKey>,
+    /// Whether the job has ended, so that no request is accepted.
+    is_closed: bool,
+    /// Whether the decided record has decisions that neither the write in flight nor the last one contains.
     has_decided: bool,
 }
 
-impl Coordination {
-    /// The coordinators of a graph; None if it has none. Sets the group number of each region.
-    pub(super) fn of(
-        graph: &pb::JobGraph,
-        execution: &mut ExecutionGraph,
-    ) -> Option<Box<Coordination>> {
+impl Coordinators {
+    /// The coordinators of a graph. Sets the group number of each region.
+    pub(super) fn of(graph: &pb::JobGraph, execution: &mut ExecutionGraph) -> Coordinators {
         let mut found: Vec<(Vec<Coordinated>, BTreeSet<usize>)> = Vec::new();
         for it in coordinated(graph) {
             let Some(task) = execution.find(&it.vertex_id, 0) else {
                 continue;
             };
-            let regions: Vec<usize> = execution.regions_of(execution.tasks[task].vertex).collect();
+            let regions: Vec<usize> = execution.regions_of(execution.task(task).vertex).collect();
             // Vertices that share one region share all, under any region rule.
             let mut known = regions.iter();
-            let known = known.find_map(|region| execution.regions[*region].look);
+            let known = known.find_map(|region| execution.region(*region).look);
             let number = known.unwrap_or_else(|| {
                 found.push(Default::default());
                 found.len() - 1
             });
             for region in &regions {
-                execution.regions[*region].look = Some(number);
+                execution.set_look(*region, number);
             }
             found[number].0.push(it);
             found[number].1.extend(regions);
         }
         if found.is_empty() {
-            return None;
+            return Coordinators { of_job: None };
         }
         execution.recount();
         let vertices_of = |region: &usize| {
-            let tasks = execution.regions[*region].tasks.iter();
-            tasks.map(|task| execution.tasks[*task].vertex)
+            let tasks = execution.region(*region).tasks.iter();
+            tasks.map(|task| execution.task(*task).vertex)
         };
         let looks = found.into_iter().map(|(operators, regions)| Look {
             operators: operators.into(),
@@ -235,23 +241,29 @@ impl Coordination {
             failed: BTreeSet::new(),
             is_doubted: false,
         });
-        Some(Box::new(Coordination {
+        let coordination = Coordination {
             looks: looks.collect(),
             preparations: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             open: BTreeSet::new(),
+            is_closed: false,
             has_decided: false,
-        }))
+        };
+        Coordinators {
+            of_job: Some(Box::new(coordination)),
+        }
     }
+}
 
+impl Coordination {
     /// The group that a coordinator's state belongs to.
     fn look_of_state(execution: &ExecutionGraph, state: &pb::CoordinatorState) -> Option<usize> {
         let task = execution.find(&state.vertex_id, 0)?;
-        execution.regions[execution.tasks[task].region].look
+        execution.region(execution.task(task).region).look
     }
 
     /// Whether a record has the states of a group.
-    fn is_in(&self, record: &pb::JobState, execution: &ExecutionGraph, look: usize) -> bool {
+    fn is_in(record: &pb::JobState, execution: &ExecutionGraph, look: usize) -> bool {
         let mut states = record.coordinators.iter();
         states.any(|state| Coordination::look_of_state(execution, state) == Some(look))
     }
@@ -271,14 +283,14 @@ impl Coordination {
         (task, generation): (usize, u64),
         operator: &str,
     ) -> Option<usize> {
-        let at = &execution.tasks[task];
-        let look = execution.regions[at.region].look?;
+        let at = execution.task(task);
+        let look = execution.region(at.region).look?;
         // In a group of several regions, one may have been placed later than the first.
         let is_apart = self.looks[look].regions.len() == 1;
         record.coordinators.iter().position(|it| {
             (!is_apart || it.generation == generation)
                 && it.operator == operator
-                && execution.find(&it.vertex_id, 0) == Some(execution.vertices[at.vertex].first)
+                && execution.find(&it.vertex_id, 0) == Some(execution.vertices()[at.vertex].first)
         })
     }
 }

@@ -4,7 +4,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
 use super::recovered::{Recovered, both, one_region, options};
 use super::testing::submitted;
-use crate::core::decide::COMMIT_TIMEOUT_MS;
+use crate::core::job_end::COMMIT_TIMEOUT_MS;
 use crate::core::{CancelAnswer, Effect, Event};
 
 /// All tasks have finished, and the first commit is in progress.

@@ -115,7 +115,7 @@ fn a_goodbye_without_tasks_is_proof_and_one_with_tasks_is_none() {
             true => Event::TaskManagerLeft { connection, cause },
             false => Event::TaskManagerLost { connection, cause },
         });
-        let region = &job.core.execution.regions[0];
+        let region = &job.core.graph.region(0);
         assert_eq!(region.is_end_unknown, !is_proof);
     }
 }

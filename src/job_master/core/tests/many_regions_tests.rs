@@ -203,7 +203,7 @@ impl Job {
             let allocations = allocations.map(|it| it.parse().expect("an allocation"));
             self.hear(Event::HeartbeatAnswered {
                 connection: self.connection(at),
-                asked_in: self.core.turn(),
+                requested_in: self.core.turn(),
                 allocations: allocations.collect(),
                 executions,
                 outputs: vec![],

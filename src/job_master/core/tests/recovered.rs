@@ -141,7 +141,7 @@ impl Recovered {
 
     /// The status with which the job ended, if it has. Its result is not written yet.
     pub(crate) fn ended_as(&self) -> Option<JobStatus> {
-        self.core.result.as_ref().map(|result| result.status())
+        self.core.end.result().map(pb::JobResult::status)
     }
 
     pub(crate) fn in_term(graph: &pb::JobGraph, state: pb::JobState, epoch: u64) -> Recovered {

@@ -33,7 +33,7 @@ fn writes(effects: &[Effect]) -> Vec<&pb::JobState> {
 }
 
 fn ended_as(core: &JobMasterCore) -> Option<JobStatus> {
-    core.result.as_ref().map(|result| result.status())
+    core.end.result().map(pb::JobResult::status)
 }
 
 /// The record of a job whose tasks have all finished, with events.

@@ -240,10 +240,16 @@ fn what_was_looked_at_stays_until_it_is_durable_that_all_have_finished_with_it()
         };
         job.core.handle(job.now_ms, reported).expect("taken");
     }
-    let generations = job.core.record.regions.iter().map(|it| it.generation);
+    let generations = job
+        .core
+        .record
+        .decided()
+        .regions
+        .iter()
+        .map(|it| it.generation);
     assert_eq!(Vec::from_iter(generations), [1, 2, 2]);
     assert_eq!(
-        job.core.record.coordinators.len(),
+        job.core.record.decided().coordinators.len(),
         1,
         "read by the first already"
     );

@@ -273,7 +273,7 @@ fn what_no_task_manager_can_ever_give_fails_at_once_also_where_there_is_room_for
     );
     let mut job = Recovered::new(&graph, submitted_whole(&graph));
     job.hear(Event::HasRoom(true));
-    let profile = job.core.profiles_needed[0].0.clone();
+    let profile = job.core.slots.needed()[0].0.clone();
     let verdict = Unfulfillable {
         profile,
         largest: Resources::ZERO,

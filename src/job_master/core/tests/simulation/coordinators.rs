@@ -12,7 +12,7 @@ use super::invariants::built;
 use super::task_manager::TaskKey;
 use super::world::World;
 use crate::core::coordinator::{Coordinated, Unprepared};
-use crate::core::execution::is_terminal;
+use crate::core::execution_graph::execution::is_terminal;
 use crate::core::{CoordinatorAnswer, CoordinatorRequest, Event};
 
 const OPERATOR: &str = "lines";

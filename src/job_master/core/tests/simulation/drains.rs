@@ -10,8 +10,8 @@ use tanist_proto::v1 as pb;
 
 use super::task_manager::{TaskKey, TaskManager};
 use super::world::World;
-use crate::core::execution::is_terminal;
 use crate::core::execution_graph::RegionPhase;
+use crate::core::execution_graph::execution::is_terminal;
 use crate::core::{Event, JobMasterCore};
 
 #[derive(Debug, Default)]
@@ -50,8 +50,8 @@ struct Before {
 }
 
 fn live_places(core: &JobMasterCore, region: usize) -> BTreeSet<(ResourceId, AllocationId)> {
-    let tasks = core.execution.regions[region].tasks.iter();
-    let executions = tasks.map(|task| &core.execution.tasks[*task].execution);
+    let tasks = core.graph.region(region).tasks.iter();
+    let executions = tasks.map(|task| core.graph.execution(*task));
     let live = executions.filter(|it| !it.is_ended());
     let places = live.filter_map(|it| it.place.as_ref());
     places
@@ -61,9 +61,9 @@ fn live_places(core: &JobMasterCore, region: usize) -> BTreeSet<(ResourceId, All
 
 impl RegionsBefore {
     pub(super) fn of(core: &JobMasterCore) -> RegionsBefore {
-        let regions = core.execution.regions.iter().enumerate();
+        let regions = core.graph.regions().iter().enumerate();
         let regions = regions.map(|(region, at)| Before {
-            generation: core.record.regions[region].generation,
+            generation: core.record.decided().regions[region].generation,
             is_placed: at.phase.is_placed(),
             places: live_places(core, region),
         });
@@ -75,13 +75,13 @@ impl RegionsBefore {
     /// Asserts that nothing is placed on TaskManagers to leave, except in slots that are still in use, and
     /// that a move finds all of its slots elsewhere. Returns the number of regions that were moved.
     pub(super) fn assert_moves(&self, core: &JobMasterCore, is_all_that_happens: bool) -> u32 {
-        let leaving = &core.moves.leaving;
+        let leaving = core.moves.leaving();
         let used = self.regions.iter().flat_map(|it| &it.places);
         let used: BTreeSet<&(ResourceId, AllocationId)> = used.collect();
         let mut moved = 0;
         let mut left: BTreeSet<&AllocationId> = BTreeSet::new();
         for (region, before) in self.regions.iter().enumerate() {
-            if core.execution.regions[region].phase == RegionPhase::Placed && !before.is_placed {
+            if core.graph.region(region).phase == RegionPhase::Placed && !before.is_placed {
                 for place in live_places(core, region) {
                     let is_open = !leaving.contains_key(&place.0) || used.contains(&place);
                     assert!(
@@ -90,8 +90,8 @@ impl RegionsBefore {
                     );
                 }
             }
-            let is_given_up = before.generation < core.record.regions[region].generation;
-            if before.is_placed && is_given_up && core.is_moved(region) {
+            let is_given_up = before.generation < core.record.decided().regions[region].generation;
+            if before.is_placed && is_given_up && core.moves.is_moved(region) {
                 moved += 1;
                 let there = before.places.iter();
                 let there = there.filter(|(id, _)| leaving.get(id) == Some(&Leave::Moved));
@@ -99,10 +99,10 @@ impl RegionsBefore {
             }
         }
         if is_all_that_happens {
-            assert_eq!(core.record.fatal_cause, "");
-            let slots = core.pool.places();
+            assert_eq!(core.record.decided().fatal_cause, "");
+            let slots = core.slots.pool().places();
             let slots = slots.filter(|(id, ..)| !leaving.contains_key(*id));
-            let unused = slots.filter(|(.., allocation)| core.pool.is_unused(allocation));
+            let unused = slots.filter(|(.., allocation)| core.slots.pool().is_unused(allocation));
             let unused = unused.count();
             assert!(
                 left.len() <= unused,

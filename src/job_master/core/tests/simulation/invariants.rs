@@ -31,7 +31,7 @@ pub(super) fn region_of(
     let task = built.find(vertex_id, subtask).expect("of the graph");
     state
         .regions
-        .get(built.tasks[task].region)
+        .get(built.task(task).region)
         .cloned()
         .unwrap_or_default()
 }
@@ -50,9 +50,9 @@ pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BT
     let built = built(graph, state);
     let regions = state.regions.iter().enumerate();
     let has_finished = |(region, stored): &(usize, &pb::RegionState)| {
-        built.regions[*region].tasks.iter().all(|task| {
+        built.region(*region).tasks.iter().all(|task| {
             let vertex = built.vertex_of(*task).id.to_string();
-            let key = (vertex, built.tasks[*task].subtask);
+            let key = (vertex, built.task(*task).subtask);
             is_recorded(state, &key, stored.generation)
         })
     };
@@ -76,16 +76,16 @@ pub(super) fn has_been_read(
     let region = |edge: &pb::JobEdge| {
         let is_forward = edge.partitioning() == pb::Partitioning::Forward;
         let all = (0..).map_while(|number| built.find(&edge.target, number));
-        let reading = all.filter(|task| !is_forward || built.tasks[*task].subtask == subtask);
-        let regions: Vec<usize> = reading.map(|task| built.tasks[task].region).collect();
+        let reading = all.filter(|task| !is_forward || built.task(*task).subtask == subtask);
+        let regions: Vec<usize> = reading.map(|task| built.task(task).region).collect();
         regions
     };
     let readers: Vec<usize> = targets.flat_map(region).collect();
     let is_done = |region: &usize| {
         let generation = state.regions[*region].generation;
-        built.regions[*region].tasks.iter().all(|task| {
+        built.region(*region).tasks.iter().all(|task| {
             let vertex = built.vertex_of(*task).id.to_string();
-            is_recorded(state, &(vertex, built.tasks[*task].subtask), generation)
+            is_recorded(state, &(vertex, built.task(*task).subtask), generation)
         })
     };
     !readers.is_empty() && readers.iter().all(is_done)

@@ -18,8 +18,8 @@ use tanist_proto::v1::ExecutionState as S;
 use super::invariants::{is_recorded, region_of};
 use super::task_manager::{Running, TaskKey};
 use super::world::World;
-use crate::core::execution::is_terminal;
 use crate::core::execution_graph::ExecutionGraph;
+use crate::core::execution_graph::execution::is_terminal;
 use crate::core::{Connection, Event, JobMasterCore, SubmitOutcome};
 
 /// All channels of an edge, one by one: the subtasks of its source and of its target.
@@ -94,11 +94,11 @@ pub(super) fn assert_regions(graph: &pb::JobGraph, max_regions: usize) {
     let key = |task: usize| {
         (
             built.vertex_of(task).id.to_string(),
-            built.tasks[task].subtask,
+            built.task(task).subtask,
         )
     };
-    for (task, at) in built.tasks.iter().enumerate() {
-        let tasks = built.regions[at.region].tasks.iter();
+    for (task, at) in built.tasks().iter().enumerate() {
+        let tasks = built.region(at.region).tasks.iter();
         let in_it: BTreeSet<TaskKey> = tasks.map(|task| key(*task)).collect();
         assert_eq!(
             in_it,
@@ -107,7 +107,7 @@ pub(super) fn assert_regions(graph: &pb::JobGraph, max_regions: usize) {
     }
     let place = |(id, subtask): &TaskKey| {
         let task = built.find(id, *subtask).expect("it has");
-        built.tasks[task].region
+        built.task(task).region
     };
     for edge in &graph.edges {
         for (source, target) in channels(graph, edge) {
@@ -120,7 +120,7 @@ pub(super) fn assert_regions(graph: &pb::JobGraph, max_regions: usize) {
             );
         }
     }
-    assert_eq!(count_regions(graph, max_regions), built.regions.len());
+    assert_eq!(count_regions(graph, max_regions), built.regions().len());
     // Each subtask number of each slot sharing group needs a slot, also after some tasks have ended.
     let slots: BTreeSet<(&str, u32)> = graph
         .vertices
@@ -268,14 +268,10 @@ impl World {
             return;
         }
         let is_awaited = |core: &JobMasterCore| {
-            let task = core
-                .execution
-                .find(&key.0, key.1)
-                .expect("the graph has it");
-            let mut orphans = core.orphans.iter();
-            orphans.any(|(at, orphan, _)| {
-                *at == connection.task_manager && orphan == (task, generation)
-            })
+            let task = core.graph.find(&key.0, key.1).expect("the graph has it");
+            let mut orphans = core.task_managers.orphans().iter();
+            orphans
+                .any(|(at, orphan)| *at == connection.task_manager && orphan == (task, generation))
         };
         if self.core.as_ref().is_some_and(is_awaited) {
             // The JobMaster knows this orphan; its end frees a slot.

@@ -3,7 +3,7 @@
 use tanist_proto::v1 as pb;
 
 use super::world::{Call, Request, World};
-use crate::core::execution::is_terminal;
+use crate::core::execution_graph::execution::is_terminal;
 use crate::core::{Event, SubmitOutcome};
 
 impl World {
@@ -99,14 +99,14 @@ impl World {
                 }
                 return;
             }
-            Call::Heartbeat(asked_in, stopping) => {
+            Call::Heartbeat(requested_in, stopping) => {
                 task_manager.is_told_to_stop |= is_current && stopping;
                 if !is_current || !is_answered {
                     return;
                 }
                 Event::HeartbeatAnswered {
                     connection,
-                    asked_in,
+                    requested_in,
                     executions: task_manager.report(),
                     outputs: task_manager.outputs(),
                     allocations: task_manager.slots.iter().flatten().copied().collect(),

@@ -11,8 +11,8 @@ use super::invariants::{built, is_recorded, region_of};
 use super::task_manager::{Running, TaskKey, TaskManager, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::core::Event;
-use crate::core::decide::COMMIT_TIMEOUT_MS;
-use crate::core::execution::is_terminal;
+use crate::core::execution_graph::execution::is_terminal;
+use crate::core::job_end::COMMIT_TIMEOUT_MS;
 
 /// Whether an execution fails in its next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -341,7 +341,7 @@ impl World {
         let built = built(&self.graph, &self.stored);
         built.inputs_of(region).into_iter().any(|task| {
             let vertex = built.vertex_of(task).id.to_string();
-            let key = (vertex, built.tasks[task].subtask);
+            let key = (vertex, built.task(task).subtask);
             let of = (key.0.as_str(), key.1);
             let generation = region_of(&self.graph, &self.stored, of).generation;
             !is_recorded(&self.stored, &key, generation)

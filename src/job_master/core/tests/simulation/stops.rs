@@ -80,7 +80,10 @@ impl World {
             // It has finished, and its output can't be made visible at present.
             let is_committing = all_finished(&self.graph, &self.stored) && !self.sinks_committed;
             // A region was given up, or is about to be.
-            let regions = self.core.iter().flat_map(|core| &core.record.regions);
+            let regions = self
+                .core
+                .iter()
+                .flat_map(|core| &core.record.decided().regions);
             let is_restarting = regions.into_iter().any(|region| region.placed_before);
             let is_right = stored == WantedStatus::Canceled
                 || is_restarting
@@ -111,9 +114,9 @@ impl World {
             if before.generation == after.generation {
                 continue;
             }
-            for task in &built.regions[number].tasks {
+            for task in &built.region(number).tasks {
                 let vertex = built.vertex_of(*task).id.to_string();
-                let key = (vertex, built.tasks[*task].subtask);
+                let key = (vertex, built.task(*task).subtask);
                 let has_read = self.stopping.begun.contains(&(key, before.generation));
                 let was_placed = !before.placements.is_empty();
                 assert!(

@@ -7,7 +7,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
-use crate::core::execution::is_terminal;
+use crate::core::execution_graph::execution::is_terminal;
 use crate::core::{Connection, Registration};
 
 /// (vertex id, subtask).

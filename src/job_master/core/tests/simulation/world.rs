@@ -160,7 +160,11 @@ impl World {
     /// A world whose TaskManagers together have exactly the slots that the largest region needs.
     pub(super) fn with_few_slots(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
         let built = ExecutionGraph::build(&graph, MAX_REGIONS).expect("valid");
-        let largest = built.regions.iter().map(|region| region.slots.len()).max();
+        let largest = built
+            .regions()
+            .iter()
+            .map(|region| region.slots.len())
+            .max();
         let largest = largest.expect("a graph has a region");
         let state = submitted(&graph);
         let slots = [0, 1, 2].map(|it| (largest + it) / 3);

@@ -1,18 +1,15 @@
-//! The resource profiles of a job's slots: how many of each are needed, and which regions can never get their
-//! slots.
+//! The resource profiles of a job's slots: how many of each are needed and taken.
 
-use tanist_gateway::Unfulfillable;
 use tanist_model::resources::slot_profile;
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
-use super::JobMasterCore;
-use super::blocking::OfVertices;
-use super::execution_graph::{ExecutionGraph, Vertex, as_index};
-use super::slot_pool::SlotKey;
+use super::{ExecutionGraph, Vertex, as_index};
+use crate::core::slot_assignment::Assigned;
+use crate::core::slot_pool::SlotKey;
 
 /// The slot profile of each slot sharing group.
-pub(super) fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<ResourceProfile> {
+pub fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<ResourceProfile> {
     let mut profiles = Vec::new();
     // Groups are numbered in the order of their first vertex.
     for (vertex, built) in graph.vertices.iter().zip(vertices) {
@@ -43,38 +40,33 @@ impl ExecutionGraph {
     }
 
     /// The slots that tasks are in or will be, by profile.
-    pub(super) fn profiles_taken(&self) -> Vec<(ResourceProfile, u32)> {
+    pub fn profiles_taken(&self) -> Vec<(ResourceProfile, u32)> {
         let kinds = 0..self.kinds.profiles().len();
         let taken = kinds.map(|kind| self.indexes.slots.taken(kind));
         self.kinds.by_profile(taken)
     }
 
+    /// The slots in which executions of the job are or will be.
+    pub fn taken_slots(&self) -> Assigned {
+        let mut taken = Assigned::new();
+        for (task, at) in self.tasks.iter().enumerate() {
+            if let Some(place) = at
+                .execution
+                .place
+                .as_ref()
+                .filter(|_| !at.execution.is_ended())
+            {
+                taken.insert(self.slot_key(task), place.allocation);
+            }
+        }
+        taken
+    }
+
     /// The taken slots by profile, plus those that a region still needs.
-    pub(super) fn profiles_taken_with(&self, region: usize) -> Vec<(ResourceProfile, u32)> {
+    pub fn profiles_taken_with(&self, region: usize) -> Vec<(ResourceProfile, u32)> {
         let need = &self.indexes.regions[region].need;
         let more = need.of_kinds.iter().enumerate();
         let with = more.map(|(kind, more)| self.indexes.slots.taken(kind) + more);
         self.kinds.by_profile(with)
-    }
-}
-
-impl JobMasterCore {
-    /// Those of `regions` that can never get their slots, with the reason, if that is known.
-    pub(super) fn never_served(&self, regions: &[usize]) -> Vec<(usize, &Unfulfillable)> {
-        let Some(verdict) = self.unfulfillable.as_deref() else {
-            return Vec::new();
-        };
-        let (mut known, mut assignment) = (OfVertices::default(), None);
-        let is_never = |region: &usize| {
-            let wanted = &self.execution.regions[*region].slots;
-            let is_of_it = |key: &SlotKey| *self.execution.profile_of(*key) == verdict.profile;
-            if !wanted.iter().any(is_of_it) || !self.is_consumable(*region, &mut known) {
-                return false;
-            }
-            let assignment = assignment.get_or_insert_with(|| self.slot_assignment());
-            assignment.assign(&self.pool, wanted).is_none()
-        };
-        let never = regions.iter().copied().filter(is_never);
-        never.map(|region| (region, verdict)).collect()
     }
 }

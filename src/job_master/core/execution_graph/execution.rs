@@ -9,7 +9,7 @@ use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::outputs::Output;
+use crate::core::result_partitions::ResultPartition;
 
 /// The place of an execution.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,9 +26,9 @@ pub struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancellation {
     /// Not wanted, or not sent yet.
-    NotAsked,
+    NotSent,
     /// Sent.
-    Asked,
+    Sent,
     /// The TaskManager did not answer. Sent again when it reports again.
     Failed,
     /// The TaskManager confirmed it: it never starts this generation any more.
@@ -63,14 +63,14 @@ pub struct Execution {
     /// Whether the record has its terminal state.
     pub is_recorded: bool,
     /// The output that it keeps for regions that start after it has finished.
-    pub output: Output,
+    pub output: ResultPartition,
     /// When it entered each state, by the state's number, in milliseconds since 1970; 0: it did not, or the
     /// time is unknown.
     entered_ms: [u64; STATES],
 }
 
 /// The number of states.
-pub(super) const STATES: usize = 10;
+pub const STATES: usize = 10;
 
 impl Execution {
     /// A new attempt.
@@ -80,7 +80,7 @@ impl Execution {
             state: ExecutionState::Created,
             place: None,
             known_since: None,
-            cancellation: Cancellation::NotAsked,
+            cancellation: Cancellation::NotSent,
             canceling_since_ms: 0,
             started_at_ms: 0,
             ended_at_ms: 0,
@@ -88,7 +88,7 @@ impl Execution {
             committables: Vec::new(),
             metrics: None,
             is_recorded: false,
-            output: Output::default(),
+            output: ResultPartition::default(),
             entered_ms: [0; STATES],
         }
     }

@@ -5,20 +5,20 @@
 
 use tanist_proto::resources::ResourceProfile;
 
-use super::execution_graph::as_index;
-use super::slot_pool::SlotKey;
+use super::as_index;
+use crate::core::slot_pool::SlotKey;
 
 /// Counts of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct KeyUse {
+pub struct KeyUse {
     /// Number of tasks that are in its slot or will be.
-    pub(super) live: u32,
+    pub live: u32,
     /// Number of unfinished tasks of regions that run or could run.
-    pub(super) unfinished: u32,
+    pub unfinished: u32,
     /// Number of regions with this key that are not placed.
-    pub(super) unplaced: u32,
+    pub unplaced: u32,
     /// Number of regions with this key that are placed and do not end by themselves.
-    pub(super) endless: u32,
+    pub endless: u32,
 }
 
 impl KeyUse {
@@ -26,8 +26,8 @@ impl KeyUse {
         self.live > 0
     }
 
-    fn stays(self, is_told_to_stop: bool) -> bool {
-        let is_kept = self.unplaced > 0 || self.endless > 0 && !is_told_to_stop;
+    fn stays(self, is_stop_durable: bool) -> bool {
+        let is_kept = self.unplaced > 0 || self.endless > 0 && !is_stop_durable;
         self.is_taken() && is_kept
     }
 }
@@ -59,7 +59,7 @@ impl KindUse {
 
 /// The different profiles of a job's slots. A *kind* is the index of one.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Kinds {
+pub struct Kinds {
     profiles: Vec<ResourceProfile>,
     /// By slot sharing group.
     of_group: Vec<usize>,
@@ -69,7 +69,7 @@ pub(super) struct Kinds {
 
 impl Kinds {
     /// The kinds of groups with these profiles; `offsets` as in the field.
-    pub(super) fn new(groups: &[ResourceProfile], offsets: Vec<usize>) -> Kinds {
+    pub fn new(groups: &[ResourceProfile], offsets: Vec<usize>) -> Kinds {
         let mut profiles: Vec<ResourceProfile> = Vec::new();
         let mut number = |profile: &ResourceProfile| {
             let known = profiles.iter().position(|it| it == profile);
@@ -89,11 +89,11 @@ impl Kinds {
     }
 
     /// The profile of each kind.
-    pub(super) fn profiles(&self) -> &[ResourceProfile] {
+    pub fn profiles(&self) -> &[ResourceProfile] {
         &self.profiles
     }
 
-    pub(super) fn of(&self, key: SlotKey) -> usize {
+    pub fn of(&self, key: SlotKey) -> usize {
         self.of_group[key.group]
     }
 
@@ -103,7 +103,7 @@ impl Kinds {
     }
 
     /// Converts numbers by kind to numbers by profile, without zeros.
-    pub(super) fn by_profile(
+    pub fn by_profile(
         &self,
         numbers: impl IntoIterator<Item = u32>,
     ) -> Vec<(ResourceProfile, u32)> {
@@ -117,7 +117,7 @@ impl Kinds {
 
     /// Number of remaining slots by kind: `there` returns how many slots serve a profile, `used` how many of
     /// a kind are not counted.
-    pub(super) fn left(
+    pub fn left(
         &self,
         there: impl Fn(&ResourceProfile) -> u32,
         used: impl Fn(usize) -> u32,
@@ -134,14 +134,14 @@ impl Kinds {
 
 /// Counts of slots; see the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct SlotUses {
+pub struct SlotUses {
     keys: Vec<KeyUse>,
     kinds: Vec<KindUse>,
 }
 
 impl SlotUses {
     /// Counts without any use.
-    pub(super) fn none(kinds: &Kinds) -> SlotUses {
+    pub fn none(kinds: &Kinds) -> SlotUses {
         SlotUses {
             keys: vec![KeyUse::default(); kinds.offsets.last().copied().unwrap_or_default()],
             kinds: vec![KindUse::default(); kinds.profiles.len()],
@@ -149,7 +149,7 @@ impl SlotUses {
     }
 
     /// Changes the counts of a key. Returns whether the key became taken or free.
-    pub(super) fn change(
+    pub fn change(
         &mut self,
         kinds: &Kinds,
         key: SlotKey,
@@ -165,29 +165,29 @@ impl SlotUses {
     }
 
     /// Whether a task is in the slot of a key or will be.
-    pub(super) fn is_taken(&self, kinds: &Kinds, key: SlotKey) -> bool {
+    pub fn is_taken(&self, kinds: &Kinds, key: SlotKey) -> bool {
         self.keys[kinds.number(key)].is_taken()
     }
 
     /// Whether the slot of a key is taken and does not become free by itself for waiting regions.
-    pub(super) fn is_staying(&self, kinds: &Kinds, key: SlotKey, is_told_to_stop: bool) -> bool {
-        self.keys[kinds.number(key)].stays(is_told_to_stop)
+    pub fn is_staying(&self, kinds: &Kinds, key: SlotKey, is_stop_durable: bool) -> bool {
+        self.keys[kinds.number(key)].stays(is_stop_durable)
     }
 
     /// Number of taken slots of a kind.
-    pub(super) fn taken(&self, kind: usize) -> u32 {
+    pub fn taken(&self, kind: usize) -> u32 {
         self.kinds[kind].taken
     }
 
     /// By kind: the number of slots needed for unfinished tasks of regions that run or could run.
-    pub(super) fn needed(&self) -> impl Iterator<Item = u32> {
+    pub fn needed(&self) -> impl Iterator<Item = u32> {
         self.kinds.iter().map(|of_kind| of_kind.needed)
     }
 
     /// Number of slots of a kind that are taken and do not become free by themselves for waiting regions.
-    pub(super) fn staying(&self, kind: usize, is_told_to_stop: bool) -> u32 {
+    pub fn staying(&self, kind: usize, is_stop_durable: bool) -> u32 {
         let of_kind = self.kinds[kind];
-        match is_told_to_stop {
+        match is_stop_durable {
             true => of_kind.stay_when_stopping,
             false => of_kind.stay,
         }

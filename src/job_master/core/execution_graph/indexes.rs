@@ -10,65 +10,65 @@ use tanist_proto::v1::ExecutionState;
 
 use super::blocking::OfVertices;
 use super::execution::{Execution, STATES};
-use super::execution_graph::{ExecutionGraph, PHASES, RegionPhase, number_of};
-use super::outputs::Output;
 use super::slot_uses::SlotUses;
 use super::waiting_list::{Need, WaitingList};
+use super::{ExecutionGraph, PHASES, RegionPhase, number_of};
+use crate::core::result_partitions::ResultPartition;
 
 /// Counts of one region.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct RegionTally {
+pub struct RegionTally {
     /// Number of its executions that have not ended.
-    pub(super) live: usize,
+    pub live: usize,
     /// Number of its executions that are RECONCILING.
-    pub(super) awaited: usize,
+    pub awaited: usize,
     /// Whether it runs, or waits only for slots.
-    pub(super) could_run: bool,
+    pub could_run: bool,
     /// The slots that it still needs.
-    pub(super) need: Need,
+    pub need: Need,
 }
 
 /// Indexes over an ExecutionGraph; see the module.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Indexes {
+pub struct Indexes {
     /// Number of executions in each state.
-    pub(super) states: [usize; STATES],
+    pub states: [usize; STATES],
     /// The regions in each phase.
-    pub(super) phases: [SmallSet<usize>; PHASES],
-    pub(super) regions: Vec<RegionTally>,
+    pub phases: [SmallSet<usize>; PHASES],
+    pub regions: Vec<RegionTally>,
     /// Number of regions that are placed and have not ended, and of those among them that end by themselves.
-    pub(super) running: usize,
-    pub(super) running_bounded: usize,
+    pub running: usize,
+    pub running_bounded: usize,
     /// By vertex: the number of its executions that have finished.
-    pub(super) finished: Vec<usize>,
-    pub(super) slots: SlotUses,
+    pub finished: Vec<usize>,
+    pub slots: SlotUses,
     /// Regions that wait for slots, and regions that will: when their backoff is over, or when it is durable
     /// that their input is complete.
-    pub(super) waiting: WaitingList,
-    pub(super) to_wait: WaitingList,
-    pub(super) waiting_since: SmallSet<(u64, usize)>,
+    pub waiting: WaitingList,
+    pub to_wait: WaitingList,
+    pub waiting_since: SmallSet<(u64, usize)>,
     /// (end of the backoff in ms, region).
-    pub(super) restarting_at: SmallSet<(u64, usize)>,
+    pub restarting_at: SmallSet<(u64, usize)>,
     /// (since ms, task) of tasks that are CANCELING.
-    pub(super) canceling_since: SmallSet<(u64, usize)>,
+    pub canceling_since: SmallSet<(u64, usize)>,
     /// (TaskManager, task) of placed tasks, including ended ones.
-    pub(super) places: SmallSet<(ResourceId, usize)>,
-    pub(super) outputs_awaited: usize,
+    pub places: SmallSet<(ResourceId, usize)>,
+    pub outputs_awaited: usize,
 }
 
 /// The part of one execution's state that the indexes depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Share {
-    pub(super) state: ExecutionState,
-    pub(super) is_live: bool,
+pub struct Share {
+    pub state: ExecutionState,
+    pub is_live: bool,
     /// Whether it is in a slot or will be.
-    pub(super) is_in_slot: bool,
-    pub(super) canceling_since_ms: Option<u64>,
-    pub(super) is_output_awaited: bool,
+    pub is_in_slot: bool,
+    pub canceling_since_ms: Option<u64>,
+    pub is_output_awaited: bool,
 }
 
 impl Share {
-    pub(super) fn of(execution: &Execution) -> Share {
+    pub fn of(execution: &Execution) -> Share {
         let is_live = !execution.is_ended();
         let is_canceling = execution.state == ExecutionState::Canceling;
         Share {
@@ -76,22 +76,22 @@ impl Share {
             is_live,
             is_in_slot: is_live && execution.place.is_some(),
             canceling_since_ms: is_canceling.then_some(execution.canceling_since_ms),
-            is_output_awaited: execution.output == Output::Awaited,
+            is_output_awaited: execution.output == ResultPartition::Awaited,
         }
     }
 
-    pub(super) fn has_finished(self) -> bool {
+    pub fn has_finished(self) -> bool {
         self.state == ExecutionState::Finished
     }
 
-    pub(super) fn is_awaited(self) -> bool {
+    pub fn is_awaited(self) -> bool {
         self.state == ExecutionState::Reconciling
     }
 }
 
 impl Indexes {
     /// Computes all indexes from scratch.
-    pub(super) fn of(graph: &ExecutionGraph) -> Indexes {
+    pub fn of(graph: &ExecutionGraph) -> Indexes {
         let mut indexes = Indexes {
             regions: vec![RegionTally::default(); graph.regions.len()],
             finished: vec![0; graph.vertices.len()],
@@ -166,7 +166,7 @@ impl Indexes {
     }
 
     /// Adds a region to the indexes of the phase that it enters.
-    pub(super) fn enter(&mut self, region: usize, phase: RegionPhase) {
+    pub fn enter(&mut self, region: usize, phase: RegionPhase) {
         self.phases[phase.number()].insert(region);
         match phase {
             RegionPhase::Waiting { since_ms } => {
@@ -184,7 +184,7 @@ impl Indexes {
     }
 
     /// Removes a region from the indexes of the phase that it leaves.
-    pub(super) fn leave(&mut self, region: usize, phase: RegionPhase) {
+    pub fn leave(&mut self, region: usize, phase: RegionPhase) {
         self.phases[phase.number()].remove(&region);
         match phase {
             RegionPhase::Waiting { since_ms } => {
@@ -203,7 +203,7 @@ impl Indexes {
     }
 
     /// Adds a region to the waiting list that belongs to this phase, if there is one.
-    pub(super) fn list(&mut self, region: usize, phase: RegionPhase) {
+    pub fn list(&mut self, region: usize, phase: RegionPhase) {
         let RegionTally {
             need, could_run, ..
         } = &self.regions[region];
@@ -224,7 +224,7 @@ impl Indexes {
     }
 
     /// Removes a region from its waiting list. The list is keyed by the region's present need.
-    pub(super) fn unlist(&mut self, region: usize, phase: RegionPhase) {
+    pub fn unlist(&mut self, region: usize, phase: RegionPhase) {
         let need = &self.regions[region].need;
         match phase {
             RegionPhase::Waiting { .. } => self.waiting.remove(region, need),
@@ -238,25 +238,25 @@ impl Indexes {
 
 /// Changes since their consumer last looked. An entry may be outdated: the consumer checks the present state.
 #[derive(Debug, Clone, Default)]
-pub(super) struct News {
+pub struct News {
     /// Tasks whose execution has ended.
-    pub(super) ended: Vec<usize>,
+    pub ended: Vec<usize>,
     /// Regions that have no awaited execution any more.
-    pub(super) reconciled: SmallSet<usize>,
+    pub reconciled: SmallSet<usize>,
     /// Regions whose executions have to end.
-    pub(super) stopping: SmallSet<usize>,
+    pub stopping: SmallSet<usize>,
     /// Regions among `stopping` that may have ended.
-    pub(super) stopped: SmallSet<usize>,
+    pub stopped: SmallSet<usize>,
     /// Regions that wait for slots.
-    pub(super) waiting: SmallSet<usize>,
+    pub waiting: SmallSet<usize>,
     /// Number of changes that readers of outputs depend on: phases, and outputs that appear or are lost. The
     /// end of an execution does not count until it is durable.
-    pub(super) reads: u64,
+    pub reads: u64,
 }
 
 impl News {
     /// News that names everything.
-    pub(super) fn of(graph: &ExecutionGraph) -> News {
+    pub fn of(graph: &ExecutionGraph) -> News {
         let stopping = graph.stopping().collect::<SmallSet<usize>>();
         let reconciling = graph.in_phase(RegionPhase::Reconciling).iter().copied();
         let is_there = |region: &usize| graph.indexes.regions[*region].awaited == 0;

@@ -5,30 +5,30 @@
 
 use tanist_proto::v1 as pb;
 
-use super::execution_graph::{ExecutionGraph, as_index};
+use super::{ExecutionGraph, as_index};
 
 /// The descriptor of a task that is placed, as are its producers.
 pub fn task_deployment(graph: &ExecutionGraph, task: usize) -> pb::TaskDeployment {
-    let this = &graph.tasks[task];
+    let this = graph.task(task);
     let allocation = this
         .execution
         .place
         .as_ref()
         .map(|place| place.allocation.to_string());
     let inputs = graph
-        .edges
+        .edges()
         .iter()
         .enumerate()
         .filter(|(_, edge)| edge.target == this.vertex);
     let inputs = inputs.map(|(number, edge)| {
-        let source = &graph.vertices[edge.source];
+        let source = &graph.vertices()[edge.source];
         let subtasks = if edge.is_forward {
             this.subtask..this.subtask + 1
         } else {
             0..source.parallelism
         };
         let channel = |subtask: u32| {
-            let producer = &graph.tasks[source.first + as_index(subtask)].execution;
+            let producer = graph.execution(source.first + as_index(subtask));
             pb::InputChannel {
                 source_vertex_id: source.id.to_string(),
                 source_subtask: subtask,
@@ -58,8 +58,17 @@ pub fn task_deployment(graph: &ExecutionGraph, task: usize) -> pb::TaskDeploymen
 pub fn execution_id(graph: &ExecutionGraph, task: usize, generation: u64) -> pb::ExecutionId {
     pb::ExecutionId {
         vertex_id: graph.vertex_of(task).id.to_string(),
-        subtask: graph.tasks[task].subtask,
+        subtask: graph.task(task).subtask,
         generation,
+    }
+}
+
+/// The cancellation of a task up to the generation of an execution.
+pub fn cancellation(id: pb::ExecutionId) -> pb::TaskCancellation {
+    pb::TaskCancellation {
+        vertex_id: id.vertex_id,
+        subtask: id.subtask,
+        up_to_generation: id.generation,
     }
 }
 

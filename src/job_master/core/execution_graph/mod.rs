@@ -5,6 +5,16 @@
 //!
 //! Invariant: a region's executions have one generation.
 
+pub mod blocking;
+mod building;
+pub mod deployment;
+pub mod execution;
+pub mod indexes;
+mod profiles;
+mod slot_uses;
+mod transitions;
+pub mod waiting_list;
+
 use std::sync::Arc;
 
 use tanist_compact::SmallSet;
@@ -13,11 +23,11 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::LogLine;
-use super::execution::Execution;
-use super::indexes::{Indexes, News};
-use super::slot_pool::SlotKey;
-use super::slot_uses::Kinds;
+pub use self::building::BuildError;
+use self::execution::Execution;
+use self::indexes::{Indexes, News};
+use self::slot_uses::Kinds;
+use crate::core::slot_pool::SlotKey;
 
 /// One vertex and the position of its subtasks in [`ExecutionGraph::tasks`].
 #[derive(Debug, Clone)]
@@ -86,23 +96,23 @@ pub enum RegionPhase {
 }
 
 /// The number of phases without their data; Stopping counts twice, with and without a restart.
-pub(super) const PHASES: usize = 7;
+pub const PHASES: usize = 7;
 
 impl RegionPhase {
     /// The phase of a region that was given up for good.
-    pub(super) const STOPPING: RegionPhase = RegionPhase::Stopping {
+    pub const STOPPING: RegionPhase = RegionPhase::Stopping {
         restart_at_ms: None,
     };
 
     /// The phase of waiting for slots, as an argument that names the kind.
-    pub(super) const WAITING: RegionPhase = RegionPhase::Waiting { since_ms: 0 };
+    pub const WAITING: RegionPhase = RegionPhase::Waiting { since_ms: 0 };
 
     /// Whether the region has slots and is not given up.
-    pub(super) fn is_placed(self) -> bool {
+    pub fn is_placed(self) -> bool {
         matches!(self, RegionPhase::Placed | RegionPhase::Deployed)
     }
 
-    pub(super) fn number(self) -> usize {
+    pub fn number(self) -> usize {
         match self {
             RegionPhase::AwaitingInput => 0,
             RegionPhase::Waiting { .. } => 1,
@@ -154,34 +164,87 @@ impl Default for Region {
 }
 
 /// (id, index) of the vertices, sorted by id.
-pub(super) type ById = Vec<(JobVertexId, usize)>;
+type ById = Vec<(JobVertexId, usize)>;
 
 /// The JobGraph as it is executed.
 #[derive(Debug, Clone)]
 pub struct ExecutionGraph {
     /// In the graph's order.
-    pub vertices: Vec<Vertex>,
+    vertices: Vec<Vertex>,
     /// In the graph's order.
-    pub edges: Vec<Edge>,
+    edges: Vec<Edge>,
     /// Sorted by vertex, then by subtask. Only methods change the places, states and outputs of executions.
-    pub tasks: Vec<Task>,
+    tasks: Vec<Task>,
     /// Sorted topologically: each after those that it reads over blocking edges.
-    pub regions: Vec<Region>,
+    regions: Vec<Region>,
     /// The slot profile of each slot sharing group, by its index.
-    pub profiles: Vec<ResourceProfile>,
-    pub(super) by_id: ById,
-    pub(super) kinds: Kinds,
+    profiles: Vec<ResourceProfile>,
+    by_id: ById,
+    kinds: Kinds,
     /// By vertex: the numbers of the blocking edges into it, and out of it. Empty if the graph has no
     /// blocking edges.
-    pub(super) blocking_into: Vec<Vec<usize>>,
-    pub(super) blocking_out_of: Vec<Vec<usize>>,
-    pub(super) indexes: Indexes,
-    pub(super) news: News,
-    /// Decided transitions that are not in the tables.
-    pub(super) log: Vec<LogLine>,
+    blocking_into: Vec<Vec<usize>>,
+    blocking_out_of: Vec<Vec<usize>>,
+    indexes: Indexes,
+    news: News,
 }
 
 impl ExecutionGraph {
+    /// The vertices, in the graph's order.
+    pub fn vertices(&self) -> &[Vertex] {
+        &self.vertices
+    }
+
+    /// The edges, in the graph's order.
+    pub fn edges(&self) -> &[Edge] {
+        &self.edges
+    }
+
+    /// The tasks, sorted by vertex, then by subtask.
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// The task with this index.
+    pub fn task(&self, task: usize) -> &Task {
+        &self.tasks[task]
+    }
+
+    /// A task's present execution.
+    pub fn execution(&self, task: usize) -> &Execution {
+        &self.tasks[task].execution
+    }
+
+    /// The regions, sorted topologically: each after those that it reads over blocking edges.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The region with this index.
+    pub fn region(&self, region: usize) -> &Region {
+        &self.regions[region]
+    }
+
+    /// The slot profile of each slot sharing group, by its index.
+    pub fn profiles(&self) -> &[ResourceProfile] {
+        &self.profiles
+    }
+
+    /// The kinds of slots.
+    pub fn kinds(&self) -> &Kinds {
+        &self.kinds
+    }
+
+    /// The indexes over all tasks and regions.
+    pub fn indexes(&self) -> &Indexes {
+        &self.indexes
+    }
+
+    /// Number of changes that readers of outputs depend on. See [`News::reads`].
+    pub fn reads(&self) -> u64 {
+        self.news.reads
+    }
+
     /// The task with this name on the wire.
     pub fn find(&self, vertex_id: &str, subtask: u32) -> Option<usize> {
         let vertex = &self.vertices[index_of(&self.by_id, vertex_id.parse().ok()?)?];
@@ -222,6 +285,11 @@ impl ExecutionGraph {
         let mut places = tasks.filter_map(|task| self.tasks[task].execution.place.as_ref());
         let same = places.find(|place| *place.location == location);
         same.map_or_else(|| Arc::new(location), |place| place.location.clone())
+    }
+
+    /// Whether all regions end by themselves.
+    pub fn is_bounded(&self) -> bool {
+        self.regions.iter().all(|region| region.is_bounded)
     }
 
     /// Number of executions in a state.
@@ -276,12 +344,12 @@ impl ExecutionGraph {
 }
 
 /// The number of a state, as an index.
-pub(super) fn number_of(state: ExecutionState) -> usize {
+pub fn number_of(state: ExecutionState) -> usize {
     usize::try_from(i32::from(state)).unwrap_or_default()
 }
 
 /// The index of the vertex with this id.
-pub(super) fn index_of(by_id: &[(JobVertexId, usize)], id: JobVertexId) -> Option<usize> {
+pub fn index_of(by_id: &[(JobVertexId, usize)], id: JobVertexId) -> Option<usize> {
     let found = by_id.binary_search_by_key(&id, |(id, _)| *id);
     found.ok().map(|at| by_id[at].1)
 }

@@ -10,12 +10,10 @@ use tanist_proto::id::{Generation, JobVertexId};
 use tanist_proto::v1 as pb;
 
 use super::execution::Execution;
-use super::execution_graph::{
-    ById, Edge, ExecutionGraph, Region, Task, Vertex, as_index, index_of,
-};
 use super::indexes::{Indexes, News};
 use super::profiles::profiles;
 use super::slot_uses::Kinds;
+use super::{ById, Edge, ExecutionGraph, Region, Task, Vertex, as_index, index_of};
 
 /// Why a graph can't be executed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +55,7 @@ pub enum BuildError {
 
 impl ExecutionGraph {
     /// The graph of a job, whose record gets its regions if it has none.
-    pub(super) fn of_record(
+    pub fn of_record(
         graph: &pb::JobGraph,
         state: &mut Arc<pb::JobState>,
         max_regions: usize,
@@ -134,7 +132,6 @@ impl ExecutionGraph {
             blocking_out_of,
             indexes: Indexes::default(),
             news: News::default(),
-            log: Vec::new(),
         };
         for region in 0..built.regions.len() {
             let tasks = &built.regions[region].tasks;

@@ -4,16 +4,19 @@
 //! The cost of a change depends on its region, on the regions that share slots with it and on those that read
 //! from it; not on the number of regions.
 
+use tanist_compact::SmallSet;
 use tanist_proto::id::{Generation, ResourceId};
+use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::execution::{Execution, Place};
-use super::execution_graph::{ExecutionGraph, RegionPhase, as_index, number_of};
+use super::execution::{Cancellation, Execution, Place};
 use super::indexes::{Indexes, News, Share};
-use super::outputs::Output;
-use super::slot_pool::SlotKey;
 use super::slot_uses::KeyUse;
-use super::status::illegal;
+use super::{ExecutionGraph, RegionPhase, as_index, number_of};
+use crate::core::output::Output;
+use crate::core::result_partitions::ResultPartition;
+use crate::core::slot_pool::SlotKey;
+use crate::core::status::illegal;
 
 impl ExecutionGraph {
     /// Computes all indexes again, after changes that were not made here.
@@ -51,19 +54,122 @@ impl ExecutionGraph {
         self.change(task, |execution| execution.enter(to, now_ms))
     }
 
+    /// Sets a task's execution, during a recovery. [`ExecutionGraph::recount`] follows.
+    pub fn restore(&mut self, task: usize, execution: Execution) {
+        self.tasks[task].execution = execution;
+    }
+
+    /// Sets the phase of a region, during a recovery. [`ExecutionGraph::recount`] follows.
+    pub fn restore_phase(&mut self, region: usize, phase: RegionPhase, is_end_unknown: bool) {
+        self.regions[region].phase = phase;
+        self.regions[region].is_end_unknown |= is_end_unknown;
+    }
+
+    /// Sets the coordinators that have to be prepared before a region is placed. [`ExecutionGraph::recount`] follows.
+    pub fn set_look(&mut self, region: usize, look: usize) {
+        self.regions[region].look = Some(look);
+    }
+
+    /// Notes what a TaskManager reports of a task's execution besides its state. Returns whether its cancellation
+    /// has to be sent again.
+    pub fn note_report(
+        &mut self,
+        task: usize,
+        report: &pb::ExecutionReport,
+        turn: u64,
+        now_ms: u64,
+    ) -> bool {
+        let execution = &mut self.tasks[task].execution;
+        execution.known_since.get_or_insert(turn);
+        execution.note_ages(&report.ages, now_ms);
+        if report.metrics.is_some() {
+            execution.metrics = report.metrics;
+        }
+        self.retry_cancellation(task)
+    }
+
+    /// Notes that full reports which are requested from this step on contain a task's execution.
+    pub fn note_known(&mut self, task: usize, turn: u64) {
+        let known_since = &mut self.tasks[task].execution.known_since;
+        known_since.get_or_insert(turn);
+    }
+
+    /// Notes that a task has finished, with the output of its sinks. Returns false if there is no such edge.
+    pub fn finish(&mut self, task: usize, committables: &[pb::Committable], now_ms: u64) -> bool {
+        self.tasks[task].execution.committables = committables.to_vec();
+        self.advance(task, ExecutionState::Finished, now_ms)
+    }
+
+    /// Notes that a task's execution has failed. Returns false if there is no such edge.
+    pub fn fail(&mut self, task: usize, cause: &str, now_ms: u64) -> bool {
+        let has_failed = self.advance(task, ExecutionState::Failed, now_ms);
+        if has_failed {
+            cause.clone_into(&mut self.tasks[task].execution.cause);
+        }
+        has_failed
+    }
+
+    /// Notes that a task's execution was never started.
+    pub fn forget_start(&mut self, task: usize) {
+        self.tasks[task].execution.started_at_ms = 0;
+    }
+
+    /// Notes that a task's execution is deployed, at the time of its placement.
+    pub fn deploy(&mut self, task: usize, placed_at_ms: u64, out: &mut Output) {
+        self.decide(task, ExecutionState::Deploying, placed_at_ms, out);
+        self.tasks[task].execution.started_at_ms = placed_at_ms;
+    }
+
+    /// Notes that the cancellation of a task's execution is sent.
+    pub fn cancel(&mut self, task: usize, now_ms: u64, out: &mut Output) {
+        if self.tasks[task].execution.state != ExecutionState::Canceling {
+            self.decide(task, ExecutionState::Canceling, now_ms, out);
+        }
+        self.tasks[task].execution.cancellation = Cancellation::Sent;
+    }
+
+    /// Notes the answer to a cancellation.
+    pub fn answer_cancellation(&mut self, task: usize, answer: Cancellation) {
+        self.tasks[task].execution.cancellation = answer;
+    }
+
+    /// Has a cancellation sent again that had no answer. Returns whether there is one.
+    pub fn retry_cancellation(&mut self, task: usize) -> bool {
+        let cancellation = &mut self.tasks[task].execution.cancellation;
+        let has_failed = *cancellation == Cancellation::Failed;
+        if has_failed {
+            *cancellation = Cancellation::NotSent;
+        }
+        has_failed
+    }
+
+    /// Has a cancellation sent again that was not confirmed: it may have been refused. Returns whether there is one.
+    pub fn resend_cancellation(&mut self, task: usize) -> bool {
+        let cancellation = &mut self.tasks[task].execution.cancellation;
+        let is_open = *cancellation != Cancellation::Confirmed;
+        if is_open {
+            *cancellation = Cancellation::NotSent;
+        }
+        is_open
+    }
+
+    /// Notes that the record has the terminal state of a task's execution.
+    pub fn set_recorded(&mut self, task: usize) {
+        self.tasks[task].execution.is_recorded = true;
+    }
+
     /// Moves a task's execution to a state that the core decided. A missing edge is a bug.
-    pub fn decide(&mut self, task: usize, to: ExecutionState, now_ms: u64) {
+    pub fn decide(&mut self, task: usize, to: ExecutionState, now_ms: u64, out: &mut Output) {
         let from = self.tasks[task].execution.state;
         if !self.advance(task, to, now_ms) {
-            let line = illegal(&self.task_name(task), &from, &to);
-            self.log.push(line);
+            out.log(illegal(&self.task_name(task), &from, &to));
         }
     }
 
     /// Sets the state of a task's output.
-    pub fn set_output(&mut self, task: usize, output: Output) {
-        let was_awaited = self.tasks[task].execution.output == Output::Awaited;
-        let is_new = matches!(output, Output::Kept { .. }) && !was_awaited;
+    pub fn set_output(&mut self, task: usize, output: ResultPartition) {
+        let was_awaited = self.tasks[task].execution.output == ResultPartition::Awaited;
+        let is_new = matches!(output, ResultPartition::Kept { .. }) && !was_awaited;
         // A complete output counts once it is durable that its task has finished.
         self.news.reads += u64::from(!is_new);
         self.change(task, |execution| execution.output = output);
@@ -115,6 +221,61 @@ impl ExecutionGraph {
             | RegionPhase::Placed
             | RegionPhase::Deployed => {}
         }
+    }
+
+    /// Notes that an execution is assumed to be gone without a report of its end.
+    pub fn doubt_end(&mut self, task: usize) {
+        let at = &self.tasks[task];
+        if at.execution.is_deployed() {
+            self.regions[at.region].is_end_unknown = true;
+        }
+    }
+
+    /// Notes that the give-up of a region is durable. Returns whether that is new.
+    pub fn note_given_up(&mut self, region: usize, now_ms: u64) -> bool {
+        let given_up_at_ms = &mut self.regions[region].given_up_at_ms;
+        let is_new = given_up_at_ms.is_none();
+        given_up_at_ms.get_or_insert(now_ms);
+        is_new
+    }
+
+    /// Resets a region that has executions of the next generation.
+    pub fn forget_given_up(&mut self, region: usize) {
+        let at = &mut self.regions[region];
+        at.given_up_at_ms = None;
+        at.is_end_unknown = false;
+    }
+
+    /// The tasks whose execution has ended since the last call.
+    pub fn take_newly_ended(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.news.ended)
+    }
+
+    /// The regions that have no awaited execution any more, since the last call.
+    pub fn take_newly_reconciled(&mut self) -> SmallSet<usize> {
+        std::mem::take(&mut self.news.reconciled)
+    }
+
+    /// The regions whose executions have to end, since the last call.
+    pub fn take_newly_stopping(&mut self) -> SmallSet<usize> {
+        std::mem::take(&mut self.news.stopping)
+    }
+
+    /// The stopping regions that may have ended since the last call.
+    pub fn take_newly_stopped(&mut self) -> SmallSet<usize> {
+        std::mem::take(&mut self.news.stopped)
+    }
+
+    /// The regions that wait for slots, since the last call.
+    pub fn take_newly_waiting(&mut self) -> SmallSet<usize> {
+        std::mem::take(&mut self.news.waiting)
+    }
+
+    /// The regions whose backoff ended after `after_ms` and until `until_ms`.
+    pub fn restarts_due(&self, after_ms: u64, until_ms: u64) -> impl Iterator<Item = usize> {
+        let (after, until) = ((after_ms, usize::MAX), (until_ms, usize::MAX));
+        let due = self.indexes.restarting_at.range(after..=until);
+        due.map(|(_, region)| *region)
     }
 
     /// Whether a region is placed and has not ended.
