@@ -9,7 +9,7 @@ use std::time::Duration;
 use tanist_compact::WatchCell;
 use tanist_gateway::blobs::HeldBlob;
 use tanist_gateway::persistence::{JobStateStore, PersistError};
-use tanist_gateway::refusals::{self, Question, Refusals};
+use tanist_gateway::refusals::{self, RefusalCheck, Refusals};
 use tanist_gateway::{
     Connector, Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirementsGateway,
     TaskExecutorGateway, Verdict,
@@ -326,7 +326,7 @@ impl Calls {
         connection: Connection,
         address: String,
         cause: String,
-        question: Question,
+        question: RefusalCheck,
     ) {
         let (connector, refusals) = (self.connector.clone(), self.refusals.clone());
         io.spawn(async move {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use tanist_gateway::GatewayError;
-use tanist_gateway::refusals::{Judged, Question, RefusedCalls};
+use tanist_gateway::refusals::{CheckOutcome, RefusalCheck, RefusedCalls};
 use tanist_ha::clock::millis;
 use tanist_proto::id::ResourceId;
 use tokio::time::Instant;
@@ -70,7 +70,7 @@ impl JobMasterActor {
         }
     }
 
-    fn judge(&mut self, connection: Connection, cause: String, question: Question) {
+    fn judge(&mut self, connection: Connection, cause: String, question: RefusalCheck) {
         if let Some(location) = self.core.location(&connection.task_manager) {
             let address = location.rpc_address.clone();
             self.calls
@@ -87,10 +87,10 @@ impl JobMasterActor {
         if peer.registration != connection.registration {
             return;
         }
-        match peer.refused.judged(is_lost, threshold) {
-            Judged::Lost => self.lose(connection, cause),
-            Judged::Ask(question) => self.judge(connection, cause, question),
-            Judged::Open => {}
+        match peer.refused.finish_check(is_lost, threshold) {
+            CheckOutcome::Lost => self.lose(connection, cause),
+            CheckOutcome::Repeat(question) => self.judge(connection, cause, question),
+            CheckOutcome::Undecided => {}
         }
     }
 

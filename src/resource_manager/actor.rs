@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_gateway::fencing::sender_of;
-use tanist_gateway::refusals::{self, Question};
+use tanist_gateway::refusals::{self, RefusalCheck};
 use tanist_gateway::{
     Departure, GatewayError, GatewayResult, JobMasterRegistration, Leaving, ResourceOverview,
     ResourceRequirements, TaskExecutorGateway, Unfulfillable, Verdict,
@@ -464,7 +464,7 @@ impl Actor {
         };
     }
 
-    fn judge(&mut self, to: Connection, reason: String, question: Question) {
+    fn judge(&mut self, to: Connection, reason: String, question: RefusalCheck) {
         let connector = self.services.connector.clone();
         let refusals = self.services.refusals.clone();
         self.calls.spawn(async move {

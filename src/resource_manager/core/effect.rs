@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_gateway::refusals::Question;
+use tanist_gateway::refusals::RefusalCheck;
 use tanist_gateway::{Leaving, Unfulfillable};
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
@@ -77,7 +77,7 @@ pub enum Effect {
         /// The error of the last refused call.
         reason: String,
         /// The question that decides it.
-        question: Question,
+        question: RefusalCheck,
     },
     /// Start, release or stop a worker.
     Worker(workers::Effect),

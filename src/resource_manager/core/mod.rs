@@ -30,7 +30,7 @@ pub mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tanist_gateway::refusals::{Judged, RefusedCalls};
+use tanist_gateway::refusals::{CheckOutcome, RefusedCalls};
 use tanist_gateway::{GatewayError, GatewayResult};
 use tanist_ha::clock::Uptime;
 use tanist_ha::election::{ClusterIncarnation, Epoch, StoreIdentity, TermHolder};
@@ -227,17 +227,17 @@ impl Core {
             return;
         };
         let calls = worker.refused.calls();
-        match worker.refused.judged(is_lost, threshold) {
-            Judged::Lost => {
+        match worker.refused.finish_check(is_lost, threshold) {
+            CheckOutcome::Lost => {
                 let cause = format!("{calls} calls in a row did not reach it: {reason}");
                 self.lose(now, to, &cause);
             }
-            Judged::Ask(question) => self.effects.push(Effect::Judge {
+            CheckOutcome::Repeat(question) => self.effects.push(Effect::Judge {
                 to: to.clone(),
                 reason,
                 question,
             }),
-            Judged::Open => {}
+            CheckOutcome::Undecided => {}
         }
     }
 
